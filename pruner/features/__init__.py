@@ -5,9 +5,9 @@
 * `batch`: the ragged container, from records or loop nests
 * `statement`: one row per buffer store
 * `dataflow`: rows of the multi-tiling pattern
-* `caches`: the same for CPUs, whose tiles are in caches
+* `caches`: dataflow rows of CPU programs, whose tiles are in caches
 * `symbols`: inputs of the analyzer
-* `together`: statements of one structure are computed as one, across loop nests
+* `together`: batches of statements of one structure, across loop nests
 * `primitives`: schedule steps as tokens
 * `versions`: older feature sets whose models still load
 * `workload`: flags of the compute DAG's text

@@ -1,4 +1,4 @@
-"""Features of programs in one ragged container, from records, decision vectors or loop nests."""
+"""Compute features into one ragged container, from records, vectors or nests."""
 
 import logging
 from collections import Counter
@@ -45,24 +45,23 @@ _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the 
 WorkloadFlags = Float32[np.ndarray, " flag"]
 ProgramColumns = Float32[np.ndarray, "program extra"]
 Extra = Callable[[LoopNests], ProgramColumns]
-"""Further columns of programs, from their loop nests, such as what the analyzer makes of them."""
+"""Computes further columns of programs from their loop nests, such as the analyzer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProgramFeatures:
     """Features of N programs of one task, without padding.
 
-    Statement rows of all programs lie one after another; those of program n are
+    Statement rows of all programs lie one after another; the rows of program n are
     ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``. ``psa``: the official
-    analyzer's symbols of the same rows, where asked for. ``dataflow`` has the rows of one kind
-    (:data:`NUM_ROWS`) for every program, ``workload`` the flags that all of them share. A program
-    that could not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in
-    ``failures`` (by its number). ``tokens``: the schedule primitives, None where no skeleton was
-    replayed. ``extra``: further columns of every program, where asked for; zeros of those that are
-    not valid. The last axes are the column tables of :mod:`pruner.features.columns`.
+    analyzer's symbols of the same rows, if requested. ``dataflow`` has the rows of one kind
+    (:data:`NUM_ROWS`) for every program, ``workload`` the flags common to all. A program that could
+    not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in ``failures`` (by
+    its number). ``tokens``: the schedule primitives, None where no skeleton was replayed.
+    ``extra``: further columns of every program, if requested; zeros for invalid programs. The last
+    axes are the column tables of :mod:`pruner.features.columns`.
 
-    Raises:
-        ValueError: lengths that do not belong together.
+    Raises `ValueError` for lengths that do not belong together.
     """
 
     statement: Float32[np.ndarray, "row column"]
@@ -96,7 +95,7 @@ class ProgramFeatures:
         return len(self.valid)
 
     def rows(self, program: int) -> slice:
-        """Where the statement rows of one program are."""
+        """Return the slice of one program's statement rows."""
         return slice(int(self.row_start[program]), int(self.row_start[program + 1]))
 
     @property
@@ -113,7 +112,7 @@ class ProgramFeatures:
         workload: WorkloadFlags | None = None,
         failures: Mapping[int, str] | None = None,
     ) -> Self:
-        """``num`` programs, none of them valid."""
+        """Return ``num`` invalid programs."""
         spec = spec or DEFAULT
         no_flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
         return cls(
@@ -127,9 +126,9 @@ class ProgramFeatures:
         )
 
     def scatter(self, parts: Sequence[tuple[Ints, Self]]) -> Self:
-        """These invalid programs with those of ``parts`` at the given places, [n] each.
+        """Return these programs with ``parts`` put at the given places.
 
-        What no part names stays invalid. Tokens are left out.
+        Places are int64 [n] of each part; programs in no part stay invalid. Tokens are left out.
         """
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
             return self._all_of(parts[0][1])
@@ -163,7 +162,7 @@ class ProgramFeatures:
         )
 
     def _all_of(self, part: Self) -> Self:
-        """:meth:`scatter` of one part with all programs in their order: nothing is copied."""
+        """Scatter a part that has all programs in order, without a copy."""
         return replace(
             part,
             workload=self.workload,
@@ -175,7 +174,10 @@ class ProgramFeatures:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """The programs of all parts, which belong to one task; at least one part."""
+        """Join the programs of all parts, which belong to one task.
+
+        Needs at least one part.
+        """
         first, starts = parts[0], np.cumsum([0, *(len(part) for part in parts)])
         tokens = [part.tokens for part in parts if part.tokens is not None]
         psa = [part.psa for part in parts if part.psa is not None]
@@ -196,8 +198,9 @@ class ProgramFeatures:
         )
 
     def take(self, chosen: Ints | Mask) -> Self:
-        """The chosen programs (Boolean mask or numbers), in that order."""
+        """Return the chosen programs (Boolean mask or numbers), in that order."""
         index = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        # All in order is the common case of a selection without failures: no copy of the rows.
         if len(index) == len(self) and np.array_equal(index, np.arange(len(self))):
             return self
         counts = self.num_statements[index]
@@ -218,7 +221,10 @@ class ProgramFeatures:
 
 
 def _no_extra(num: int, parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Zeros for the further columns of `num` programs; None where valid ones have none."""
+    """Return zeros for the extra columns of `num` programs, if computed.
+
+    None where valid programs have none.
+    """
     found = [part.extra for part in parts if part.valid.any()]
     if not found or any(extra is None for extra in found):
         return None
@@ -227,7 +233,7 @@ def _no_extra(num: int, parts: Sequence[ProgramFeatures]) -> ProgramColumns | No
 
 
 def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Further columns of all parts; those of invalid programs alone may lack them."""
+    """Join extra columns of all parts; parts without valid programs get zeros."""
     made = [_no_extra(len(part), parts) if part.extra is None else part.extra for part in parts]
     known = [extra for extra in made if extra is not None]
     return np.concatenate(known) if known and len(known) == len(parts) else None
@@ -238,14 +244,15 @@ def _boundaries(counts: Ints) -> Ints:
 
 
 def _rows(start: Ints, counts: Ints) -> Ints:
-    """``start[0], start[0] + 1, ..`` (``counts[0]`` of them), then those of the next, and so on."""
+    """Return ``counts[i]`` consecutive row numbers from each ``start[i]``."""
+    # One arange over all rows, shifted per program: no Python loop over programs.
     offset = np.repeat(start - (np.cumsum(counts) - counts), counts)
     return offset + np.arange(len(offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSpec:
-    """What is computed of programs.
+    """The features to compute.
 
     Attributes:
         dataflow: ``paper`` (with the epilogue) or ``official`` rows.
@@ -269,10 +276,12 @@ def featurize_records(
     *,
     tasks: Definitions | None = None,
 ) -> ProgramFeatures:
-    """Features of a task's records; ``tasks`` is what lies beside them: TenSet's operators, spaces.
+    """Compute features of a task's records.
 
-    Raises:
-        UnsupportedProgram: the operator is unknown, or records of traces have no design spaces.
+    ``tasks``: the definitions beside the records (TenSet's operators, design spaces).
+
+    Raises `UnsupportedProgram` where the operator is unknown, or records of traces have no design
+    spaces.
     """
     return featurize(find_definition(workload_key, fused, steps_list, tasks), steps_list, spec)
 
@@ -280,19 +289,20 @@ def featurize_records(
 def featurize(
     definition: Definition, steps_list: Sequence[list[list[Any]]], spec: FeatureSpec = DEFAULT
 ) -> ProgramFeatures:
-    """Features of recorded programs of one task, in the order given.
+    """Compute features of recorded programs of one task, in the order given.
 
     Args:
         definition: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
             traces, whose features are those of a live space.
         steps_list: one step list a program; any mix of skeletons.
-        spec: what is computed. Only step lists have tokens.
+        spec: the features to compute. Only step lists have tokens.
 
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
     groups, unreadable = group_programs(steps_list)
     num, tokens = len(steps_list), None
+    # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
     node_keys: NodeKeys = "unique"
     if isinstance(definition, ComputeDAG):
         flags, node_keys = workload_flags(definition), "recycled"
@@ -313,8 +323,8 @@ def featurize(
 
 
 def _flags_of_traces(spaces: SpaceFolder, groups: Sequence[SkeletonGroup]) -> WorkloadFlags:
-    for group in groups:  # the largest first
-        with suppress(UnsupportedProgram):  # counted by the replay
+    for group in groups:  # the largest group first
+        with suppress(UnsupportedProgram):  # the replay counts these failures
             return text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
     return np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
@@ -327,10 +337,10 @@ def featurize_nests(
     workload: WorkloadFlags,
     failures: Mapping[int, str],
 ) -> ProgramFeatures:
-    """Features of ``num`` programs of a live space given as groups (numbers of programs, nests).
+    """Compute features of ``num`` programs of a live space, given in groups.
 
-    Programs in no group, and those that ``failures`` names with a reason, are invalid, and so are
-    groups whose features cannot be computed.
+    ``groups``: (numbers of programs, nests). Programs in no group, programs that ``failures`` names
+    with a reason, and groups whose features cannot be computed are invalid.
     """
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     every = list(groups)
@@ -348,10 +358,12 @@ def featurize_nests(
 def _of_each(
     nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
 ) -> list[ProgramFeatures | UnsupportedProgram]:
-    """Features of every one, or why there are none: at once where that is cheaper.
+    """Compute features of each nest, together where that is cheaper.
 
-    Where that fails for all together, those that fail cost themselves.
+    Where the joint computation fails, each nest is computed alone and only faulty nests get an
+    error.
     """
+    # `StoresTogether` takes CPU programs only, and only their paper rows need a single statement.
     if spec.dataflow == "paper" and not any(_is_gpu(one) for one in nests):
         with suppress(UnsupportedProgram), unforeseen_refused():
             return [*_together(nests, workload, spec)]
@@ -372,7 +384,7 @@ def _is_gpu(nests: LoopNests) -> bool:
 def _together(
     nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
 ) -> Iterator[ProgramFeatures]:
-    """Features of CPU programs: what their stores have in common is computed once."""
+    """Compute features of CPU programs; shared statements are computed once."""
     stores = StoresTogether.of(nests)
     rows = cpu_rows_together(stores, NUM_ROWS[spec.dataflow])
     for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
@@ -382,9 +394,10 @@ def _together(
 def _of_nests(
     nests: LoopNests, workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
 ) -> ProgramFeatures:
-    """Features of programs with one shape of nests: all have the same number of statements.
+    """Compute features of programs with one shape of nests.
 
-    ``node_keys``: records are measured as Ansor's extractor does, with its defect.
+    All have the same number of statements. ``node_keys``: records are measured with the defect of
+    Ansor's extractor.
     """
     analyses = analyse_stores(nests, node_keys)
     statement = statement_features(nests, analyses)
@@ -401,7 +414,10 @@ def _resolved(
     workload: WorkloadFlags,
     spec: FeatureSpec,
 ) -> ProgramFeatures:
-    """Features of programs with one shape of nests; without those of unknown sizes."""
+    """Return features of programs with one shape of nests.
+
+    Programs with unknown sizes become invalid.
+    """
     num, width = statement.shape[:2]
     found = ProgramFeatures(
         statement=statement.reshape(num * width, statement.shape[2]),
@@ -424,7 +440,8 @@ def _resolved(
 def padded(
     values: Float32[np.ndarray, "row column"], row_start: Int64[np.ndarray, " boundary"], width: int
 ) -> Float32[np.ndarray, "program width column"]:
-    """Ragged rows as one block with zeros behind each program's own, for files of that form."""
+    """Pad ragged rows with zeros to ``width`` rows a program."""
+    # Programs of one shape need no padding: a view.
     counts = np.diff(row_start)
     if (counts == width).all():
         return values.reshape(len(counts), width, values.shape[1])

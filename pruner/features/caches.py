@@ -1,11 +1,11 @@
-"""Dataflow rows of CPU programs: what moves between memory, caches and registers.
+"""Dataflow rows of CPU programs: data moved between memory, caches and registers.
 
-On GPUs a program says in words which tile goes to shared memory and which to registers, and the
+GPU programs state which tile goes to shared memory and which to registers, and the
 dataflow rows are the touches of these buffers (:mod:`pruner.features.dataflow`). On CPUs the same
-tiles exist without a name: the loops inside some depth touch what a cache holds. So the rows are
+tiles exist without a name: the loops inside some depth touch what a cache holds, and the rows are
 those of the GPU pattern with levels in the place of scopes:
 
-| rows | what | location |
+| rows | data | location |
 |---|---|---|
 | 0 | the result's tile begins, in registers | local |
 | 1, 2 and 3, 4 | each of two operands: from memory (or L3) to L2, from L2 to L1 | global, shared |
@@ -47,7 +47,7 @@ _OPERANDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Of one access and one level, each [N].
+    """Crossing of one access into one level; arrays [N].
 
     ``moved``, ``lines``: bytes that cross into the level, and cache lines; ``tile``: bytes of the
     access that the level holds; ``held``: of all accesses; ``inside``: iterations of its loops;
@@ -63,7 +63,10 @@ class Crossing:
 
 
 def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.float32]:
-    """Rows of N programs, float32 [N, rows, dataflow columns]; zero for one without accesses."""
+    """Return rows of N programs, float32 [N, rows, dataflow columns].
+
+    Zero for a program without accesses.
+    """
     out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
     if not analyses:
         return out
@@ -75,7 +78,7 @@ def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.f
 
 
 def cpu_rows_together(stores: StoresTogether, rows: int) -> list[NDArray[np.float32]]:
-    """Those of :func:`cpu_rows`, by nest."""
+    """Return the rows of :func:`cpu_rows` by nest, sharing equal statements."""
     work = [work_of(group) for group in stores.groups]
     found: dict[int, NDArray[np.float32]] = {}
     out = []
@@ -92,17 +95,21 @@ def cpu_rows_together(stores: StoresTogether, rows: int) -> list[NDArray[np.floa
 
 
 def work_of(analysis: StoreAnalysis) -> Floats:
-    """Floating-point operations of a statement [N]."""
+    """Return the floating-point operations of a statement [N]."""
     return analysis.float_ops * analysis.frame.iterations
 
 
 def busiest(work: Sequence[Floats]) -> Ints:
-    """The place of the statement with most ``work`` in each program, the last of equals [N]."""
+    """Return each program's statement with most ``work``, [N].
+
+    The last statement among equals.
+    """
+    # argmax gives the first maximum, so the list is reversed to take the last.
     return np.asarray(len(work) - 1 - np.stack(work)[::-1].argmax(0))
 
 
 def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
-    """Rows of one statement, whatever its operands are in a program."""
+    """Return the rows of one statement; operands are chosen per program."""
     num, work = analysis.frame.num, work_of(analysis)
     crossings = _crossings(analysis)
     written, *reads = range(len(analysis.accesses))
@@ -114,9 +121,11 @@ def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
 
     out[7] = row(written, REGISTERS, REGISTERS, work)
     out[0] = out[7]
+    # The first row is the initialisation: it computes nothing.
     out[0, DATAFLOW_PLACES["float_ops"]] = 0.0
     out[8] = row(written, L1, REGISTERS)
     out[9] = row(written, L2, L2)
+    # The two operands with most bytes moved to registers, which may differ between programs.
     loads = np.reshape([crossings[access][REGISTERS].moved for access in reads], (len(reads), num))
     order = np.argsort(-loads, axis=0, kind="stable")[:_OPERANDS]
     for place, access in enumerate(reads):
@@ -133,7 +142,7 @@ def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
 
 
 def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
-    """By access and level."""
+    """Return the crossings by access and level."""
     frame = analysis.frame
     boxes = [_boxes(one, frame) for one in analysis.accesses]
     held = np.sum([box for box, _ in boxes], axis=0)  # [L + 1, N]
@@ -143,9 +152,11 @@ def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
         inside[depth] = inside[depth + 1] * frame.extents[depth]
     out: list[list[Crossing]] = [[] for _ in boxes]
     for size in BYTES:
+        # The outermost depth whose footprint fits: from there inwards no iteration misses.
         fits = held <= size
         fits[-1] = True  # one iteration is what it is
         depth = fits.argmax(0)  # [N]
+        # A tile crosses once for the loop directly around, as far as that loop moves it.
         around = np.maximum(depth - 1, 0)
         times = frame.iterations / pick(inside, around)
         for access, (box, lines) in enumerate(boxes):
@@ -163,10 +174,13 @@ def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
 
 
 def _boxes(one: AccessFeatures, frame: LoopFrame) -> tuple[Floats, Floats]:
-    """Bytes of the box that an access touches in the loops from every depth inwards, and its cache
-    lines; each [L + 1, N], the last row being one iteration."""
+    """Return bytes and cache lines an access touches from every depth.
+
+    The box of the loops from each depth inwards; both [L + 1, N], the last row is one iteration.
+    """
     size, shape = one.access.bytes_per_element, one.access.buffer.shape
     levels, num = frame.extents.shape
+    # Rows that are touched whole join into longer runs, which share cache lines.
     run, rows = np.ones((levels, num)), np.ones((levels, num))  # neighbours, and how many such runs
     inside = np.ones(num)  # elements of the dimensions further in
     for dimension, size_there in reversed(list(enumerate(shape))):
@@ -184,11 +198,12 @@ def _boxes(one: AccessFeatures, frame: LoopFrame) -> tuple[Floats, Floats]:
 def _row(
     access: AccessFeatures, crossings: list[Crossing], level: int, where: str, ops: Floats | None
 ) -> Floats:
-    """The columns of one crossing before the logarithm, [column, N]; as those of GPUs.
+    """Return the columns of one crossing before the logarithm, [column, N].
 
-    ``reuse_ct``: how often what crosses is used in the next level inwards.
+    The columns of GPU rows. ``reuse_ct``: uses of the crossing bytes in the next level inwards.
     """
     here = crossings[level]
+    # From registers every touch counts; from a cache, what the next level fetched of it.
     used = access.bytes if level == REGISTERS else crossings[level - 1].moved
     count = used / np.maximum(here.moved, 1.0)
     reused = count > 1.0

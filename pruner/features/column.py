@@ -1,4 +1,4 @@
-"""What one feature column means, and values of columns by name."""
+"""Definitions of feature columns, and column values by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A named column: its ``unit``, the ``formula`` of its value and the ``source`` of both."""
+    """A named column: the ``unit``, ``formula`` and ``source`` of its values."""
 
     name: str
     unit: str
@@ -21,14 +21,14 @@ class Column:
 
 
 def places(columns: Sequence[Column]) -> dict[str, int]:
-    """Where every column of a table is, by name."""
+    """Map the name of every column of a table to its place."""
     return {column.name: place for place, column in enumerate(columns)}
 
 
 class ColumnValues:
-    """Values of a table's columns for N programs: [column, N], zero until set by name.
+    """Values of a table's columns for N programs, [column, N].
 
-    ``dtype``: float64 for what is computed with further, float32 for what is kept as a feature.
+    Zero until set by name. ``dtype``: float64 for intermediate values, float32 for features.
     """
 
     def __init__(
@@ -41,6 +41,6 @@ class ColumnValues:
         self.array[self._where[name]] = value
 
     def set_block(self, first: str, values: np.ndarray) -> None:
-        """Neighbouring columns [k, N] from the one called `first` on."""
+        """Set neighbouring columns [k, N] from the column `first` on."""
         start = self._where[first]
         self.array[start : start + len(values)] = values

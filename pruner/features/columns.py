@@ -1,7 +1,7 @@
-"""Names, units and formulas of every feature column, and the version of the set.
+"""Names, units and formulas of all feature columns, and their version.
 
-A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another one, unless nothing
-that it learned from has changed (:mod:`pruner.features.versions`).
+A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another version, unless no
+column that it was trained on has changed (:mod:`pruner.features.versions`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pruner.features.symbols.table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS
 
 FEATURE_SET_VERSION = "official-3"
-"""Changes whenever any column's value changes for any program (what did: `versions`)."""
+"""Changes whenever any column's value changes for any program (`versions` lists the changes)."""
 
 _STATEMENT_SOURCE = "TenSet feature.cc, GetPerStoreFeature"
 _DATAFLOW_SOURCE = "Pruner feature_pam.cc, GetPerStoreFeaturePAM"
@@ -29,7 +29,7 @@ def _logged(name: str, unit: str, formula: str, source: str) -> Column:
 
 
 def _counts() -> tuple[Column, ...]:
-    """Operations by kind, in the order in which they are counted."""
+    """Return the operation counts by kind, in the order of counting."""
     out = [
         _logged(f"{group}_{kind}", "operations", f"{group} {kind} x P", _STATEMENT_SOURCE)
         for group in ("float", "int")
@@ -73,7 +73,7 @@ def _computation() -> list[Column]:
 
 
 def _access(prefix: str, source: str) -> list[Column]:
-    """The columns of one buffer access."""
+    """Return the columns of one buffer access."""
     measured = (
         ("bytes", "bytes", "P x element size"),
         ("unique_bytes", "bytes", "touched region under the outermost loop"),
@@ -143,9 +143,9 @@ def _dataflow_columns() -> tuple[Column, ...]:
 
 
 COUNT_COLUMNS: tuple[Column, ...] = _counts()
-"""The first statement columns, and what the counter of operations counts."""
+"""The first statement columns: the counts of `OpCounter`."""
 ACCESS_COLUMNS: tuple[Column, ...] = tuple(_access("", _STATEMENT_SOURCE))
-"""What statement and dataflow rows tell of one buffer access; names get a prefix there."""
+"""Columns of one buffer access, in statement rows (names with a prefix) and dataflow rows."""
 STATEMENT_COLUMNS: tuple[Column, ...] = _statement_columns()
 DATAFLOW_COLUMNS: tuple[Column, ...] = _dataflow_columns()
 

@@ -1,4 +1,4 @@
-"""Dataflow features: the multi-tiling pattern as a short sequence of buffer touches.
+"""Dataflow features: the multi-tiling pattern as a sequence of buffer touches.
 
 Paper: `NUM_ROWS` rows of `DATAFLOW_COLUMNS` (Pruner, section "PaCM"); official code: the same
 without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program every store appends one
@@ -6,8 +6,8 @@ row for each buffer it touches, sources before the destination. The pattern is *
 tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
 adds the epilogue, local tile to result. GPU programs without the pattern have zero rows.
 
-Programs of CPUs have no such buffers; the paper's rows are what moves between memory, caches and
-registers there (:mod:`pruner.features.caches`), the release's are zero.
+Programs of CPUs have no such buffers; the paper's rows are data movements between memory, caches
+and registers there (:mod:`pruner.features.caches`), the release's are zero.
 
 On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
 fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
@@ -54,7 +54,7 @@ NUM_ROWS: dict[str, int] = {
 
 
 def kind_of(num_rows: int | None) -> DataflowKind:
-    """The kind that has so many rows; the paper's for a model that reads none.
+    """Return the kind with so many rows; ``paper`` for None.
 
     Raises `ValueError` for another number.
 
@@ -71,7 +71,7 @@ def kind_of(num_rows: int | None) -> DataflowKind:
 def dataflow_features(
     nests: LoopNests, analyses: list[StoreAnalysis], kind: DataflowKind = "paper"
 ) -> NDArray[np.float32]:
-    """Dataflow rows of N programs.
+    """Compute dataflow rows of N programs.
 
     Args:
         nests: the programs.
@@ -99,7 +99,7 @@ def dataflow_features(
 def _with_loads_of_fragments(
     nests: LoopNests, analyses: list[StoreAnalysis]
 ) -> NDArray[np.float32]:
-    """The paper's rows with four between: of the loads of fragments, where there are any."""
+    """Return the paper's rows with four more for loads of fragments."""
     rows = dataflow_features(nests, analyses, "paper")
     first, end = _LOADS_OF_FRAGMENTS.start, _LOADS_OF_FRAGMENTS.stop
     out = np.insert(rows, [first] * (end - first), 0, axis=1)
@@ -109,8 +109,11 @@ def _with_loads_of_fragments(
 
 
 def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]:
-    """The touches of the pattern, and those that load fragments, both empty where it is absent."""
-    # The last buffer touched comes first: the original's hash map lists them that way.
+    """Return the touches of the pattern, and the loads of fragments.
+
+    Both empty where the pattern is absent.
+    """
+    # The last buffer touched comes first: libstdc++'s unordered_map lists the newest entry first.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
     start, on_cores = _find(places, _PATTERN), max(_find(places, one) for one in _ON_CORES)
@@ -125,7 +128,7 @@ def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]
 
 
 def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
-    """Where the pattern first occurs, or -1."""
+    """Return the place where the pattern first occurs, or -1."""
     width = len(pattern)
     for start in range(len(places) - width + 1):
         if tuple(places[start : start + width]) == pattern:
@@ -134,11 +137,13 @@ def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
 
 
 def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]:
-    """The later store that reads the accumulated tile: its tile row, then its result row."""
+    """Return tile row and result row of the store after accumulation."""
     analysis, tile = accumulate
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
             if access.access.buffer is tile.access.buffer:
+                # Accumulators of a tensor core leave through shared memory: the result is the last
+                # store.
                 last = analyses[-1] if tile.access.buffer.scope in ACCUMULATORS else later
                 return [(later, access), (last, last.accesses[0])]
     return []
@@ -147,7 +152,7 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
 def _row(
     nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures, kind: DataflowKind
 ) -> NDArray[np.float32]:
-    """The columns of one touch, [column, N]."""
+    """Return the columns of one touch, [column, N]."""
     num = nests.num_programs
     out = ColumnValues(DATAFLOW_PLACES, num, np.float32)
     # The release multiplies by the loop product twice (its norm vectors prove it), a slip that its
@@ -155,6 +160,7 @@ def _row(
     power = 2 if kind == "official" else 1
     out["float_ops"] = slog(analysis.float_ops * analysis.frame.iterations**power)
     out[f"location.{_LOCATIONS.get(access.access.buffer.scope, 'local')}"] = 1.0
+    # ``kept``: the allocator's state in the release's dataflow extractor, see `Reuse`.
     out.set_block(ACCESS_COLUMNS[0].name, access.log_columns(kept=True))
     allocation = nests.allocations.get(access.access.buffer.key)
     if allocation is not None:

@@ -1,4 +1,4 @@
-"""A device as numbers a model can read: log2 of its constants, one vector for every platform."""
+"""Encode a device as numbers: log2 of its constants, for every platform."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pruner.program.device import Device, load_device
 PLATFORM_FOLDER = conf_folder() / "platform"
 
 
-# Written out, not read off the classes: a checkpoint counts on this order.
+# Written out, not read off the classes: checkpoints depend on this order.
 _NAMES = (
     "clock_hz", "peak_flops_per_s", "dram_bytes_per_s", "transaction_bytes", "vector_bytes",
     "num_sms", "float32_lanes_per_sm", "schedulers_per_sm", "warp_size", "max_threads_per_block",
@@ -33,14 +33,14 @@ HARDWARE_COLUMNS: tuple[Column, ...] = (
 
 
 def hardware_features(device: Device) -> NDArray[np.float32]:
-    """float32 [len(HARDWARE_COLUMNS)]; constants that a device of this kind lacks are 0."""
+    """Return float32 [len(HARDWARE_COLUMNS)]; constants that the device lacks are 0."""
     values = [np.log2(getattr(device, name)) if hasattr(device, name) else 0.0 for name in _NAMES]
     return np.array([device.kind == "gpu", *values], np.float32)
 
 
 @cache
 def platform_features(platform: str) -> NDArray[np.float32]:
-    """`hardware_features` of the device described in ``conf/platform/<platform>.yaml``.
+    """Return `hardware_features` of the device in ``conf/platform/<platform>.yaml``.
 
     Raises:
         DataError: there is no such file.
@@ -49,7 +49,7 @@ def platform_features(platform: str) -> NDArray[np.float32]:
 
 
 def platform_kind(platform: str) -> str | None:
-    """``gpu`` or ``cpu`` as ``conf/platform`` says; None for a platform that it does not have."""
+    """Return ``gpu`` or ``cpu`` as ``conf/platform`` has it, otherwise None."""
     if platform not in known_platforms():
         return None
     return load_device(PLATFORM_FOLDER / f"{platform}.yaml").kind
@@ -57,5 +57,5 @@ def platform_kind(platform: str) -> str | None:
 
 @cache
 def known_platforms() -> tuple[str, ...]:
-    """Names of all devices described in ``conf/platform``, sorted."""
+    """Return the names of all devices in ``conf/platform``, sorted."""
     return tuple(sorted(path.stem for path in PLATFORM_FOLDER.glob("*.yaml")))

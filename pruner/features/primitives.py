@@ -1,9 +1,9 @@
-"""Schedule primitives as tokens, the input of TLP (ASPLOS'23): one row a step.
+"""Encode schedule primitives as tokens, the input of TLP (ASPLOS'23).
 
-A row is ``[one-hot kind (14) | fields (8)]``, 22 columns as in TLP's CPU layout, with at most 40
-steps as in its GPU layout. Fields follow the step as Ansor logs it, lists flattened, what does not
-fit cut off. Everything but the decisions is the same for all programs of a skeleton, so it is
-written once a skeleton; decisions are numbers at known places.
+A row is a step: ``[one-hot kind (14) | fields (8)]``, 22 columns as in TLP's CPU layout, with at
+most 40 steps as in its GPU layout. Fields follow the step as Ansor logs it, lists flattened; fields
+beyond 8 are cut off. Everything but the decisions is the same for all programs of a skeleton, so it
+is written once a skeleton; decisions are numbers at known places.
 
 Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target;
 lengths and unroll depths as ``log2(1 + x)`` instead of raw integers; no loop extents, which are
@@ -51,7 +51,7 @@ class PrimitiveTokens:
 
     @staticmethod
     def join(parts: Sequence[PrimitiveTokens]) -> PrimitiveTokens:
-        """Programs of several parts, one after another; equal skeletons are not merged."""
+        """Join programs of several parts; equal skeletons are not merged."""
         most = max(part.number.shape[1] for part in parts)
         first = np.cumsum([0, *(len(part.structure) for part in parts[:-1])])
         skeleton = [part.skeleton + start for part, start in zip(parts, first, strict=True)]
@@ -63,7 +63,7 @@ class PrimitiveTokens:
         )
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> PrimitiveTokens:
-        """The given programs, over the same skeletons."""
+        """Return the given programs, over the same skeletons."""
         return PrimitiveTokens(
             structure=self.structure,
             place=self.place,
@@ -84,7 +84,10 @@ class _Slot:
 
 
 def _fields(step: p.Primitive) -> list[int | _Slot]:
-    """Fields of one step in the order of Ansor's log, without the extent of a split."""
+    """Return one step's fields in the order of Ansor's log.
+
+    Without the extent of a split.
+    """
     match step:
         case p.Split(stage, it, slots, inner):
             return [stage, it, *map(_Slot, slots), int(inner)]
@@ -117,14 +120,14 @@ def _fields(step: p.Primitive) -> list[int | _Slot]:
 
 
 def _scope(name: str) -> int:
-    """1, 2, 3 as in the release; any other scope is one kind more."""
+    """Return 1, 2, 3 as the release; 4 for any other scope."""
     return _SCOPES.index(name) + 1 if name in _SCOPES else len(_SCOPES) + 1
 
 
 def skeleton_tokens(
     skeleton: Sequence[p.Primitive], num_slots: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Structure [40, 22] and places [num_slots] of one skeleton."""
+    """Return structure [40, 22] and places [num_slots] of one skeleton."""
     structure = np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full(num_slots, -1, np.int64)
     for number, step in enumerate(skeleton[:NUM_STEPS]):
@@ -138,12 +141,14 @@ def skeleton_tokens(
 
 
 def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
-    """Tokens of grouped programs; rows that are in no group belong to a skeleton without steps.
+    """Return tokens of grouped programs.
 
-    So do programs of MetaSchedule, which have none.
+    Rows in no group, and programs of MetaSchedule, which have no tokens, belong to a skeleton
+    without steps.
     """
     groups = [group for group in groups if p.Trace not in map(type, group.skeleton)]
     most = max((group.decisions.shape[1] for group in groups), default=0)
+    # The last skeleton is the empty one.
     structure = np.zeros((len(groups) + 1, NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full((len(groups) + 1, most), -1, np.int64)
     skeleton = np.full(num_programs, len(groups), np.int64)

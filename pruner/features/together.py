@@ -42,7 +42,7 @@ Places = Mapping[LoopVar, int]  # of loops, outermost first
 
 
 def _grouped(structures: Iterable[Hashable]) -> list[list[int]]:
-    """Numbers of the items with one structure, groups in the order of their first item."""
+    """Return the numbers of items by structure, in order of first item."""
     groups: dict[Hashable, list[int]] = {}
     for number, structure in enumerate(structures):
         groups.setdefault(structure, []).append(number)
@@ -50,7 +50,10 @@ def _grouped(structures: Iterable[Hashable]) -> list[list[int]]:
 
 
 def _sum_structure(value: Affine, places: Places) -> Hashable:
-    """Equal where sums differ in numbers alone. Raises `KeyError`: a variable has no place."""
+    """Return a key that is equal where sums differ in numbers alone.
+
+    Raises `KeyError` where a variable has no place.
+    """
     return tuple(_term_structure(t, places) for t in value.terms)
 
 
@@ -62,14 +65,14 @@ def _term_structure(term: Term, places: Places) -> Hashable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Joined:
-    """``nums`` programs of each batch; ``variables`` of all programs, by the first batch's."""
+    """Batches joined: ``nums`` programs each, ``variables`` of all by the first's."""
 
     nums: Sequence[int]
     variables: dict[LoopVar, LoopVar]
 
     @staticmethod
     def of(nums: Sequence[int], loops: Sequence[Sequence[LoopVar]]) -> _Joined:
-        """``loops``: the variables of each batch, those with one place being one variable."""
+        """Join ``loops``, the variables of each batch, place by place."""
         joined = _Joined(nums, {})
         for same in zip(*loops, strict=True):
             extent = joined.numbers([var.extent for var in same])
@@ -78,11 +81,11 @@ class _Joined:
 
     @property
     def num(self) -> int:
-        """Programs of all batches."""
+        """Number of programs of all batches."""
         return sum(self.nums)
 
     def numbers(self, values: Sequence[IntLike]) -> IntLike:
-        """One number a program; a plain one where all batches agree."""
+        """Join one number a program; a plain number where all batches agree."""
         first = values[0]
         if isinstance(first, int) and all(isinstance(x, int) and x == first for x in values):
             return first
@@ -93,7 +96,7 @@ class _Joined:
         return out
 
     def term(self, terms: Sequence[Term]) -> Term:
-        """Of one term of each batch, all of one structure."""
+        """Join a term of each batch, all of one structure."""
         index = terms[0].index
         return Term(
             self.variables[index]
@@ -106,7 +109,7 @@ class _Joined:
         )
 
     def sum(self, sums: Sequence[Affine]) -> Affine:
-        """Of one sum of each batch, all of one structure."""
+        """Join a sum of each batch, all of one structure."""
         return Affine(
             [self.term(terms) for terms in zip(*(one.terms for one in sums), strict=True)],
             self.numbers([one.base for one in sums]),
@@ -114,7 +117,7 @@ class _Joined:
         )
 
     def access(self, accesses: Sequence[NestAccess]) -> NestAccess:
-        """Of one access of each batch."""
+        """Join an access of each batch."""
         first = accesses[0]
         return NestAccess(
             buffer=first.buffer,
@@ -139,24 +142,25 @@ def _each_joined(values: Sequence[Sequence[Floats]]) -> list[Floats]:
 def tables_of(
     statements: Sequence[NestStatement], table_of: Callable[[NestStatement], Table]
 ) -> list[Table]:
-    """``table_of`` of every statement, computed once for all that have the same structure.
+    """Compute ``table_of`` of every statement, once per structure.
 
-    ``table_of`` may look at loops, accesses and operations, at names and numbers of buffers not.
+    ``table_of`` may use loops, accesses and operations, but neither names nor numbers of buffers.
     """
     out: dict[int, Table] = {}
     for numbers in _grouped(map(_statement_structure, statements)):
         members = [statements[number] for number in numbers]
         table = table_of(members[0] if len(members) == 1 else _joined_statement(members))
+        # The joined table is cut back into the programs of each member, which are in order.
         ends = np.cumsum([member.num for member in members])[:-1]
         out |= zip(numbers, np.split(table, ends, axis=1), strict=True)
     return [out[number] for number in range(len(statements))]
 
 
 def _statement_structure(statement: NestStatement) -> Hashable:
-    """Equal where statements differ in the numbers of their programs alone.
+    """Return a key that is equal where statements differ in numbers alone.
 
-    A statement whose indices have variables of no loop around it, or that are two loops', stays
-    alone.
+    A statement whose indices have variables of no loop around it, or of two loops, gets a key of
+    its own.
     """
     places = {loop.var: place for place, loop in enumerate(statement.loops)}
     if len(places) < len(statement.loops):
@@ -187,7 +191,7 @@ def _statement_structure(statement: NestStatement) -> Hashable:
 
 
 def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
-    """The statement of all programs, in the order of the members."""
+    """Join the statements of all members, in their order."""
     first, variables = members[0], [[loop.var for loop in member.loops] for member in members]
     joined = _Joined.of([member.num for member in members], variables)
     return replace(
@@ -213,7 +217,7 @@ _Member = tuple[LoopNests, BufferStore]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The programs of one store among those of its group."""
+    """The programs of one store among the programs of its group."""
 
     group: int
     programs: slice
@@ -221,9 +225,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoresTogether:
-    """Stores of CPU programs: ``groups`` of one structure each, and by nest and store, in program
-    order, the ``parts`` that are theirs; ``tables``: statement columns of each group [column, N],
-    None where later stores replace all of its stores."""
+    """Stores of CPU programs, grouped by structure.
+
+    ``groups`` of one structure each; ``parts``: by nest and store, in program order, the place in
+    the groups; ``tables``: statement columns of each group [column, N], None where later stores
+    replace all of its stores.
+    """
 
     nests: Sequence[LoopNests]
     groups: list[StoreAnalysis]
@@ -232,12 +239,16 @@ class StoresTogether:
 
     @staticmethod
     def of(nests: Sequence[LoopNests]) -> StoresTogether:
-        """Of nests of programs without GPU indices; each loop is told from all others."""
+        """Group the stores of nests without GPU indices.
+
+        Loops are numbered uniquely, see :func:`~pruner.features.statement.touches.number_loops`.
+        """
         members, parts = _stores_grouped(nests)
         found = [_footprints(some) for some in members]
         marked = [Marked.of(one.frame) for one in found]
         seen: list[list[Seen]] = [[] for _ in members]
         products: list[list[Floats]] = [[] for _ in members]
+        # Touches depend on the stores before, so they are recorded nest by nest in program order.
         for one, places in zip(nests, parts, strict=True):
             recorder = Recorder(one, "unique")
             of_buffer: dict[int, Floats] = {}
@@ -255,6 +266,7 @@ class StoresTogether:
             one.analysed(Seen.joined(some), is_gpu=False)
             for one, some in zip(found, seen, strict=True)
         ]
+        # Only the last store of a buffer has a row (the official code keys rows by buffer).
         last = {parts[n][store].group for n, one in enumerate(nests) for store in _last(one)}
         tables = [
             statement_columns(groups[n], np.concatenate(products[n], 1), _stored(members[n]))
@@ -265,7 +277,10 @@ class StoresTogether:
         return StoresTogether(nests, groups, parts, tables)
 
     def statement_rows(self) -> list[NDArray[np.float32]]:
-        """Those of :func:`~pruner.features.statement.features.statement_features`, by nest."""
+        """Return the rows of ``statement_features``, by nest.
+
+        As :func:`~pruner.features.statement.features.statement_features`.
+        """
         out = []
         for one, parts in zip(self.nests, self.parts, strict=True):
             last = _last(one)
@@ -279,12 +294,12 @@ class StoresTogether:
 
 
 def _last(nests: LoopNests) -> list[int]:
-    """Places of the last store of each buffer, buffers in order of their first."""
+    """Return the last store of each buffer, in order of first store."""
     return list({store.buffer.key: place for place, store in enumerate(nests.stores)}.values())
 
 
 def _stores_grouped(nests: Sequence[LoopNests]) -> tuple[list[list[_Member]], list[list[Part]]]:
-    """Stores by structure, and where those of every nest are among them."""
+    """Group stores by structure; return members and each store's part."""
     every = [(one, store) for one in nests for store in one.stores]
     groups = _grouped(_store_structure(one, store) for one, store in every)
     part_of: dict[int, Part] = {}
@@ -299,16 +314,17 @@ def _stores_grouped(nests: Sequence[LoopNests]) -> tuple[list[list[_Member]], li
 
 
 def _loops_of(store: BufferStore) -> list[Loop]:
-    """Those that a program has."""
+    """Return the loops that a program of the nest has."""
     return [loop for loop in store.loops if np.any(loop.present)]
 
 
 def _store_structure(nests: LoopNests, store: BufferStore) -> Hashable:
-    """Equal where stores differ in the numbers of their programs alone.
+    """Return a key that is equal where stores differ in numbers alone.
 
-    A store whose indices have variables of no loop around it stays alone, and so does a store with
-    numbers of programs in its value.
+    A store gets a key of its own where its indices have variables of no loop around it, or its
+    value has numbers per program.
     """
+    # A wide nest fills arrays by itself: joining would only copy.
     if nests.num_programs > _WIDE:
         return id(store)
     loops = _loops_of(store)
@@ -329,7 +345,7 @@ def _store_structure(nests: LoopNests, store: BufferStore) -> Hashable:
 
 
 def _footprints(members: Sequence[_Member]) -> Footprints:
-    """Of all programs, in the order of the members."""
+    """Return the footprints of all programs, in the order of the members."""
     nests, first = members[0]
     if len(members) == 1:
         return Footprints.of(first, nests.buffers, nests.num_programs)
@@ -360,13 +376,13 @@ def _footprints(members: Sequence[_Member]) -> Footprints:
 
 
 def _touched(store: BufferStore) -> list[int]:
-    """Keys of its buffers, the written one first."""
+    """Return the keys of a store's buffers, the written buffer first."""
     read = (node.stage for node in walk(store.value) if isinstance(node, Load))
     return list(dict.fromkeys([store.buffer.key, *read]))
 
 
 def _stored(members: Sequence[_Member]) -> Floats | None:
-    """:func:`stored_sizes` of all programs."""
+    """Return :func:`stored_sizes` of all programs."""
     found = [
         stored_sizes(one.allocations.get(store.buffer.key), one.num_programs)
         for one, store in members

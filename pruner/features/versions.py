@@ -1,7 +1,7 @@
-"""What an older version of the features has in common with today's, so that its models still rank.
+"""Compare feature versions, so that models of older versions still rank.
 
-A version changes with any column of any program; a model need only be trained again where something
-that it learned from has changed.
+A version changes with any column of any program; a model must be trained again only where a column
+that it was trained on has changed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _ON_CPUS: dict[str, Rows] = {
     # their cache lines counted rows that lie side by side one by one
     "official-3": frozenset(("official", None)),
 }
-"""By version: what is as before for CPU programs. For GPU programs all of these are alike."""
+"""By version: the rows that are as before for CPU programs. GPU programs are equal in all."""
 
 
 def unchanged_rows(old: str, new: str, platforms: Iterable[str]) -> Rows:
-    """Which dataflow rows a model may read that learned from `platforms` with version `old`.
+    """Return the dataflow rows that a model of version `old` may read.
 
-    None stands for a model that reads none. Empty where all such models have to be trained again. A
-    platform that ``conf/platform`` does not have, and no platform at all, count as CPUs.
+    For a model trained on `platforms`; None stands for a model that reads no rows. Empty where all
+    such models have to be trained again. A platform that ``conf/platform`` does not have, and no
+    platform at all, count as CPUs.
 
     >>> unchanged_rows("official-1", "official-3", ["v100"]) == {"paper", "official", None}
     True

@@ -1,4 +1,4 @@
-"""Ten columns that tell kinds of work apart: words in the text of the compute DAG.
+"""Ten columns for the kind of work: words in the DAG's text.
 
 The same for every program of a task. Source: the workload embedding of TenSet's cost models (nine
 words) and the tenth column that Pruner's keep at zero.
@@ -22,7 +22,7 @@ WORDS = (
     "softmax",
     "compute(b, i, j)",
 )
-"""Substrings looked for; any place counts, so ``PaddedInput`` contains ``add``."""
+"""Substrings to find; any place counts, so ``PaddedInput`` contains ``add``."""
 
 WORKLOAD_COLUMNS = (
     *(
@@ -44,14 +44,14 @@ WORKLOAD_COLUMNS = (
 
 
 def workload_flags(dag: ComputeDAG) -> Float32[np.ndarray, " flag"]:
-    """Values of :data:`WORKLOAD_COLUMNS`.
+    """Return the values of :data:`WORKLOAD_COLUMNS` for a compute DAG.
 
-    Words are looked for in the text as the original prints it, so those in the lost middle of a
-    very long line do not count.
+    Words are searched in the text as TVM prints it, so words in the lost middle of a very long line
+    do not count.
     """
     return text_flags(dag_text(dag))
 
 
 def text_flags(text: str) -> Float32[np.ndarray, " flag"]:
-    """Values of :data:`WORKLOAD_COLUMNS` for the text of a computation."""
+    """Return the values of :data:`WORKLOAD_COLUMNS` for a computation's text."""
     return np.array([word in text for word in WORDS] + [False], dtype=np.float32)

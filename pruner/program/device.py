@@ -107,7 +107,7 @@ class GpuDevice(Device):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuDevice(Device):
-    """A CPU target: the cores and the vector instructions a program may use.
+    """A CPU target: its cores and usable vector instructions.
 
     Two targets can be one machine (SSE4.2 on one core, AVX-512 on two); they count as platforms
     of their own because other programs win on them.

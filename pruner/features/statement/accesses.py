@@ -1,4 +1,4 @@
-"""What a store touches: its buffers and their simplified index expressions."""
+"""List a store's buffers with their simplified index expressions."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ class Access:
 
 
 def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:
-    """Index expressions of a load inside a store's value (an update reads its own element)."""
+    """Return index expressions of a load inside a store's value.
+
+    An update reads its own element.
+    """
     if load.stage == store.buffer.key and not load.indices:
         return store.indices
     return tuple(map(store.sum_of, load.indices))
 
 
 def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
-    """A load before those inside its own indices, as the original visitor meets them."""
+    """Yield a load before the loads in its indices, as feature.cc visits."""
     if isinstance(expr, Load):
         yield expr
     for child in children(expr):
@@ -48,11 +51,16 @@ def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
 
 
 def store_accesses(buffers: Buffers, store: BufferStore) -> list[Access]:
-    """Buffers of a store in order of first touch: the written one, then the reads."""
+    """Return a store's buffers in order of first touch.
+
+    The written buffer, then the reads.
+    """
     written = Access(store.buffer, WRITE, [store.indices])
     found: dict[int, Access] = {store.buffer.key: written}
     for load in _loads_in_visit_order(store.value):
         access = found.setdefault(load.stage, Access(buffers[load.stage], READ))
+        # feature.cc (BufferAccessExtractor): a read of the written buffer turns it into an update,
+        # whose read adds no indices.
         if access.kind == WRITE:
             access.kind = READ_WRITE
         if access.kind != READ_WRITE:

@@ -1,4 +1,4 @@
-"""One pass over the stores: everything that the feature groups share."""
+"""Analyse the stores in one pass, for all feature groups."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class StoreAnalysis:
     """One store, measured.
 
     ``accesses`` in order of first touch (the written buffer first); ``counts`` the 16 operation
-    counts of one iteration; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index
-    was met at or before this store.
+    counts of one iteration; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index occurred at
+    or before this store.
     """
 
     store: BufferStore
@@ -42,13 +42,13 @@ class StoreAnalysis:
 
     @property
     def float_ops(self) -> Floats:
-        """All floating-point operations of one iteration [N]."""
+        """Floating-point operations of one iteration [N]."""
         return column(sum(self.counts[FLOAT:INT]), self.frame.num)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprints:
-    """What a store touches in its own loops, whatever stands before it."""
+    """Touches of a store in its own loops, without the stores before."""
 
     store: BufferStore
     frame: LoopFrame
@@ -57,13 +57,16 @@ class Footprints:
 
     @staticmethod
     def of(store: BufferStore, buffers: Buffers, num: int) -> Footprints:
-        """Of ``num`` programs."""
+        """Measure the store for ``num`` programs."""
         frame = make_frame(store.loops, num)
         accesses = store_accesses(buffers, store)
         return Footprints(store, frame, accesses, [footprint(one, frame) for one in accesses])
 
     def analysed(self, seen: Seen, *, is_gpu: bool) -> StoreAnalysis:
-        """The store, met when its loops had ``seen`` what came before and itself."""
+        """Finish the analysis, given the touches ``seen`` by its loops.
+
+        ``seen`` includes the stores before and the store itself.
+        """
         touched = np.zeros_like(self.frame.extents)
         for access, foot in zip(self.accesses, self.feet, strict=True):
             touched += foot.elements * access.bytes_per_element
@@ -73,7 +76,7 @@ class Footprints:
 
 
 class Recorder:
-    """The touches of the stores of one program after another, in program order."""
+    """Records touches of one program's stores after another, in program order."""
 
     def __init__(self, nests: LoopNests, node_keys: NodeKeys) -> None:
         self._numbers = number_loops(nests, node_keys)
@@ -83,8 +86,13 @@ class Recorder:
     def record(
         self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
     ) -> Seen:
-        """Append a store's accesses, each with its elements in ``loops`` [L, N]: those around the
-        store that a program has."""
+        """Append a store's accesses, and return the touches of its loops.
+
+        Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
+        program has.
+        """
+        # On first entry the row is emptied where the allocator made a fresh node (see
+        # `number_loops`).
         for loop in store.loops:
             if id(loop) not in self._entered and any_nonzero(self._numbers[loop].forgets):
                 self._table.forget(self._numbers[loop].row, self._numbers[loop].forgets)
@@ -98,7 +106,7 @@ class Recorder:
 def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[StoreAnalysis]:
     """Measure the stores in program order.
 
-    ``node_keys``: what tells loops apart in the table of touches, see :func:`number_loops`.
+    ``node_keys``: identity of loops in the table of touches, see :func:`number_loops`.
     """
     recorder = Recorder(nests, node_keys)
     is_gpu = False

@@ -1,4 +1,4 @@
-"""The statement features: one row per written buffer, for N programs at once.
+"""Statement features: a row per written buffer, for N programs.
 
 Definition: ``GetPerStoreFeature`` of TenSet's Ansor (src/auto_scheduler/feature.cc in the fork that
 TenSet and the official Pruner release use). The functions below carry the original's groups.
@@ -35,7 +35,7 @@ _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx
 
 
 def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArray[np.float32]:
-    """Feature rows of N programs.
+    """Compute feature rows of N programs.
 
     Returns:
         float32 [N, S, statement columns], S = number of written buffers, in order of first store.
@@ -44,6 +44,8 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
     latest: dict[int, StoreAnalysis] = {}
     products: dict[int, Floats] = {}
     for analysis in analyses:
+        # feature.cc keys its rows by buffer: the last store wins, but keeps stale products (see
+        # `Marked`).
         key = analysis.store.buffer.key
         latest[key] = analysis
         stale = products.get(key, np.zeros((len(_MARKS), num)))
@@ -58,7 +60,7 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
 def statement_columns(
     analysis: StoreAnalysis, products: Floats, stored: Floats | None
 ) -> NDArray[np.float32]:
-    """The columns of the last store of a buffer, [column, N].
+    """Return the columns of a buffer's last store, [column, N].
 
     ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
     """
@@ -66,6 +68,7 @@ def statement_columns(
     logs = _computation(table, analysis, products) | _scope(analysis)
     if stored is not None:
         logs |= _allocation(analysis, stored)
+    # One logarithm over all columns: calls to NumPy cost more than the elements.
     for name, values in zip(logs, slog(np.array(list(logs.values()))), strict=True):
         table[name] = values
     _accesses(table, analysis)
@@ -74,7 +77,10 @@ def statement_columns(
 
 
 def stored_sizes(allocation: Allocation | None, num: int) -> Floats | None:
-    """Elements of an allocation, and iterations of the loops around it, [2, N]; None for none."""
+    """Return elements of an allocation and iterations around it, [2, N].
+
+    None without an allocation.
+    """
     if allocation is None:
         return None
     out = np.ones((2, num))
@@ -87,15 +93,17 @@ def stored_sizes(allocation: Allocation | None, num: int) -> Floats | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
-    """The loops around a store with each of the marks of :data:`_MARKS`: whether a program has
-    ``some``, and the ``product`` of their extents, [3, N]."""
+    """Loops around a store with each mark of :data:`_MARKS`, [3, N].
+
+    ``some``: whether a program has such a loop; ``product``: the product of their extents.
+    """
 
     some: Mask
     product: Floats
 
     @staticmethod
     def of(frame: LoopFrame) -> Marked:
-        """Of all loops around a store."""
+        """Collect all loops around a store."""
         some, product = np.zeros((len(_MARKS), frame.num), bool), np.ones((len(_MARKS), frame.num))
         for place, mark in enumerate(_MARKS):
             rows = frame.marked(mark)
@@ -107,12 +115,14 @@ class Marked:
         return Marked(some, product)
 
     def products(self, stale: Floats, programs: slice = slice(None)) -> Floats:
-        """Of ``programs``; without marked loops a store keeps its buffer's ``stale`` value."""
+        """Return the products; without marked loops the ``stale`` value stays."""
+        # feature.cc sets vec_prod and the like only where such a loop exists; the entry of an
+        # earlier store to the buffer survives. Released models were trained on it.
         return np.where(self.some[:, programs], self.product[:, programs], stale)
 
 
 def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats) -> Logs:
-    """Group 1: operation counts, annotated loops, GPU indices."""
+    """Compute group 1: operation counts, annotated loops, GPU indices."""
     frame = analysis.frame
     logs: Logs = {
         column.name: count * frame.iterations
@@ -131,13 +141,17 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats)
             innermost = np.where(frame.present[row], frame.extents[row], innermost)
         logs[f"{name}_num"], logs[f"{name}_len"] = number, innermost
         table[f"{name}_type.none"] = number == 0
+        # feature.cc never sets the positions in between: only none and mixed occur.
         table[f"{name}_type.mixed"] = number > 0
     table["is_gpu"] = analysis.is_gpu
     for mark, name in zip((*BLOCKS, *THREADS), _GPU_AXES, strict=True):
         rows = frame.marked(mark)
         if rows:
+            # Of nested indices of one axis (a cooperative fetch inside threads) the innermost
+            # counts.
             logs[f"{name}_len"] = frame.extents[rows[-1]]
         else:
+            # Absent GPU indices count as extent 1, whose shifted logarithm is 1.
             table[f"{name}_len"] = slog(1.0)
     vthreads = frame.marked(Mark.VTHREAD)
     logs["vthread_len"] = frame.extents[vthreads].prod(0)
@@ -145,7 +159,10 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats)
 
 
 def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Group 2: up to five buffers, by (reuse distance, unique bytes, unique lines, kind)."""
+    """Fill group 2: up to five buffers in the order of feature.cc.
+
+    By (reuse distance, unique bytes, unique lines, kind).
+    """
     blocks = [a.log_columns() for a in analysis.accesses]  # [access columns, N] each
     ranks = _ranks(analysis.accesses)
     for place in range(min(len(blocks), MAX_BUFFERS)):
@@ -160,7 +177,8 @@ def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
 
 
 def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
-    """Where each access stands in the order of the buffers; of equal ones the first comes first."""
+    """Return each access's place in the order; ties keep their order."""
+    # feature.cc compares floats of 32 bits: differences below their precision are ties.
     keys = [
         [
             np.asarray(key, np.float32)
@@ -178,7 +196,7 @@ def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
 
 
 def _is_less(keys: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Truth:
-    """Where the first of the keys that differ is smaller."""
+    """Return where the first differing key is smaller."""
     less: Truth = False
     equal: Truth = True
     for mine, other in zip(keys, others, strict=True):
@@ -190,10 +208,11 @@ def _is_less(keys: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Truth:
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Group 3: log2(ops) / log2(bytes) as the nest grows from inside out, at 10 points.
+    """Fill group 3: log2(ops) / log2(bytes) at 10 points.
 
-    A missing loop repeats the point of the loop inside it, so it never is the first to pass a
-    sample; loops missing at the very inside are skipped by ``start``.
+    The curve follows the nest from inside out. A missing loop repeats the point of the loop inside
+    it, so it never is the first to pass a sample; loops missing at the very inside are skipped by
+    ``start``.
     """
     frame = analysis.frame
     levels = len(frame.extents)
@@ -213,19 +232,21 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     start = np.where(usable, start, 0)
     total = x[-1]
     at = total * np.arange(1, CURVE_SAMPLES + 1)[:, None] / CURVE_SAMPLES  # [sample, N]
-    # It never falls from level to level: smaller ones come before the first that is not.
+    # x never falls from level to level, so counting the smaller levels finds the first not smaller.
+    # feature.cc's tolerance for a sample that lies on a point.
     smaller = (x[:, None] < at - 1e-4).view(np.uint8)
     point = np.maximum(np.add.reduce(smaller, axis=0, dtype=np.uint8), start)
     before = np.maximum(point - 1, 0)
     x1, x0 = pick(x, point), pick(x, before)
     y1, y0 = pick(ratio, point), pick(ratio, before)
     step = np.where(x1 > x0, x1 - x0, 1.0)
+    # At the first point there is nothing to interpolate from: its own value.
     value = np.where(point == start, y1, y0 + (y1 - y0) / step * (at - x0))
     table.set_block("arith_intensity_curve_0", np.where(usable, value, 0.0))
 
 
 def _allocation(analysis: StoreAnalysis, stored: Floats) -> Logs:
-    """Group 4: the buffer's own allocation."""
+    """Return group 4: the buffer's own allocation."""
     elements, outer = stored
     return {
         "alloc_size": elements * analysis.accesses[0].access.bytes_per_element,
@@ -236,7 +257,7 @@ def _allocation(analysis: StoreAnalysis, stored: Floats) -> Logs:
 
 
 def _scope(analysis: StoreAnalysis) -> Logs:
-    """Group 5: the loops around the store."""
+    """Return group 5: the loops around the store."""
     frame = analysis.frame
     return {
         "outer_prod": frame.iterations,

@@ -1,4 +1,7 @@
-"""Features of one buffer access (group 2 of feature.cc): bytes, cache lines, reuse, stride."""
+"""Features of a buffer access: bytes, cache lines, reuse, stride.
+
+Group 2 of feature.cc.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,12 @@ class LoopFrame:
         return len(self.iterations)
 
     def marked(self, mark: Mark) -> list[int]:
-        """Places of the loops with a mark."""
+        """Return the places of the loops with a mark."""
         return self.marks.get(mark, [])
 
 
 def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
-    """Arrays of the loops around a store that at least one program has."""
+    """Return arrays of the loops that at least one program has."""
     loops = tuple(loop for loop in loops if any_nonzero(loop.present))
     extents = np.empty((len(loops), num))
     present = np.empty((len(loops), num), bool)
@@ -72,16 +75,18 @@ def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
 
 @dataclass(slots=True, eq=False)
 class Footprint:
-    """What an access touches in the loops from each depth inwards: elements [L, N], and of them
-    along each dimension (``widths``, by level as in :func:`level_bounds`); ``moves``: which loops
-    move it, [L, N]."""
+    """The region an access touches in the loops from each depth inwards.
+
+    ``elements`` [L, N], and of them along each dimension (``widths``, by level as in
+    :func:`level_bounds`); ``moves``: the loops that move the access, [L, N].
+    """
 
     elements: Floats
     widths: list[list[Width]]
     moves: NDArray[np.bool_]
 
     def width(self, dimension: int) -> Floats:
-        """The elements along a dimension [L, N]."""
+        """Return the elements along a dimension [L, N]."""
         out = np.empty_like(self.elements)
         for row, value in enumerate(self.widths[dimension]):
             out[row] = value
@@ -89,11 +94,15 @@ class Footprint:
 
 
 def footprint(access: Access, frame: LoopFrame) -> Footprint:
-    """Touched region per loop: product over dimensions of the index interval's width."""
+    """Measure the touched region per loop.
+
+    Product over dimensions of the width of the index's interval.
+    """
     levels, num = frame.extents.shape
     widths: list[list[Width]] = []
     for d in range(len(access.indices[0])):
         lo, hi = level_bounds(access.indices[0][d], frame.depth, levels)
+        # Several touches of one buffer (a stencil) count as the box around all of them.
         for touch in access.indices[1:]:
             lo2, hi2 = level_bounds(touch[d], frame.depth, levels)
             lo, hi = each_level(least, lo, lo2), each_level(most, hi, hi2)
@@ -119,7 +128,10 @@ def _product(first: Width, *others: Width) -> Width:
 
 @dataclass(slots=True, eq=False)
 class AccessFeatures:
-    """Values of one access before the logarithm, each [N]; what it touches is ``foot``."""
+    """Values of one access before the logarithm, each [N].
+
+    ``foot``: the region that it touches.
+    """
 
     access: Access
     foot: Footprint
@@ -133,18 +145,19 @@ class AccessFeatures:
 
     @property
     def moves(self) -> NDArray[np.bool_]:
-        """Which loops move it, [L, N]."""
+        """Loops that move the access, [L, N]."""
         return self.foot.moves
 
     def per_reuse(self, value: Floats) -> Floats:
-        """``value`` divided by the reuse count; doubled where there is no reuse."""
+        """Return ``value`` per reuse; doubled where there is no reuse."""
         count = self.reuse.count
         return np.where(count > 0.5, value / np.maximum(count, 0.5), value * 2)
 
     def log_columns(self, *, kept: bool = False) -> Floats:
-        """The columns of an access as [column, N]: slog of all, which leaves 0 and 1 what they are.
+        """Return the columns of an access, [column, N], as logarithms.
 
-        ``kept``: see :class:`Reuse`. Not to change.
+        slog of all, which leaves 0 and 1 unchanged. ``kept``: see :class:`Reuse`. Do not change the
+        result, which is cached.
         """
         if self._columns is None:
             self._columns = self._made_columns()
@@ -179,7 +192,7 @@ class AccessFeatures:
 def _lines_and_strides(
     accesses: Sequence[Access], moves: NDArray[np.bool_], frame: LoopFrame
 ) -> tuple[Floats, Floats]:
-    """Cache lines touched, and the stride of the innermost loop, each [A, N]."""
+    """Return cache lines touched and the innermost loop's stride, [A, N]."""
     levels, num = frame.extents.shape
     if levels == 0:
         return np.ones((len(accesses), num)), np.zeros((len(accesses), num))
@@ -203,13 +216,15 @@ def _lines_and_strides(
     if skipped.any():
         ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
     sizes = np.array([[access.bytes_per_element] for access in accesses])
+    # A stride below a line shares it between iterations; above, every iteration takes a new line.
     share = np.minimum(1.0, stride * sizes / CACHE_LINE_BYTES)
     lines = np.maximum(frame.iterations / ratio * share, 1.0)
+    # The stride column is that of the innermost loop: 0 where another loop moves the access.
     return lines, np.where(innermost == nearest, stride, 0.0)
 
 
 def _counted(mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """How many of the rows before each hold, [N] a row."""
+    """Count, for each row, how many rows before it hold."""
     out = [np.zeros(mask.shape[1], np.int64)]
     for row in mask[:-1]:
         out.append(out[-1] + row)
@@ -217,12 +232,17 @@ def _counted(mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
 
 
 def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
-    """Bytes of the innermost dimensions that ``last_region`` covers whole [N]."""
+    """Return bytes of the innermost dimensions that the region covers whole.
+
+    [N], of ``last_region``.
+    """
     out = np.full(num, float(access.bytes_per_element))
     open_ = np.ones(num, bool)
     shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
         match = open_ & (last_region[d] == column(shape[d], num))
+        # feature.cc breaks at the first dimension that matches, from inside: at most one is
+        # counted.
         out = np.where(match, out * last_region[d], out)
         open_ &= ~match
     return out
@@ -231,7 +251,7 @@ def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
 def access_features(
     accesses: Sequence[Access], feet: Sequence[Footprint], frame: LoopFrame, seen: Seen
 ) -> list[AccessFeatures]:
-    """All values of every access of a store, in their order."""
+    """Return all values of every access of a store, in order."""
     num, levels = frame.num, len(frame.extents)
     moves = np.array([foot.moves for foot in feet])
     lines, strides = _lines_and_strides(accesses, moves, frame)
@@ -247,6 +267,7 @@ def access_features(
         size = access.bytes_per_element
         unique = np.full(num, float(size))
         if levels:
+            # The region of the outermost loop, from the first touch recorded there.
             whole = pick_row(seen.first[place], outermost) * size
             unique = np.where(some, whole, unique)
         run = np.minimum(_contiguous(access, last_region, num), CACHE_LINE_BYTES)

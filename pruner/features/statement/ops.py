@@ -1,7 +1,7 @@
-"""Counting the arithmetic of one iteration of a store, as left after TVM's Simplify.
+"""Count the arithmetic of a store's iteration after TVM's Simplify.
 
-Every count is an int64 array [N] or an int: index arithmetic differs per candidate because loops
-of extent 1 disappear and guards that are known to hold are dropped.
+Every count is an int64 array [N] or an int: index arithmetic differs between programs because loops
+of extent 1 disappear and guards that provably hold are dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 @dataclass(slots=True, eq=False)
 class _Truth:
-    """Where a condition is known to hold or to fail."""
+    """Where a condition provably holds or fails."""
 
     always: IntLike
     never: IntLike
@@ -67,6 +67,8 @@ class OpCounter:
         match expr:
             case Const():
                 return
+            # Simplify keeps integer min and max as they are; sums without them are canonicalised as
+            # a whole.
             case Binary(op=("min" | "max") as op, a=a, b=b) if _is_int(expr):
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
@@ -99,6 +101,8 @@ class OpCounter:
             case Cast(a=a):
                 self._expr(a, live)
             case Select(cond=cond, then=then, other=other):
+                # ``live``: the share of programs (0 or 1) in which the expression is not simplified
+                # away.
                 self._choice(cond, then, other, live, SELECT_OP)
             case Call(name="if_then_else", args=(cond, then, other)):
                 column = (FLOAT if expr.dtype.startswith(("float", "bfloat")) else INT) + _MATH
@@ -110,7 +114,7 @@ class OpCounter:
                     self._expr(arg, live)
 
     def _choice(self, cond: Expr, then: Expr, other: Expr, live: IntLike, column: int) -> None:
-        """A select or if_then_else: gone where its condition is decided."""
+        """Count a select or if_then_else; gone where its condition is decided."""
         truth = self._decide(cond)
         open_ = live * (1 - truth.always) * (1 - truth.never)
         self._bump(column, open_)
@@ -119,7 +123,7 @@ class OpCounter:
         self._expr(other, live * (1 - truth.always))
 
     def _affine(self, a: Affine, live: IntLike) -> None:
-        """Additions, products and divisions of a simplified index."""
+        """Count additions, products and divisions of a simplified index."""
         number: IntLike = 0
         positive: IntLike = 0
         for t in a.terms:
@@ -131,6 +135,7 @@ class OpCounter:
             self._bump(INT + _DIVMOD, af.where(t.upper < INF, active, 0))
             if isinstance(t.index, Affine):
                 self._affine(t.index, active)
+        # A sum without a positive term is printed as 0 - x: one more subtraction.
         leading_zero = (positive == 0) & (a.base <= 0)
         sums = number - 1 + af.where(a.base != 0, 1, 0) + af.where(leading_zero, 1, 0)
         self._bump(INT + _ADDSUB, af.where(number > 0, sums, 0) * live)
@@ -176,10 +181,12 @@ class OpCounter:
         return _Truth(*table[op])
 
     def _condition(self, cond: Expr, live: IntLike) -> None:
-        """Comparisons and connectives that remain undecided."""
+        """Count comparisons and connectives that remain undecided."""
         match cond:
             case Binary(op=("and" | "or") as op, a=a, b=b):
                 x, y = self._decide(a), self._decide(b)
+                # ``a and true`` is a, ``a or false`` is a: the connective goes with the decided
+                # side.
                 x_gone = x.always if op == "and" else x.never
                 y_gone = y.always if op == "and" else y.never
                 self._bump(BOOL_OP, live * (1 - x_gone) * (1 - y_gone))
@@ -205,7 +212,10 @@ class OpCounter:
                 self._expr(cond, live)
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
-        """Both sides of an integer comparison; a constant moves to the side without loops."""
+        """Return both sides of an integer comparison.
+
+        A constant moves to the side without loops.
+        """
         left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
@@ -219,11 +229,12 @@ _PASSES = 2  # Simplify runs the rewriting simplifier, then the canonical one; e
 
 
 def _compared(a: Affine, *, ordered: bool) -> Affine:
-    """The side with loops of a comparison with a constant, after the constant took what it can.
+    """Return the looping side of a comparison after moving the constant.
 
-    ``x + c1 < c2 -> x < c2 - c1``, ``x * c1 < c2 -> x < c2 div c1`` and
-    ``x div c1 < c2 -> x < c1 c2`` (``LTNode`` rules of src/arith/rewrite_simplify.cc).
+    ``x + c1 < c2 -> x < c2 - c1``, ``x * c1 < c2 -> x < c2 div c1`` and ``x div c1 < c2 -> x < c1
+    c2`` (``LTNode`` rules of src/arith/rewrite_simplify.cc).
     """
+    # For == and != the rules move only the base: a factor would need divisibility.
     if not ordered:
         return Affine(a.terms, 0)
     a = opened(Affine(a.terms, 0))
@@ -255,12 +266,15 @@ def _without_factor(a: Affine) -> Affine:
 
 
 def _has_no_choice(expr: Expr) -> bool:
-    """Nothing but sums, products and divisions of loop variables: what the simplifier sorts."""
+    """Return whether an expression has sums, products and divisions only.
+
+    The simplifier sorts such an expression of loop variables.
+    """
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 
 def _are_indices(a: Expr, b: Expr) -> bool:
-    """Both sides of a comparison are known before the program runs."""
+    """Return whether both sides depend on loop variables alone."""
     return _is_int(a) and is_sum(a) and is_sum(b)
 
 

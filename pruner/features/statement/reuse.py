@@ -1,8 +1,9 @@
-"""Data reuse of a store's accesses (``ComputeReuse`` of feature.cc), for N candidates at once.
+"""Compute data reuse of a store's accesses (``ComputeReuse`` of feature.cc).
 
-Scanning loops from the inside out: loops whose variable is in the indices lengthen the reuse
-distance; the first one that is not starts the reuse count, which ends at the next loop that moves
-the access. A loop in which the buffer was touched before ends the scan with serial reuse.
+For N programs at once. Scanning loops from the inside out: loops whose variable is in the indices
+lengthen the reuse distance; the first loop that is not starts the reuse count, which ends at the
+next loop that moves the access. A loop in which the buffer was touched before ends the scan with
+serial reuse.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ LOOP, SERIAL, NONE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Kind (0 loop, 1 serial, 2 none), distance in iterations and bytes, and count; each [N].
+    """Kind, distance and count of the reuse of one access, each [N].
 
-    ``kept_bytes`` is the distance in bytes when the allocator hands every node on, as it does for
-    the dataflow rows (see :func:`pruner.features.statement.touches.number_loops`).
+    ``kind``: 0 loop, 1 serial, 2 none; distance in iterations and bytes. ``kept_bytes`` is the
+    distance in bytes when the allocator hands every node on, as it does for the dataflow rows (see
+    :func:`pruner.features.statement.touches.number_loops`).
     """
 
     kind: NDArray[np.int64]
@@ -37,15 +39,15 @@ class Reuse:
 
     @property
     def kept_bytes(self) -> Floats:
-        """See above."""
+        """Distance in bytes for the dataflow rows."""
         kept = self.other_kept_bytes
         return self.distance_bytes if kept is None else kept
 
 
 def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
-    """Of every access the values [A, N] of the loop at a ``place`` counted from inside.
+    """Return each access's values at a loop's ``place`` from inside, [A, N].
 
-    Places outside the outermost loop are its own.
+    Places outside the outermost loop take the outermost loop's values.
     """
     row = np.maximum(len(rows) - 1 - place, 0)
     return np.array([pick_row(rows, one) for one in row])
@@ -56,15 +58,17 @@ def _near_bytes(
     moved: NDArray[np.bool_],
     start: NDArray[np.int64],
 ) -> tuple[Floats, Floats]:
-    """Bytes touched in the outermost loop that moves before the reuse begins, and as kept.
+    """Return bytes touched before the reuse begins, and as kept.
 
-    Without such a loop: one element of every access in the loop where the reuse begins.
+    In the outermost loop that moves the access. Without such a loop: one element of every access in
+    the loop where the reuse begins.
     """
     outermost = moved.shape[1] - 1 - first_row(moved[:, ::-1])
     no_move = outermost < 0
     last_moved = np.where(no_move, 0, outermost)
     repeated = _pick(seen.entry_bytes, start)
     near = np.where(no_move, repeated, _pick(seen.all_bytes, last_moved))
+    # The same arrays mean that nothing was dropped: no second lookup.
     if all(map(operator.is_, seen.all_bytes, seen.kept_bytes)):
         return near, near
     kept = np.where(no_move, repeated, _pick(seen.kept_bytes, last_moved))
@@ -77,10 +81,10 @@ def compute_reuse(
     present: NDArray[np.bool_],
     extents: Floats,
 ) -> list[Reuse]:
-    """Reuse of the A accesses of a store, loops being outermost first.
+    """Compute the reuse of a store's A accesses, loops outermost first.
 
     Args:
-        seen: what was touched so far, by the store itself, too.
+        seen: touches so far, including the store's own.
         moves: bool [A, L, N], the loop's variable is in the indices.
         present: bool [L, N], the loop exists.
         extents: float64 [L, N].
@@ -96,6 +100,8 @@ def compute_reuse(
     # loop reuse ends at the next loop that moves it
     end = first_row(present & moves & (order > start[:, None]))
     serial_at = first_row(present & seen.shared[:, ::-1])
+    # Whichever comes first from inside: a loop that saw the buffer before, or the end of loop
+    # reuse.
     serial = serial_at < end
 
     distance = product_where(extents, lead)
@@ -108,6 +114,7 @@ def compute_reuse(
     outward = product_where(extents, order >= serial_at[:, None])
     row = np.maximum(levels - 1 - serial_at, 0)
     least = np.array([pick_row(rows, one) for rows, one in zip(seen.least, row, strict=True)])
+    # The serial distance is that of one iteration of the shared loop, so totals are divided by it.
     serial_iters = least / extent_there
     serial_bytes = _pick(seen.read_bytes, serial_at) / extent_there
 

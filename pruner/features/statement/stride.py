@@ -1,9 +1,8 @@
-"""Strides: how far consecutive iterations of a loop lie apart in a buffer.
+"""Compute the stride of a loop's consecutive iterations in a buffer.
 
-The original finds a loop's coefficient by walking the printed expression and remembering the last
-constant factor it saw (``CoefficientExtractor`` in feature.cc). In a simplified sum, whose terms
-stand in descending order of coefficient, that memory has a closed form, computed here for N
-candidates at once.
+feature.cc finds a loop's coefficient by walking the printed expression and remembering the last
+constant factor (``CoefficientExtractor``). In a simplified sum, whose terms stand in descending
+order of coefficient, that memory has a closed form, computed here for N programs at once.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from pruner.program.index.affine import (
     where,
 )
 
-_MAGIC = 2  # what the original leaves when it saw the variable but no factor afterwards
+_MAGIC = 2  # feature.cc's value where no factor follows the variable
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The loop whose stride is asked for: per candidate, as a row of ``depth``."""
+    """The loop whose stride is computed: per program, a ``depth`` row."""
 
     depth: dict[LoopVar, int]
     row: IntLike
 
     def is_var(self, var: LoopVar) -> Truth:
-        """Where ``var`` is the target."""
+        """Return where ``var`` is the target."""
         return self.row == self.depth[var]
 
     def inside(self, index: LoopVar | Affine) -> Truth:
-        """Where the target appears in ``index``."""
+        """Return where the target appears in ``index``."""
         if isinstance(index, LoopVar):
             return self.is_var(index)
         found: Truth = False
@@ -51,10 +50,11 @@ class Target:
 
 
 def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
-    """The original's coefficient of the target in ``index``.
+    """Return the target's coefficient in ``index``, as feature.cc computes it.
 
     Returns (where the target appears, coefficient there).
     """
+    # Sums of plain variables have the closed form below; nested sums need the walk itself.
     if any(isinstance(t.index, Affine) for t in index.terms):
         return _Walk(target).run(index) if any_nonzero(target.inside(index)) else (False, 1)
     present: Truth = False
@@ -82,7 +82,7 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
 
 
 class _Walk:
-    """The original's walk itself, for sums that hold divided sums: its memory is four flags."""
+    """Walk nested sums as ``CoefficientExtractor`` does, with four flags."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -92,7 +92,7 @@ class _Walk:
         self._stride: IntLike = 0
 
     def run(self, index: Affine) -> tuple[Truth, IntLike]:
-        """Where the target appears, and the coefficient there."""
+        """Return where the target appears, and the coefficient there."""
         self._visit(index, True)
         return self._seen, where(self._factor | self._sum, self._stride, 1)
 
@@ -130,7 +130,10 @@ class _Walk:
 
 
 def _print_order(index: Affine) -> list[IntLike]:
-    """Rank of every term in the printed sum: by coefficient, then lower and upper factor, down."""
+    """Return every term's rank in the printed sum.
+
+    By coefficient, then lower and upper factor, descending.
+    """
     terms = index.terms
     ranks: list[IntLike] = [0] * len(terms)
     for i, t in enumerate(terms):
@@ -148,10 +151,14 @@ def _print_order(index: Affine) -> list[IntLike]:
 def touch_stride(
     indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], target: Target
 ) -> IntLike:
-    """Stride of the target loop in elements: the least over all touches (``ComputeStride``)."""
+    """Return the target loop's stride in elements (``ComputeStride``).
+
+    The least over all touches.
+    """
     best: IntLike = INF
     for index in indices:
         row: IntLike = 1
+        # From the last dimension outwards: the first dimension that the loop moves decides.
         seen: Truth = False
         for d in range(len(index) - 1, -1, -1):
             found, coef = coefficient(index[d], target)

@@ -1,4 +1,4 @@
-"""Small array helpers shared by the feature groups: everything is [N] or [L, N]."""
+"""Array helpers of the feature groups; arrays are [N] or [L, N]."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from pruner.program.index.affine import (
     wrap_bounds,
 )
 
-_WIDE = 256  # programs from which on rows one by one are faster than all at once
+_WIDE = 256  # from so many programs on, a loop over rows is faster than one call over all
 Number = TypeVar("Number", np.float64, np.int64)
 
 
 def column(value: ArrayLike, num: int) -> Floats:
-    """``value`` as float64 [N], not to change."""
+    """Return ``value`` as float64 [N]; do not change the result."""
     values = np.asarray(value, np.float64)
     return values if values.shape == (num,) else np.full(num, values)
 
 
 def pick(table: NDArray[Number], row: NDArray[np.int64]) -> NDArray[Number]:
-    """``table[row[n], n]`` [N], or [S, N] of rows [S, N]."""
+    """Return ``table[row[n], n]`` [N], or [S, N] of rows [S, N]."""
     return table[row, np.arange(table.shape[1])]
 
 
 def slog(x: ArrayLike) -> Floats:
-    """Shifted logarithm ``sign(x) log2(|x| + 1)`` (feature.cc)."""
+    """Return ``sign(x) log2(|x| + 1)``, the shifted logarithm of feature.cc."""
     x = np.asarray(x, np.float64)
     out = np.asarray(np.abs(x) + 1)
     np.log2(out, out=out)
@@ -49,7 +49,10 @@ def slog(x: ArrayLike) -> Floats:
 def pick_row(
     rows: Sequence[NDArray[Number]] | NDArray[Number], row: NDArray[np.int64]
 ) -> NDArray[Number]:
-    """``rows[row[n]][n]`` [N] of L arrays [N]: programs mostly agree, or take one of a few rows."""
+    """Return ``rows[row[n]][n]`` [N] of L arrays [N].
+
+    Programs mostly agree, or take one of a few neighbouring rows, so only these are stacked.
+    """
     first, last = int(row.min()), int(row.max())
     if first == last:
         return rows[first]
@@ -57,7 +60,10 @@ def pick_row(
 
 
 def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Place of the first True along the last axis but one; the number of places for none."""
+    """Return the place of the first True along axis -2.
+
+    The number of places where there is none.
+    """
     levels, num = mask.shape[-2:]
     if num < _WIDE and levels:
         return np.asarray(np.where(mask.any(-2), mask.argmax(-2), levels))
@@ -68,7 +74,10 @@ def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
-    """Product over rows of ``values`` [L, N] where ``mask`` [.., L, N] holds."""
+    """Return the product of ``values`` [L, N] where ``mask`` holds.
+
+    ``mask``: [.., L, N]; returns [.., N].
+    """
     num = values.shape[-1]
     if num < _WIDE:
         return np.asarray(np.where(mask, values, 1.0).prod(-2))
@@ -82,7 +91,7 @@ Levels = list[IntLike]  # a value for each level, outermost first
 
 
 def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any]:
-    """``function`` of the values of each level; of the very same values once."""
+    """Apply ``function`` to each level's values; once for identical values."""
     out: list[Any] = []
     last: tuple[Any, ...] = ()
     for values in zip(*levels, strict=True):
@@ -93,10 +102,11 @@ def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any
 
 
 def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple[Levels, Levels]:
-    """Interval of an index when only loops at depth >= level move, for every level.
+    """Bound an index at every level, with only the inner loops moving.
 
-    Returns ``lo`` and ``hi``; loops that do not move stand at 0. Neighbouring levels between which
-    no loop moves the index have the very same objects.
+    Returns ``lo`` and ``hi``: at a level, loops at that depth or deeper move, and the other loops
+    stand at 0. Neighbouring levels between which no loop moves the index have the very same
+    objects.
     """
     own: dict[int, list[tuple[IntLike, IntLike]]] = {}
     composites: list[Levels] = []
@@ -121,7 +131,7 @@ def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple
 
 
 def _reach(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Least and largest value of a term whose index is in [lo, hi]."""
+    """Return the bounds of a term whose index is in [lo, hi]."""
     lo, hi = wrap_bounds(t, lo, hi)
     x, y = 0 if _is_zero(lo) else t.coef * lo, t.coef * hi
     if _is_zero(x) and not any_nonzero(t.coef < 0):

@@ -1,10 +1,10 @@
-"""Per-loop memory of what was touched so far (``for_touch_regions_`` of feature.cc).
+"""Record the touches of every loop (``for_touch_regions_`` of feature.cc).
 
 The original walks the stores in program order and appends, for every loop around a store and every
-buffer the store touches, how much of the buffer one run of the loop touches. Reuse looks at what
-earlier stores left there, so the order of stores matters. And it keys its tables by the address of
+buffer the store touches, how much of the buffer one run of the loop touches. Reuse reads the
+touches of earlier stores, so the order of stores matters. And it keys its tables by the address of
 a loop's node, which for GPU indices is a temporary that the allocator hands out again: a defect of
-feature.cc that the released models have learned with, followed by :func:`number_loops`.
+feature.cc that the released models were trained with, followed by :func:`number_loops`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ NodeKeys = Literal["recycled", "unique"]
 
 @dataclass(frozen=True, slots=True)
 class LoopNumber:
-    """The row of a loop in the table; ``forgets``: where the row starts empty all the same."""
+    """The table row of a loop.
+
+    ``forgets``: where the row starts empty although it is recycled.
+    """
 
     row: int
     forgets: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
 
 
 def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loop, LoopNumber]:
-    """A row of the touch table for every loop.
+    """Return a row of the touch table for every loop.
 
     With ``recycled`` keys a loop bound to a GPU index takes the row of the last such loop that was
     closed, as freed nodes are handed out again, last freed first. Where the allocator did not hand
@@ -59,7 +62,7 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
 
 
 def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
-    """How many outer loops two stores share."""
+    """Return the number of outer loops that two stores share."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x is not y:
@@ -69,13 +72,13 @@ def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
 
 
 def _refills(nests: LoopNests) -> Mask | np.bool_:
-    """Where the allocator's short list runs out at a nested thread loop.
+    """Return where the allocator's free list runs out at a thread loop.
 
     After simplification glibc's per-thread list holds one node for every ordinary loop of the
     kernel's outermost stage, and one more; block, virtual thread and thread take three. With two
-    such loops the next request refills the list, and the node freed afterwards is not the next one
-    handed out. Found on the golden features, where 153 of 157 programs that can tell agree; with
-    several kernels the list's length is not known.
+    such loops the next request refills the list, and the node freed afterwards is not the next to
+    be handed out. Found on the golden features, where 153 of the 157 programs that can decide it
+    agree; with several kernels the list's length is unknown.
     """
     kernels = [key for key, a in nests.allocations.items() if not a.loops]
     if len(kernels) != 1:
@@ -87,7 +90,7 @@ def _refills(nests: LoopNests) -> Mask | np.bool_:
 
 @dataclass(slots=True, eq=False)
 class _Totals:
-    """What one loop has touched, [N] each: see :class:`TouchTable`."""
+    """Totals of one loop, [N] each: see :class:`TouchTable`."""
 
     all_bytes: Floats
     kept_bytes: Floats
@@ -97,7 +100,10 @@ class _Totals:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """Touches of one buffer in one loop: their number, elements of the first and of the least."""
+    """Touches of one buffer in one loop.
+
+    ``count`` of touches; elements of the ``first`` and of the ``least``.
+    """
 
     count: int
     first: Floats
@@ -106,12 +112,12 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """What the L loops around a store have touched when it was met, outermost first.
+    """Touches of the L loops around a store so far, outermost first.
 
     ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, an
-    array [N] a loop; ``first``, ``least``: elements of each access's buffer that the first of its
-    touches takes, and the smallest one, by access and loop; ``shared``: where the buffer was
-    touched before, too, [A, L, N].
+    array [N] a loop; ``first``, ``least``: elements of each access's buffer in its first touch and
+    in its smallest, by access and loop; ``shared``: where the buffer was touched before, too, [A,
+    L, N].
     """
 
     all_bytes: Sequence[Floats]
@@ -124,7 +130,7 @@ class Seen:
 
     @staticmethod
     def joined(parts: Sequence[Seen]) -> Seen:
-        """Of the programs of all parts, one after another."""
+        """Join the programs of all parts."""
         if len(parts) == 1:
             return parts[0]
 
@@ -137,8 +143,8 @@ class Seen:
 class TouchTable:
     """Running totals by loop.
 
-    Bytes of all touches (``all_bytes``), of those that read (``read_bytes``), and one element of
-    each (``entry_bytes``); ``kept_bytes`` are as ``all_bytes``, but never forgotten.
+    Bytes of all touches (``all_bytes``) and of reading touches (``read_bytes``), and one element of
+    each touch (``entry_bytes``); ``kept_bytes`` are as ``all_bytes``, but never dropped.
     """
 
     def __init__(self, num_loops: int, num: int) -> None:
@@ -154,11 +160,12 @@ class TouchTable:
         totals.entry_bytes = np.where(where, 0.0, totals.entry_bytes)
 
     def record(self, rows: Sequence[int], access: Access, elements: Floats) -> None:
-        """Append one access: ``elements`` [L, N] touched elements per loop in ``rows``."""
+        """Append one access: ``elements`` [L, N] touched per loop in ``rows``."""
         size = access.bytes_per_element
         entries = self._buffers.setdefault(access.buffer.key, {})
         for row, touched, moved in zip(rows, elements, elements * size, strict=True):
             totals = self._totals[row]
+            # Totals are shared as long as they are equal, which callers test by identity.
             alike = totals.kept_bytes is totals.all_bytes
             totals.all_bytes = totals.all_bytes + moved
             totals.kept_bytes = totals.all_bytes if alike else totals.kept_bytes + moved
@@ -173,7 +180,7 @@ class TouchTable:
                 entry.least = np.minimum(entry.least, touched)
 
     def seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
-        """What the loops ``rows`` have touched so far, and how of the buffers of ``accesses``."""
+        """Return the touches of loops ``rows``, overall and by buffer."""
         totals = [self._totals[row] for row in rows]
         entries = [[self._buffers[access.buffer.key][row] for row in rows] for access in accesses]
         shared = np.array([[entry.count > 1 for entry in some] for some in entries])

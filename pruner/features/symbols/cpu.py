@@ -1,7 +1,7 @@
-"""The analyzer's CPU symbols: register tile, cache footprints and traffic, lanes, cores.
+"""CPU symbols of the analyzer: register tile, caches, lanes, cores.
 
 Per statement (the last store of a stage) and for the whole program unless said otherwise; the idea
-is the paper's (Table 2: what a level holds, what it does, what it moves), the levels are those of a
+is the paper's (Table 2: capacity, work and traffic of each level), the levels are those of a
 CPU. Sources of the formulas:
 
 * *Register tile*: the spatial loops inside the innermost reduction loop, as in the GPU symbol S1
@@ -41,17 +41,20 @@ from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 
 Depths = Int[np.ndarray, " program"]  # places in the list of own loops
-_SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
+_SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it vectorises
 _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 
 
 def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
-    """Symbols of N programs on ``device``, one row a statement in program order."""
+    """Compute symbols of N programs on ``device``.
+
+    One row a statement, in program order.
+    """
     return cpu_symbols_of([nests], device)[0]
 
 
 def cpu_symbols_of(nests: Sequence[LoopNests], device: CpuDevice) -> list[Symbols]:
-    """Symbols of several nests: what their statements have in common is computed once."""
+    """Compute symbols of several nests, sharing equal statements."""
 
     def table_of(statement: NestStatement) -> Table:
         return fill(CPU_COLUMNS, [_CpuRow(statement, device).columns()], statement.num)[0]
@@ -87,7 +90,7 @@ class _CpuRow:
         self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> SymbolRow:
-        """Values of :data:`~pruner.features.symbols.table.CPU_COLUMNS`."""
+        """Return the values of :data:`~pruner.features.symbols.table.CPU_COLUMNS`."""
         operations = count_operations(self._s.value)
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores
@@ -117,15 +120,16 @@ class _CpuRow:
         }
 
     def _regions(self) -> PerProgram:
-        """1 for a statement whose own loops are parallel: threads are started for it."""
+        """Return 1 for a statement that starts threads for its own loops."""
         own = extent_of((x for x in self._own if x.mark == "parallel"), self._num)
         return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
 
     def _unrolled_depth(self) -> Depths:
-        """First own loop of the body that the pragma, or else the compiler, turns into one block.
+        """Return the first own loop of the body unrolled into one block.
 
-        A long reduction stays a loop. The spatial loop around the block belongs to it: it is the
-        innermost one left, which compilers run in vectors.
+        By the pragma, or else by the compiler. A long reduction stays a loop. The spatial loop
+        around the block belongs to it: it is the innermost loop left, which compilers run in
+        vectors.
         """
         depth = np.full(self._num, len(self._own))
         open_, inside, reduced = (np.ones(self._num, t) for t in (bool, float, float))
@@ -137,12 +141,17 @@ class _CpuRow:
                 reduced = reduced * loop.extent
                 open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
             open_ &= (loop.mark != "parallel") | (loop.extent == 1)
+            # A spatial loop that exceeds the limit is still taken, since it runs in vectors; it
+            # ends the body.
             depth = np.where(open_, place, depth)
             open_ &= inside <= limit
         return depth
 
     def _vector_loop(self) -> dict[StatementLoop, ProgramMask]:
-        """Which loop runs in vectors: the marked one, or the body's innermost spatial loop."""
+        """Return the loop that runs in vectors, per program.
+
+        The marked loop, or the body's innermost spatial loop.
+        """
         chosen: dict[StatementLoop, ProgramMask] = {}
         open_ = np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
@@ -156,7 +165,7 @@ class _CpuRow:
         return chosen
 
     def _run(self) -> PerProgram:
-        """Neighbouring elements that the body writes [N]."""
+        """Return the neighbouring elements that the body writes [N]."""
         runs = np.ones((len(self._own) + 1, self._num))
         for depth in range(len(self._own)):
             moving = frozenset(x.var for x in self._own[depth:]) - self._s.write.around
@@ -164,17 +173,18 @@ class _CpuRow:
         return pick(runs, self._body)
 
     def _used_lanes(self) -> PerProgram:
-        """Elements per vector operation, of v iterations and w lanes.
+        """Return elements per vector operation, of v iterations and w lanes.
 
-        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; else what is left after
-        whole vectors goes in smaller powers of two: ``v / (v div w + ones of v mod w)``.
+        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; otherwise the rest
+        after whole vectors is done in smaller powers of two: ``v / (v div w + ones of v mod w)``.
         """
         whole, rest = np.divmod(self._vector.astype(np.int64), self._width)
+        # The number of ones in the rest: a vector of each power of two.
         pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
         return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
 
     def _outermost_tile_loop(self) -> Depths:
-        """First own loop of the register tile.
+        """Return the first own loop of the register tile.
 
         The tile is the spatial loops inside the innermost reduction loop, the body and the vector
         loop; without a reduction the body alone.
@@ -189,7 +199,7 @@ class _CpuRow:
         return depth
 
     def _tile_of(self, access: NestAccess | None) -> PerProgram:
-        """Elements of the register tile, or those of it that move an access."""
+        """Return the register tile's elements, or elements that move ``access``."""
         out = np.ones(self._num)
         for place, loop in enumerate(self._own):
             if not loop.is_reduce:
@@ -200,7 +210,10 @@ class _CpuRow:
         return out
 
     def _reductions(self, depth: Depths, *, around: bool) -> PerProgram:
-        """Iterations of the reduction loops inside a depth, and directly ``around`` it."""
+        """Return iterations of reduction loops inside a depth.
+
+        With ``around`` also of those directly around it.
+        """
         out, open_ = np.ones(self._num), np.full(self._num, around)
         for place in range(len(self._own) - 1, -1, -1):
             loop, inside = self._own[place], place >= depth
@@ -211,7 +224,10 @@ class _CpuRow:
         return out
 
     def _statements_unrolled(self) -> PerProgram:
-        """Statements of the innermost loops that the pragma unrolls, a marked vector as one."""
+        """Return statements of the innermost loops that the pragma unrolls.
+
+        A marked vector counts as one statement.
+        """
         body, open_ = np.ones(self._num), np.ones(self._num, bool)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
@@ -222,12 +238,17 @@ class _CpuRow:
         return body
 
     def _loads(self) -> tuple[PerProgram, PerProgram]:
-        """Loads of whole vectors and of elements; an operand is kept while the tile reuses it."""
+        """Return loads of whole vectors and of single elements.
+
+        An operand is kept in registers while the tile reuses it.
+        """
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             loads = self._iterations
             for place, loop in enumerate(self._own):
                 if not loop.is_reduce:
+                    # A tile loop that does not move the operand reuses the register; a vector loop
+                    # broadcasts instead.
                     kept = (place >= self._tile_depth) & ~access.uses(loop.var)
                     kept &= ~self._chosen[loop]
                     loads = loads / np.where(kept, loop.extent, 1)
@@ -236,36 +257,46 @@ class _CpuRow:
         return vectors, scalars
 
     def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
-        """``count`` element accesses as vector and scalar instructions, by stride of the lanes."""
+        """Split ``count`` element accesses into vector and scalar instructions.
+
+        By the stride of the lanes.
+        """
         stride = np.zeros(self._num)
         for loop, here in self._chosen.items():
             stride = stride + np.where(here, access.stride(loop.var), 0)
         # a vector of strided elements is put together from the vectors that hold them
         near = (stride >= 1) & (stride < self._lanes)
         vectors = np.where(near, count * stride / self._lanes, 0)
+        # Stride 0 is a broadcast: one scalar load serves all lanes.
         return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
 
     def _memory(self) -> dict[str, PerProgram]:
-        """Footprints and traffic of the three caches, in bytes of whole lines."""
+        """Return footprints and traffic of the three caches, in bytes.
+
+        In whole cache lines.
+        """
         footprint = self._bytes_by_depth().sum(axis=0)  # [L + 1, N]
         outside = np.ones((len(self._loops) + 1, self._num))
         for depth, loop in enumerate(self._loops):
             outside[depth + 1] = outside[depth] * loop.extent
         device, cores = self._device, self._cores_by_depth()
+        # Cores that share the loops bring their private caches: the capacity grows with them.
         sizes = (device.l1_bytes_per_core * cores, device.l2_bytes_per_core * cores)
         out = {"unique": footprint[0]}
         for name, size in zip(CACHES, (*sizes, device.l3_bytes), strict=True):
             inside = footprint <= size
+            # One iteration always "fits": something must be the innermost level.
             inside[-1] = True
             fits = inside.argmax(axis=0)
             crossing = np.maximum(fits - 1, 0)
             moved = pick(footprint, crossing) * pick(outside, crossing)
             out[f"{name}_footprint"] = pick(footprint, fits)
+            # What fits whole is warm from the repetition before (see the module).
             out[f"{name}_traffic"] = np.where(fits == 0, 0.0, moved)
         return out
 
     def _cores_by_depth(self) -> Float[np.ndarray, "depth program"]:
-        """Private caches that share the footprint of the loops from each depth inwards."""
+        """Return private caches that share the footprint, by depth."""
         out, inside = np.ones((len(self._loops) + 1, self._num)), np.ones(self._num)
         for depth in range(len(self._loops) - 1, -1, -1):
             if self._loops[depth].mark == "parallel":
@@ -274,7 +305,10 @@ class _CpuRow:
         return out
 
     def _bytes_by_depth(self) -> Float[np.ndarray, "access depth program"]:
-        """Bytes of lines that the loops from each depth inwards touch, [A, L + 1, N]."""
+        """Return bytes of lines touched from each depth inwards.
+
+        [A, L + 1, N].
+        """
         accesses: Sequence[NestAccess] = [self._s.write, *self._s.reads]
         out = np.empty((len(accesses), len(self._loops) + 1, self._num))
         for place, access in enumerate(accesses):
@@ -294,7 +328,7 @@ class _CpuRow:
 
 
 def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[PerProgram, PerProgram]:
-    """Neighbouring elements of the box that is touched, and how many such runs there are."""
+    """Return neighbouring elements of the touched box, and such runs."""
     widths = access.widths(moving)
     run, rows = product_of(widths[-1:], access.num), product_of(widths[:-1], access.num)
     for place in range(len(widths) - 2, -1, -1):  # whole rows are one run

@@ -1,8 +1,8 @@
-"""The analyzer's GPU symbols of any program that the engine replays, from its loop nests.
+"""GPU symbols of the analyzer, of any program's loop nests.
 
 The columns are :data:`~pruner.features.symbols.table.GPU_COLUMNS`. Where a loop that was fused from
-several dimensions is only partly inside a block, each dimension spans what interval arithmetic
-gives, and together never more than the iterations that move the access.
+several dimensions is only partly inside a block, each dimension spans the interval of its index,
+and together never more than the iterations that move the access.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ _HOLDERS = {Scope.FRAGMENT_A: 2, Scope.FRAGMENT_B: 2, Scope.MMA_A: 1, Scope.MMA_
 
 
 def gpu_symbols(nests: LoopNests) -> Symbols:
-    """Symbols of N programs, one row a statement in program order."""
+    """Compute symbols of N programs, one row a statement in order."""
     statements = nest_statements(nests)
     around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
     on_cores = any(statement.scope in ACCUMULATORS for statement in statements)
@@ -70,6 +70,7 @@ class _GpuRow:
         # a tensor core's instruction is run by a warp: each of its lanes has a share
         self._lanes = WARP_LANES if any(x.mark is Mark.TENSORIZE for x in roles.own) else 1
         self._iterations = self._extent(roles.in_thread) / self._lanes
+        # Virtual threads are the thread's own (Fig. 3): their loops count in S1 and S2.
         self._spatial = moving_of(x for x in roles.in_thread if not x.is_reduce)
         self._block_loops = moving_of(roles.in_thread, roles.threads)
         self._everything = self._block_loops | moving_of(roles.blocks)
@@ -79,17 +80,19 @@ class _GpuRow:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
-        """Values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
+        """Return the values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
         threads = self._extent(roles.threads) * self._lanes
         blocks = self._extent(roles.blocks)
         flops = self._iterations * operations.flops
         computes = operations.flops > 0
+        # S5: each block moves its tiles, so re-reads of an operand by other blocks count.
         traffic = self._traffic() * blocks
         step, lanes = (
             (1.0, 1.0) if self._stages or not self._global else self._lane_of(self._global[-1])
         )
         loads, cycles = self._loads(SHARED)
+        # S1 counts only where something is computed; a staging statement goes through S3.
         registers = self._registers() if computes and not self._stages else 0.0
         if self._s.scope in OPERAND_FRAGMENTS:
             registers = self._fragment()
@@ -135,13 +138,13 @@ class _GpuRow:
         return product_of(self._s.tile, self._num)
 
     def _issued(self, threads: PerProgram) -> PerProgram:
-        """Elements a block fetches; a stage that keeps results moves none from outside."""
+        """Return elements a block fetches; none for a stage of results."""
         if self._lanes > 1 and not self._global:
             return np.zeros(self._num)
         return threads * self._extent([*self._roles.own, *self._roles.path])
 
     def _fragment(self) -> PerProgram:
-        """Elements of operands in a lane's registers."""
+        """Return elements of operands in a lane's registers."""
         spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
         return _HOLDERS[self._s.scope] * self._s.write.count(spatial) / self._lanes
 
@@ -152,27 +155,29 @@ class _GpuRow:
         return self._total(a.count(self._spatial) for a in accesses)
 
     def _traffic(self) -> PerProgram:
-        """Elements a block moves: staged tiles, or what its threads touch."""
+        """Return elements a block moves: staged tiles, or touches of threads."""
         if self._stages:
             sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
             return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
 
     def _bytes_of_traffic(self) -> PerProgram:
-        """Bytes of one element that the statement moves to or from global memory, on average."""
+        """Return the mean bytes per element of the global traffic."""
         moved = [
             np.ones(self._num) if self._stages else self._touched(a, self._block_loops)
             for a in self._global
         ]
+        # A statement without global traffic counts its own element, so the column is never 0.
         if not moved:
             return np.full(self._num, float(self._s.bytes_per_element))
         sizes = [a.bytes_per_element for a in self._global]
         return self._total(n * size for n, size in zip(moved, sizes, strict=True)) / sum(moved)
 
     def _unique(self, access: NestAccess) -> PerProgram:
-        """Elements the kernel touches; of a staged tile's own loops no more than the tile.
+        """Return elements the kernel touches, staged loops within the tile.
 
-        Fetch loops are padded to whole threads, and what the guard cuts off is not in the terms.
+        Fetch loops are padded to whole threads, and the terms do not show the guard that cuts the
+        rest off.
         """
         widths = access.widths(self._everything)
         if self._stages:
@@ -185,7 +190,7 @@ class _GpuRow:
         return product_of(widths, self._num)
 
     def _touched(self, access: NestAccess, moving: Moving) -> PerProgram:
-        """Elements of the box, no more than the iterations of the loops that move the access."""
+        """Return elements of the box, at most the iterations moving the access."""
         used = [x for x in self._s.loops if x.var in moving]
         iterations = np.ones(self._num)
         for loop in used:
@@ -193,10 +198,11 @@ class _GpuRow:
         return np.minimum(access.footprint(moving), iterations)
 
     def _run_length(self) -> PerProgram:
-        """S7: the last dimension, times the one before where rows are whole.
+        """Return S7: the contiguous elements that a row of the tile covers.
 
-        Threads that run over several dimensions at once and end anywhere touch one run of indices,
-        less than the box that it lies in.
+        The last dimension, times the one before it where rows are whole. Threads that run over
+        several dimensions at once and end anywhere touch one run of indices, less than the box that
+        it lies in.
         """
         if self._stages:
             widths, shape = self._s.tile, self._s.buffer.shape
@@ -221,7 +227,10 @@ class _GpuRow:
         return np.where(touched < box, np.minimum(run, touched), rows)
 
     def _lines(self) -> PerProgram:
-        """Cache lines of the slowest global access; lanes of a vector that part are added up."""
+        """Return cache lines of the slowest global access.
+
+        Lanes of a vector whose elements lie in different lines are added up.
+        """
         loops = [*self._roles.own]
         lane = next((x.var for x in self._roles.threads if x.mark is Mark.THREAD_X), None)
         vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
@@ -246,12 +255,17 @@ class _GpuRow:
         return body
 
     def _loads(self, scope: Scope) -> tuple[PerProgram, PerProgram]:
-        """Loads of one thread from ``scope``, and the same weighted by bank conflicts."""
+        """Return loads of a thread from ``scope``, plain and conflict-weighted.
+
+        The second value is weighted by bank conflicts.
+        """
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             if access.scope != scope:
                 continue
             loads = self._iterations
+            # Operands stay in registers over the innermost tile: loops that do not move them load
+            # nothing.
             for loop in self._roles.inner_tile:
                 loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
             for loop in self._roles.vthreads:
@@ -272,17 +286,24 @@ class _GpuRow:
 
     def _conflict(self, access: NestAccess) -> PerProgram:
         stride, lanes = self._lane_of(access)
+        # A power-of-two stride hits few banks: gcd with the number of banks is how many lanes
+        # collide.
         words = np.maximum(stride * access.bytes_per_element // _BANK_BYTES, 1)
         banks = np.gcd(words.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 
     def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Elements between neighbouring threads that touch different ones, and how many such."""
+        """Return the step between neighbouring threads, and their number.
+
+        Elements between neighbouring threads that touch different elements, and how many such
+        threads.
+        """
         threads = moving_of(self._roles.threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
         open_ = np.ones(self._num, bool)
         for terms, size in reversed(list(zip(access.indices, access.sizes, strict=True))):
             found = [t for t in terms if t.variables & threads]
+            # The smallest scale is the step of the fastest thread index.
             for term in sorted(found, key=lambda t: float(np.mean(t.scale))):
                 extent = term.reach(term.variables) + 1
                 here = open_ & (term.scale > 0) & (extent > 1)

@@ -1,7 +1,7 @@
-"""The official analyzer's symbols: 11 numbers per written buffer (feature_psa.cc).
+"""The official analyzer's symbols: 11 numbers per written buffer.
 
-These are the inputs of the released analyzer (PSA); docs/paper.md section 2.5 has their quirks.
-The paper's own symbols S1 to S8 are a different, cleaner set.
+Source: feature_psa.cc. These are the inputs of the released analyzer (PSA); docs/paper.md section
+2.5 has their quirks. The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ from pruner.features.statement.tensors import product_where
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, PerProgram, SymbolRow, fill
 from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
-_SKIPPED = (Mark.BLOCK_X, Mark.THREAD_X)
+_SKIPPED = (Mark.BLOCK_X, Mark.THREAD_X)  # feature_psa.cc skips these two names only, not y and z
 _NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no comparisons
 
 
 def official_symbols(
     nests: LoopNests, analyses: list[StoreAnalysis]
 ) -> Float32[np.ndarray, "program statement column"]:
-    """Official symbols of N programs.
+    """Compute the official symbols of N programs.
 
     Returns:
         float32 [N, S, 11]: one row a statement in the order of :func:`statement_features`, columns
@@ -33,6 +33,7 @@ def official_symbols(
     workload: dict[int, PerProgram] = {}
     for analysis in analyses:
         key = analysis.store.buffer.key
+        # Keyed by buffer: the update of a reduction overwrites its initialisation.
         rows[key] = _row(analysis, workload)
     return np.moveaxis(fill(OFFICIAL_COLUMNS, list(rows.values()), num), -1, 0).astype(
         np.float32, order="C"
@@ -40,12 +41,13 @@ def official_symbols(
 
 
 def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> PerProgram:
-    """Product over GPU indices; of nested ones with the same name, the innermost counts."""
+    """Return the product over GPU indices; nested equal ones count once."""
     out = np.ones(frame.num)
     for mark in marks:
         rows = frame.marked(mark)
         if rows:
             same = frame.extents[rows]
+            # Of nested indices of one name the innermost extent counts, as in the release.
             out = out * (same.prod(0) if mark is Mark.VTHREAD else same[-1])
     return out
 
@@ -59,6 +61,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     counted = np.ones(len(frame.loops), bool)
     for i, loop in enumerate(frame.loops):
         counted[i] = loop.mark not in _SKIPPED
+        # inner_prod of feature_psa.cc: all loops and virtual threads, without blocks and threads.
         if loop.mark is Mark.VTHREAD or not loop.is_bound:
             serial = serial * frame.extents[i]
     ops = sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS]) * serial
@@ -77,9 +80,12 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     for i in range(len(moves)):
         registers = registers + volume(i, spatial)
         touched = touched + volume(i, everything)
+    # MemWorkload alone accumulates over the stores of a buffer; the other columns are overwritten.
     workload[key] = workload.get(key, np.zeros(num)) + np.where(computes, touched, 0.0)
     shared = np.zeros(num)
     if analysis.store.buffer.scope is SHARED:
+        # The release counts only the first buffer of its access map, which libstdc++ visits
+        # last-inserted first.
         shared = volume(len(moves) - 1, spatial) * threads
         dram = shared * blocks
     else:

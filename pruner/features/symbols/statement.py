@@ -1,8 +1,8 @@
-"""A statement of loop nests for the symbols: operations, loops by role, accesses, their reach.
+"""Statements of loop nests for the symbols: operations, roles, accesses.
 
 A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
 expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
-range while all others stand at 0, and a term's reach is what interval arithmetic gives.
+range while all others stand at 0, and a term's reach is the width of its interval.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,9 +37,9 @@ ProgramMask = Bool[np.ndarray, " program"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls.
+    """Operations of one iteration: ``flops`` and ``special`` function calls.
 
-    ``half``: those of the flops that work on 16-bit floats.
+    ``flops`` include min and max; ``half``: the flops on 16-bit floats.
     """
 
     flops: float
@@ -48,9 +48,10 @@ class Operations:
 
 
 def count_operations(value: Expr) -> Operations:
-    """Arithmetic of a value of its own kind: on floats, or on integers where it is an integer.
+    """Count a value's arithmetic of its own kind (float or integer).
 
-    Index arithmetic inside loads and conditions does not count.
+    On integers where the value is an integer. Index arithmetic inside loads and conditions does not
+    count.
     """
     counted = ("float", "bfloat") if _is_float(value.dtype) else ("float", "bfloat", "int", "uint")
     flops = special = half = 0.0
@@ -69,7 +70,7 @@ def count_operations(value: Expr) -> Operations:
 
 
 def count_choices(value: Expr) -> int:
-    """Selects and conditional values."""
+    """Count selects and conditional values."""
     return sum(
         isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
         for node in walk(value)
@@ -82,7 +83,10 @@ def _is_float(dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatementLoop:
-    """A loop around a statement: ``extent`` [N]; ``is_own``: of the statement's own stage."""
+    """A loop around a statement, in N programs.
+
+    ``extent`` [N]; ``is_own``: the loop belongs to the statement's own stage.
+    """
 
     var: LoopVar
     extent: PerProgram
@@ -92,16 +96,16 @@ class StatementLoop:
 
     @property
     def is_bound(self) -> bool:
-        """A GPU index: block, thread or virtual thread."""
+        """True for a GPU index: block, thread or virtual thread."""
         return is_bound(self.mark)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopRoles:
-    """The loops around a statement of a GPU program by role, outermost first.
+    """The loops around a GPU statement by role, outermost first.
 
-    ``serial`` loops are run by one thread one after another; of them ``path`` are those of other
-    stages around the statement, ``own`` those of its stage.
+    One thread runs ``serial`` loops one after another; of them ``path`` are loops of other stages
+    around the statement, ``own`` loops of its stage.
     """
 
     blocks: list[StatementLoop]
@@ -113,9 +117,9 @@ class LoopRoles:
     def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
         """Sort loops by their marks.
 
-        A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
-        a block fetches once for all virtual threads, whose loop does not repeat the statement.
-        Results that go out through shared memory are dealt out to threads anew, too.
+        A cooperative fetch has threads of its own inside the block's: they repeat the block's
+        threads, and a block fetches once for all virtual threads, whose loop does not repeat the
+        statement. Results that go out through shared memory are dealt out to threads anew, too.
         """
         threads = [x for x in loops if x.mark in THREADS]
         fetches = {x.is_own for x in threads} == {True, False}
@@ -152,18 +156,18 @@ class LoopRoles:
 
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:
-    """Iterations of nested loops [N]."""
+    """Return the iterations of nested loops [N]."""
     return product_of((loop.extent for loop in loops), num)
 
 
 def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
-    """The variables of loops."""
+    """Return the variables of loops."""
     return frozenset(loop.var for group in groups for loop in group)
 
 
 @dataclass(slots=True, eq=False)
 class IndexTerm:
-    """``coef * ((index mod upper) div lower)``; ``scale`` is ``|coef|`` [N], 0 where absent."""
+    """A term of an index; ``scale`` is its ``|coef|`` [N], 0 where absent."""
 
     term: Term
     scale: PerProgram
@@ -171,7 +175,10 @@ class IndexTerm:
     _reach: dict[Moving, PerProgram] = field(default_factory=dict)
 
     def reach(self, moving: Moving) -> PerProgram:
-        """Largest minus smallest value of the quotient [N], coefficient left out."""
+        """Return the range of the quotient [N], coefficient left out.
+
+        Largest minus smallest value.
+        """
         inside = self.variables & moving
         if inside not in self._reach:
             lo, hi = _term_bounds(self.term, inside)
@@ -193,7 +200,7 @@ def _term_bounds(term: Term, moving: Moving) -> tuple[IntLike, IntLike]:
 
 
 def variables_of(index: LoopVar | Affine) -> Moving:
-    """The loop variables in an index."""
+    """Return the loop variables in an index."""
     if isinstance(index, LoopVar):
         return frozenset((index,))
     return frozenset().union(*(variables_of(t.index) for t in index.terms))
@@ -201,7 +208,7 @@ def variables_of(index: LoopVar | Affine) -> Moving:
 
 @dataclass(slots=True, eq=False)
 class NestAccess:
-    """One buffer a statement touches: storage rank, sizes and index terms per dimension.
+    """A buffer a statement touches, with index terms per dimension.
 
     ``sizes``: elements per dimension of the buffer as it is stored (a staged tile, not the tensor);
     ``around``: variables of the loops around its allocation, which start it afresh.
@@ -215,7 +222,7 @@ class NestAccess:
 
     @property
     def scope(self) -> Scope:
-        """Where the buffer is stored."""
+        """Storage scope of the buffer."""
         return self.buffer.scope
 
     @property
@@ -229,19 +236,22 @@ class NestAccess:
         return frozenset().union(*(t.variables for terms in self.indices for t in terms))
 
     def widths(self, moving: Moving) -> list[PerProgram]:
-        """Values a dimension's index spans, per dimension [N] (box rule)."""
+        """Return the values that each dimension's index spans [N].
+
+        Box rule: dimensions are independent.
+        """
         return [_width(terms, moving, self.num) for terms in self.indices]
 
     def footprint(self, moving: Moving) -> PerProgram:
-        """Elements of the box that is touched [N]."""
+        """Return the elements of the touched box [N]."""
         return product_of(self.widths(moving), self.num)
 
     def count(self, moving: Moving) -> PerProgram:
-        """Distinct elements [N]: a strided outer term skips some of the box."""
+        """Return the distinct elements [N]; strided terms skip some."""
         return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
 
     def uses(self, var: LoopVar) -> ProgramMask:
-        """Where the loop's variable is in an index [N]."""
+        """Return where the loop's variable is in an index [N]."""
         out = np.zeros(self.num, bool)
         for terms in self.indices:
             for term in terms:
@@ -252,9 +262,10 @@ class NestAccess:
     def lines_of_warp(
         self, lane: LoopVar | None, vector: LoopVar | None
     ) -> tuple[PerProgram, PerProgram]:
-        """Cache lines that 32 lanes touch in the first iteration of all loops [N].
+        """Return cache lines that 32 lanes touch, and split lanes.
 
-        And the share of lanes whose second element of a vector is in another line [N].
+        Lines [N] in the first iteration of all loops, and the share of lanes whose second element
+        of a vector is in another line [N].
         """
         at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
         start = self._address(at)
@@ -266,7 +277,7 @@ class NestAccess:
         return count.astype(float), (moved // _LINE_BYTES != start // _LINE_BYTES).mean(axis=0)
 
     def _address(self, values: dict[LoopVar, Ints]) -> Ints:
-        """Bytes from the start of the buffer [32, N], variables that are not named being 0."""
+        """Return bytes from the buffer's start [32, N]; unnamed variables are 0."""
         out = np.zeros((WARP_LANES, self.num), np.int64)
         row = np.ones(self.num, np.int64)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
@@ -276,7 +287,10 @@ class NestAccess:
         return out * self.bytes_per_element
 
     def stride(self, var: LoopVar) -> PerProgram:
-        """Elements between neighbouring iterations of a loop [N]; divided indices count whole."""
+        """Return elements between neighbouring iterations of a loop [N].
+
+        Divided indices count as if undivided.
+        """
         out, row = np.zeros(self.num), np.ones(self.num)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
             for term in terms:
@@ -286,7 +300,10 @@ class NestAccess:
         return out
 
     def parts(self, var: LoopVar) -> PerProgram:
-        """Product of the ranges of the terms made of this loop alone [N]."""
+        """Return the product of the ranges of this loop's own terms [N].
+
+        Terms made of this loop alone.
+        """
         out = np.ones(self.num)
         for terms in self.indices:
             for term in terms:
@@ -296,7 +313,10 @@ class NestAccess:
 
 
 def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
-    """``(index mod upper) div lower`` where loop variables have ``values``, the others 0."""
+    """Return ``(index mod upper) div lower`` for ``values`` of loop variables.
+
+    Other variables are 0.
+    """
     if isinstance(term.index, LoopVar):
         inside = values.get(term.index, np.zeros((1, 1), np.int64))
     else:
@@ -309,7 +329,7 @@ def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
 
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
-    """Product of per-program values [N]."""
+    """Return the product of per-program values [N]."""
     out: PerProgram | None = None
     for value in values:
         out = value if out is None else out * value
@@ -325,7 +345,10 @@ def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 
 
 def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
-    """Least over all cuts of (values of the wide-stepping terms) x (span of the others)."""
+    """Return the number of distinct values of a sum of terms.
+
+    The least over all cuts of (values of the wide-stepping terms) x (span of the others).
+    """
     inside = [term for term in terms if term.variables & moving]
     if len(inside) < 2:
         return _width_or_steps(inside, moving, num)
@@ -333,6 +356,7 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     reaches = np.stack([np.where(t.scale > 0, t.reach(moving), 0) for t in inside])
     order = np.argsort(scales, axis=0)
     scales = np.take_along_axis(scales, order, 0)
+    # Sorted by scale per program: which term is the wide-stepping one may differ.
     reaches = np.take_along_axis(reaches, order, 0)
     span, count = np.ones(num), np.ones(num)
     for scale, reach in zip(scales, reaches, strict=True):  # from the innermost term outwards
@@ -349,9 +373,9 @@ def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> PerPro
 
 @dataclass(slots=True, eq=False)
 class NestStatement:
-    """One statement of N programs; ``reads`` hold every distinct load once, itself left out.
+    """A statement of N programs; ``reads`` hold each distinct load once.
 
-    ``tile``: allocated extents of its buffer.
+    The statement's own element is left out. ``tile``: allocated extents of its buffer.
     """
 
     buffer: Buffer
@@ -366,17 +390,17 @@ class NestStatement:
 
     @property
     def scope(self) -> Scope:
-        """Where the statement's buffer is stored."""
+        """Storage scope of the statement's buffer."""
         return self.buffer.scope
 
     @property
     def bytes_per_element(self) -> int:
-        """Size of one element that it writes."""
+        """Bytes of one written element."""
         return dtype_bytes(self.buffer.dtype)
 
     @property
     def lane_bytes(self) -> int:
-        """Size of one lane where the statement runs in vectors: the widest element it handles.
+        """Bytes of one vector lane: the widest element of the statement.
 
         Arithmetic on 16-bit floats is widened to float32, as compilers do for CPUs without it.
         """
@@ -385,9 +409,10 @@ class NestStatement:
 
 
 def nest_statements(nests: LoopNests) -> list[NestStatement]:
-    """Statements in program order."""
+    """Return the statements in program order."""
     last: dict[int, BufferStore] = {}
     for store in nests.stores:
+        # Popped first, so that the order is that of the last stores.
         last.pop(store.buffer.key, None)
         last[store.buffer.key] = store
     extents: dict[LoopVar, PerProgram] = {}
@@ -407,6 +432,7 @@ def _statement(
     def reduces(loop: Loop) -> bool:
         if loop.kind is not None:
             return loop.kind == "reduce"
+        # Without a mark of the engine, a loop that does not move the output accumulates.
         return not write.uses(loop.var).any() and bool((extents[loop.var] > 1).any())
 
     loops = [

@@ -1,4 +1,4 @@
-"""The analyzer's symbols as tables of columns, and the container of their values.
+"""Tables of the analyzer's symbol columns, and their values.
 
 Per statement (the last store of a stage), in elements and operations unless a unit says otherwise.
 S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2); the other GPU columns are what a model of the
@@ -139,7 +139,10 @@ OFFICIAL_COLUMNS: Columns = _columns(
 
 
 def position(columns: Columns, name: str) -> int:
-    """Place of a column in its table. Raises `KeyError` for a name that the table lacks."""
+    """Return the place of a column in its table.
+
+    Raises `KeyError` for a name that the table lacks.
+    """
     for place, column in enumerate(columns):
         if column.name == name:
             return place
@@ -149,9 +152,10 @@ def position(columns: Columns, name: str) -> int:
 def fill(
     columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
-    """Rows of named values as one array in the order of the table.
+    """Return rows of named values as one array in table order.
 
-    Raises `KeyError` where a row lacks a column of the table, or has another one.
+    float64 [S, C, N]. Raises `KeyError` where a row lacks a column of the table, or has another
+    one.
     """
     out = np.empty((len(rows), len(columns), num))
     for place, row in enumerate(rows):
@@ -164,12 +168,13 @@ def fill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """Symbols of N programs of one skeleton, one row a statement in program order.
+    """Symbols of N programs of one skeleton, a row per statement.
 
-    ``scopes``: storage rank of the buffer that a statement writes; ``reductions``: which statements
-    accumulate; ``columns``: :data:`GPU_COLUMNS` or :data:`CPU_COLUMNS`. ``shared_bytes``: shared
-    memory of a block where it is planned as a whole, else None; see :meth:`block_bytes`.
-    ``copies_ahead``: see :class:`~pruner.program.nests.LoopNests`.
+    In program order. ``scopes``: storage rank of the buffer that a statement writes;
+    ``reductions``: the statements that accumulate; ``columns``: :data:`GPU_COLUMNS` or
+    :data:`CPU_COLUMNS`. ``shared_bytes``: shared memory of a block where it is planned as a whole,
+    else None; see :meth:`block_bytes`. ``copies_ahead``: see
+    :class:`~pruner.program.nests.LoopNests`.
     """
 
     values: Float[np.ndarray, "statement column program"]
@@ -180,24 +185,27 @@ class Symbols:
     copies_ahead: int = 0
 
     def block_bytes(self) -> PerProgram:
-        """Bytes of shared memory of one block: S3 of all statements, or the plan."""
+        """Return bytes of shared memory of one block.
+
+        S3 of all statements, or the plan.
+        """
         if self.shared_bytes is not None:
             return self.shared_bytes
         return np.asarray((self["l1_mem_alloc"] * self["own_bytes"]).sum(axis=0))
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Some statement accumulates in fragments of a tensor core."""
+        """True where a statement accumulates in a tensor core's fragments."""
         return any(scope in ACCUMULATORS for scope in self.scopes)
 
     @property
     def num_programs(self) -> int:
-        """N."""
+        """Number of programs N."""
         return self.values.shape[2]
 
     @property
     def stages(self) -> bool:
-        """Some statement stages operands in shared memory."""
+        """True where a statement stages operands in shared memory."""
         return SHARED in self.scopes
 
     def __getitem__(self, name: str) -> Float[np.ndarray, "statement program"]:

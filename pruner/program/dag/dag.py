@@ -12,7 +12,7 @@ Combiner = Literal["add", "mul", "max", "min"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisDef:
-    """One loop of a stage: ``name`` as TE prints it and its ``extent`` in iterations."""
+    """One loop of a stage: TE's ``name`` and ``extent`` in iterations."""
 
     name: str
     extent: int

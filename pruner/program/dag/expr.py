@@ -37,7 +37,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Loop variable ``slot`` of the owning stage: spatial axes first, then reduce axes."""
+    """Loop variable ``slot`` of the owning stage: spatial, then reduce axes."""
 
     slot: int
     dtype: str = "int32"

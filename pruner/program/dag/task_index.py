@@ -51,7 +51,7 @@ class TaskIndex:
         return workload_key in self._file_of
 
     def keys(self) -> tuple[str, ...]:
-        """Return all keys in the order of files and tasks; reads every file."""
+        """Return all keys, by file and task; read every file."""
         while self._unread:
             self._read(self._unread.pop())
         return tuple(self._file_of)

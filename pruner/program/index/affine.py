@@ -113,7 +113,7 @@ def const(value: IntLike) -> Affine:
 
 
 def variable(var: LoopVar) -> Affine:
-    """Return the loop variable as an index; absent where the extent is 1.
+    """Return the loop variable as index; absent where extent is 1.
 
     Lowering removes loops of extent 1.
     """
@@ -138,7 +138,10 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
 
 
 def _join(terms: list[Term]) -> None:
-    """``(x div (c s)) * s + (x mod (c s)) div c -> x div c`` (``SimplifySplitExprs``), in place."""
+    """Join quotients with matching remainders, in place (``SimplifySplitExprs``).
+
+    ``(x div (c s)) * s + (x mod (c s)) div c -> x div c``.
+    """
     # A sum without any modulo has nothing to join: skip the quadratic search.
     joined = not all(is_endless(t.upper) for t in terms)
     while joined:
@@ -181,7 +184,7 @@ def _is_one(factor: IntLike) -> bool:
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
-    """Add ``coef * t`` to the equal term, or to the list where there is none."""
+    """Add ``coef * t`` to the equal term, or else to the list."""
     for i, u in enumerate(terms):
         equal = equal_terms(t, u)
         # Only identity says "no program": an array of False must go through the masks.

@@ -1,4 +1,4 @@
-"""Division and remainder of index expressions by constants, for N candidates at once.
+"""Divide index expressions by constants, for N programs at once.
 
 The rules are those of TVM's canonical simplifier (src/arith/canonical_simplify.cc), because
 features count the divisions it leaves. Its ``SplitExpr`` is :class:`Term`, its ``SumExpr`` is

@@ -33,7 +33,7 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitRelation:
-    """``parent = outer * factor + inner``, split by ``factor`` or by ``nparts``."""
+    """``parent = outer * factor + inner``, from ``factor`` or ``nparts``."""
 
     parent: IterVar
     outer: IterVar

@@ -125,7 +125,7 @@ class CacheRead:
 
 @dataclass(frozen=True, slots=True)
 class CacheWrite:
-    """Move the computation of ``stage`` to a new stage in ``scope`` before it."""
+    """Move the computation of ``stage`` to a stage in ``scope`` before."""
 
     stage: int
     scope: str
@@ -150,7 +150,7 @@ class StorageAlign:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole program of MetaSchedule, where a record has one in place of steps.
+    """A whole program of MetaSchedule, in place of Ansor's steps.
 
     ``space`` names its design space, ``slots`` are its decisions: :mod:`pruner.program.replay`.
     """

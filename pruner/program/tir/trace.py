@@ -40,7 +40,7 @@ _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferInde
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The result of an earlier instruction: a block, a loop or a number."""
+    """The result of an earlier instruction: block, loop or number."""
 
     number: int
 

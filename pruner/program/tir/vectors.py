@@ -70,7 +70,7 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
 
 @dataclass(slots=True, eq=False)
 class _LaneForm:
-    """Coefficients of ``step * x + base + stride * lane``, where ``even``."""
+    """Coefficients of ``step * x + base + stride * lane``."""
 
     stride: IntLike = 0
     step: IntLike = 0

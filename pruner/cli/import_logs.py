@@ -28,8 +28,7 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
     missing = [f"{name}=" for name in REQUIRED if OmegaConf.is_missing(config, name)]
     if missing:
         raise PrunerError(
-            f"missing {' '.join(missing)}; "
-            "use: pruner import_logs logs=DIR out=DIR platform=NAME"
+            f"missing {' '.join(missing)}; use: pruner import_logs logs=DIR out=DIR platform=NAME"
         )
     if config.compress not in ("none", "gz"):
         raise PrunerError(f"compress={config.compress} is unknown; use none or gz")

@@ -14,7 +14,7 @@ from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import OUTPUTS
 from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
-from pruner.cli.shared.records import chosen_platforms, record_root, split_of
+from pruner.cli.shared.records import bundled_of, chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.start import start_from, tell_blind, tell_start, tell_unchanged
 from pruner.cli.shared.training import recipe_of, watching
@@ -50,7 +50,7 @@ def train(config: DictConfig) -> dict[str, Any]:
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
     spec = _read_spec(config, model)
-    root = record_root(config.data, config.platform.kind)
+    root = record_root(config.data, bundled_of(config.platform.name))
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
     folder = _open_run(config, earlier, platforms)
@@ -144,9 +144,8 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     tune = f"python tune.py platform={config.platform.name} workload=matmul"
     needs = "needs the device; without it add compile_only=true"
     gpu = config.platform.kind == "gpu"
-    own = config.platform.name in result["data"]["platforms"]
-    if gpu and not own and config.data.root is None:
-        # Its card advises against a model of the bundled GPU programs, which ran on a CPU.
+    if gpu and config.data.root is None:
+        # The cards of the bundled GPU programs: the draft alone chooses better programs for a GPU.
         return f"{tune}  # no checkpoint: this model is a demonstration; {needs}"
     # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
     way = ("distill" if gpu else "finetune") if model.is_network else "none"

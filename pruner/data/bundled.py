@@ -1,4 +1,4 @@
-"""The record sets that come with the project: one for each kind of device.
+"""The record sets that come with the project: one for each kind of device, one of a platform.
 
 A set is a folder of ``datasets/`` as ``pruner collect bundle=`` writes it, with a card and a frozen
 split of the same name.
@@ -34,7 +34,9 @@ BUNDLED: Mapping[str, BundledSet] = {
         what="GPU programs, timed on a CPU",
         better="public records of GPUs: datasets/README.md",
     ),
+    "h200": BundledSet(name="h200", what="of one H200", better="measure your own: docs/pools.md"),
 }
+"""By the name of a platform, or by the kind of all other devices."""
 AUTO = "auto"  # the split that fits the records
 
 

@@ -9,6 +9,7 @@ model is never judged on a shape that it has seen on any platform.
 | by_task     | workloads in a frozen list (about 20 %)     | new shapes                   |
 | bundled     | the same, for the bundled CPU records       | new shapes                   |
 | opencl-pocl | the same, for the bundled ones of GPU kind  | new shapes                   |
+| h200        | the same, for the bundled ones of an H200   | new shapes                   |
 | by_operator | all workloads of the operators `held_out`   | new operators                |
 | by_platform | the platforms `held_out`                    | new platforms and new shapes |
 | by_network  | all tasks of the networks `held_out`        | new networks                 |

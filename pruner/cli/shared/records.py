@@ -21,11 +21,12 @@ from pruner.places import datasets_folder
 def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
     """Open `data.root`; a relative one that is not here is looked for beside the sources.
 
-    Without one the bundled records are opened: those of the kind of device that `data.platform`
-    names, else of `kind`, else of CPUs. Raises DataError where there are none.
+    Without one the bundled records are opened: those of the device that `data.platform` names, or
+    of its kind; else those of `kind` (see `bundled_of`), else of CPUs. Raises DataError where there
+    are none.
     """
     if data.root is None:
-        named = [platform_kind(name) for name in several(data.platform)]
+        named = [bundled_of(name) for name in several(data.platform)]
         chosen = BUNDLED[next(filter(None, [*named, kind]), "cpu")]
         if not chosen.folder.is_dir():
             raise DataError(
@@ -38,12 +39,17 @@ def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
     return RecordRoot(beside if not path.exists() and beside.is_dir() else path)
 
 
+def bundled_of(platform: str) -> str | None:
+    """The key in `BUNDLED` of a platform's own records, else its kind; None for unknown names."""
+    return platform if platform in BUNDLED else platform_kind(platform)
+
+
 def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
-    """The kind of device of ``platform=``, or else of what a checkpoint has learned from."""
+    """The key in `BUNDLED` of ``platform=``, or else of what a checkpoint has learned from."""
     if config.get("platform"):
-        return str(config.platform.kind)
+        return bundled_of(str(config.platform.name))
     seen = [] if info is None else list(info.seen_tasks)
-    return next(filter(None, map(platform_kind, seen)), None)
+    return next(filter(None, map(bundled_of, seen)), None)
 
 
 def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:

@@ -62,9 +62,7 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
     """The platform on the OpenCL device of this machine that options choose, told."""
     device = device_from_mapping(plain(config.platform))
     own_limits = config.target is None
-    placed, found = on_opencl(
-        platform, device, config.measure.get("device"), own_limits=own_limits
-    )
+    placed, found = on_opencl(platform, device, config.measure.get("device"), own_limits=own_limits)
     say(f"OpenCL device {found}")
     halves = "float16" in str(config.get("workload"))
     if halves and not found.has_half:

@@ -1,7 +1,7 @@
-"""NumPy's archives (``.npz``) as data: nothing in one runs, and damage is found.
+"""Read NumPy's archives (``.npz``) as data; detect damage.
 
-NumPy does not see a header that was damaged to a shorter one: the checksum of a member counts for
-nothing until its last byte was read.
+Nothing in an archive is executed. NumPy accepts a header that was damaged to a shorter header: the
+checksum of a member is compared only after its last byte was read.
 """
 
 from collections.abc import Collection
@@ -20,12 +20,11 @@ Arrays = dict[str, NDArray[Any]]
 def read_arrays(
     file: Path | IO[bytes], names: Collection[str] | None = None, *, most_unpacked: int = 0
 ) -> Arrays:
-    """The arrays of an archive that `np.savez` wrote, all or those of some names.
+    """Read the arrays of an `np.savez` archive, all or by name.
 
-    One of `np.savez_compressed` is read where `most_unpacked` says how many bytes may come of it.
+    An archive of `np.savez_compressed` is read where `most_unpacked` limits the unpacked bytes.
 
-    Raises:
-        DataError: no such archive, or a damaged one; the text does not name the file.
+    Raises `DataError` for a missing or damaged archive; the message does not name the file.
     """
     try:
         with ZipFile(file) as archive:

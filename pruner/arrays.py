@@ -1,4 +1,4 @@
-"""Names of the arrays that every room hands on: one row, or one element, a program.
+"""Types of the arrays common to all packages: a row per program.
 
 Shapes in the names are checked where tests install jaxtyping's hook (``tests/conftest.py``).
 """
@@ -23,6 +23,9 @@ Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every 
 
 @cache
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element of a TVM dtype string; a bool and types below a byte take one."""
+    """Return the bytes of an element of a TVM dtype string.
+
+    A bool and types below a byte take 1.
+    """
     bits = re.search(r"\d+", dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1

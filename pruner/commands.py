@@ -1,4 +1,7 @@
-"""Programs in other processes: with a log and a time limit each, ended as whole groups."""
+"""Run commands in other processes, with logs and time limits.
+
+Each command is a process group, which ends as a whole.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ from typing import Any, Self
 
 # One thread each: commands side by side share the cores already, and sums keep their order.
 ONE_THREAD: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_LOOK_S = 0.2  # how soon a wait notices a signal, or that it is wanted no more
+_LOOK_S = 0.2  # how soon a wait notices a signal, or that it was cancelled
 
 
 class Commands:
-    """Programs of several threads, each with its output in a log and in a process group of its own.
+    """Commands of several threads, each with log and process group.
 
-    `end` stops all that run. As a context manager, SIGTERM becomes an exit of this process.
+    `end` stops all commands. As a context manager, SIGTERM becomes an exit of this process.
     """
 
     def __init__(
         self, place: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
-        """``place``: where they run; ``environment``: variables in addition to those of here."""
+        """``place``: working folder; ``environment``: further variables."""
         self._place, self._environment = place, environment or {}
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
@@ -44,9 +47,10 @@ class Commands:
     def each(
         self, jobs: Sequence[Any], run: Callable[[Any], Any], num_workers: int
     ) -> Iterator[Any]:
-        """Results of ``run(job)``, which may call `run`, as they end; `num_workers` at a time.
+        """Yield results of ``run(job)`` as they end, `num_workers` at a time.
 
-        Where it is interrupted or left early, nothing goes on in the background.
+        The function may call :meth:`run`. After an interrupt or an early exit nothing goes on in
+        the background.
         """
         with ThreadPoolExecutor(num_workers) as pool:
             try:
@@ -72,11 +76,11 @@ class Commands:
         patience_s: float = 30.0,
         watch: Callable[[], bool] | None = None,
     ) -> int | None:
-        """Run a line of bash, or a program with its arguments; its exit code.
+        """Run a line of bash, or a program; return its exit code.
 
         None where it took longer than `limit_s`, or where `watch`, which is called every moment,
-        returned False: then, as after an error or interrupt here, the group gets SIGINT, for which
-        a run keeps its best, and `patience_s` later SIGKILL.
+        returned False: then, as after an error or interrupt here, the group gets SIGINT, on which a
+        run keeps its best, and `patience_s` later SIGKILL.
         """
         words = ["bash", "-c", command] if isinstance(command, str) else list(command)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,7 @@ class Commands:
             _end_group(process, patience_s)
 
     def end(self) -> None:
-        """Stop everything, what is being started too."""
+        """Stop all commands, including commands that are being started."""
         self._ended = True
         for process in list(self._running):
             self._stop(process)
@@ -119,7 +123,7 @@ class Commands:
 
 
 def _end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ask the group to end, then kill it; at once where this is interrupted."""
+    """Interrupt the group, then kill it; at once if interrupted here."""
     try:
         if process.poll() is None and patience_s:
             os.killpg(process.pid, signal.SIGINT)
@@ -132,7 +136,10 @@ def _end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 
 def nvidia_smi(*words: str) -> list[str] | None:
-    """Lines that `nvidia-smi` prints, none where it fails; None where there is no driver."""
+    """Return the lines `nvidia-smi` prints; None without a driver.
+
+    Empty where the command fails.
+    """
     if shutil.which("nvidia-smi") is None:
         return None
     with suppress(OSError, subprocess.TimeoutExpired):

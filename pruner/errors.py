@@ -1,8 +1,7 @@
-"""The errors a user may see.
+"""Errors a user may see, each of one line.
 
-Every error here is one line that says what was wrong, what was found and how to fix it. The
-command line prints that line and exits with code 2; anything else that escapes is a bug and keeps
-its traceback.
+The line states what is wrong, what was found and how to fix it. The command line prints it and
+exits with code 2; any other exception is a bug and keeps its traceback.
 """
 
 from collections.abc import Iterator
@@ -10,15 +9,18 @@ from contextlib import contextmanager
 
 
 class PrunerError(Exception):
-    """A mistake in the input or the setting, told in one line; never a bug of ours."""
+    """A mistake in the input or the settings, described in one line.
+
+    Never a bug of this project.
+    """
 
 
 class DataError(PrunerError):
-    """A file or folder does not hold what it should: missing, damaged or empty."""
+    """A file or folder is missing, damaged or empty."""
 
 
 class UnsupportedProgram(PrunerError):
-    """A program whose meaning we cannot compute; it is quarantined, never guessed.
+    """A program whose meaning cannot be computed; quarantined, never guessed.
 
     `reason` is a short stable code (for example ``"unknown-operator"``) by which reports count;
     the message may add what was found.
@@ -30,7 +32,7 @@ class UnsupportedProgram(PrunerError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type["UnsupportedProgram"], tuple[str, str]]:
-        """Pickle by constructor arguments, so that worker processes can hand it back."""
+        """Pickle by constructor arguments, to pass between processes."""
         return type(self), (self.reason, self.detail)
 
 
@@ -39,9 +41,9 @@ class UnknownStep(UnsupportedProgram):
 
 
 class ReplayFailed(UnsupportedProgram):
-    """A program on which the engine failed in a way that nobody foresaw.
+    """A program on which the engine failed unexpectedly.
 
-    Where many programs were replayed at once, it may be the fault of one of them.
+    Where many programs were replayed at once, a single program may be at fault.
     """
 
     def __init__(self, reason: str = "replay-error", detail: str = "") -> None:
@@ -49,15 +51,15 @@ class ReplayFailed(UnsupportedProgram):
 
     @staticmethod
     def of(error: Exception) -> "ReplayFailed":
-        """The same error under its stable reason."""
+        """Wrap an unexpected error under its stable reason."""
         return ReplayFailed(detail=f"{type(error).__name__}: {error}")
 
 
 @contextmanager
 def unforeseen_refused() -> Iterator[None]:
-    """Raise what nobody foresaw inside as :class:`ReplayFailed`; errors of ours stay as they are.
+    """Turn unexpected exceptions of the body into :class:`ReplayFailed`.
 
-    Memory that runs out is no fault of the program, and passes.
+    `PrunerError` passes unchanged, and so does `MemoryError`, which is no fault of the program.
     """
     try:
         yield
@@ -68,7 +70,7 @@ def unforeseen_refused() -> Iterator[None]:
 
 
 class MissingExtra(PrunerError):
-    """An optional library is not installed; the message names the command that installs it."""
+    """An optional library is not installed; the message has the command."""
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f"{library} is not installed; run: pip install 'pruner[{extra}]'")

@@ -19,8 +19,8 @@ from typing import IO, Any, TypeVar, overload
 
 from pruner.errors import DataError, PrunerError
 
-METRICS_FILE = "metrics.json"  # of every finished run: the object of its last line
-LOCK_FILE = ".lock"  # of a run folder: who works in it
+METRICS_FILE = "metrics.json"  # of every finished run
+LOCK_FILE = ".lock"  # of a run folder: process and machine that hold it
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a write does not name its file
 _SEAL = b',"crc32":"'
 _SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
@@ -29,7 +29,7 @@ Json = TypeVar("Json")
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
-    """Give a file beside `path` to write to; it takes the place of `path` once all went well.
+    """Yield a file to write, which replaces `path` after success.
 
     A reader sees the old file or the new one, never a part; an error leaves the old one, and so
     does a machine that stops: content and name are on the disk before this returns.
@@ -45,7 +45,7 @@ def write_whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
         names_to_disk(path.parent)
     except OSError as error:
-        if error.filename is None and error.errno in _OF_DISKS:  # whoever reads it wants to know
+        if error.filename is None and error.errno in _OF_DISKS:  # name the file in the message
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
@@ -53,7 +53,7 @@ def write_whole(path: Path) -> Iterator[Path]:
 
 
 def names_to_disk(folder: Path) -> None:
-    """Have the names in a folder on the disk; not every file system can do that."""
+    """Sync a folder's names to the disk, where the file system can."""
     with suppress(OSError):
         _to_disk(folder)
 
@@ -67,15 +67,15 @@ def _to_disk(path: Path) -> None:
 
 
 def sealed(line: bytes) -> bytes:
-    """A JSON object on one line with a checksum of the rest as its last member."""
+    """Append a checksum to a JSON object, as its last member."""
     return b'%s%s%08x"}' % (line[:-1], _SEAL, zlib.crc32(line))
 
 
 def unsealed(line: bytes) -> bytes:
-    """What `sealed` was given. Lines of older versions, which have no checksum, pass.
+    """Return the line given to `sealed`, after checking its checksum.
 
-    Raises:
-        ValueError: the line is not as it was written.
+    Lines of older versions, which have no checksum, pass. Raises `ValueError` where line and
+    checksum differ.
     """
     seal = line[-_SEAL_BYTES:]
     if not (seal.startswith(_SEAL) and seal.endswith(b'"}')):
@@ -87,10 +87,9 @@ def unsealed(line: bytes) -> bytes:
 
 
 def own_file(path: Path) -> Path:
-    """The path, for a file that is changed where it lies.
+    """Return the path of a file to be changed; refuse a link.
 
-    Raises:
-        DataError: a link, which a folder of somebody else may have to any file of this user.
+    Raises `DataError` for a link: a folder from somebody else may link to any file of this user.
     """
     if path.is_symlink():
         raise DataError(f"{path}: a link, so another file would be changed; put a file there")
@@ -98,9 +97,10 @@ def own_file(path: Path) -> Path:
 
 
 def check_links(folder: Path) -> None:
-    """Raise `DataError` where writing into a run folder would change files outside it.
+    """Raise `DataError` where a run folder links to files outside.
 
-    W&B's own folder is left out: it has links to logs, and nothing of ours is written there.
+    Writing there would change them. W&B's own folder is left out: it has links to logs, and this
+    project writes nothing there.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
@@ -114,11 +114,10 @@ def check_links(folder: Path) -> None:
 
 
 def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
-    """Add one line to a file opened without buffer, and have it on the disk.
+    """Append a line to an unbuffered file, and sync it to disk.
 
-    Raises:
-        OSError: that was not possible, with `path`. A part of the line may be there, which is cut
-            off by whoever opens the file next: nothing may be written behind it.
+    Raises `OSError` with `path` where that fails. A part of the line may be there:
+    `cut_incomplete_line` must remove it before anything is written behind it.
     """
     try:
         if file.write(line + b"\n") != len(line) + 1:  # a disk that is full takes a part
@@ -129,13 +128,15 @@ def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
 
 
 class JsonLines:
-    """An append-only file of JSON objects, one a line, each with a checksum and on the disk."""
+    """An append-only file of JSON objects, a line each, with checksums.
+
+    Every line is on the disk when `append` returns.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Make the file, or cut off what a kill left behind its last newline.
+        """Create the file, or remove an incomplete last line.
 
-        Raises:
-            DataError: it is a link.
+        Raises `DataError` where it is a link.
         """
         self.path = own_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,14 +145,14 @@ class JsonLines:
         cut_incomplete_line(path)
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one object. Raises `OSError` like `append_line`."""
+        """Append an object; raise `OSError` like `append_line`."""
         line = json.dumps(value, separators=(",", ":")).encode()
         with self.path.open("ab", buffering=0) as file:
             append_line(file, sealed(line), self.path)
 
 
 def cut_incomplete_line(path: Path) -> None:
-    """Remove what a kill left behind the last newline."""
+    """Remove an incomplete last line, which a kill may leave."""
     if path.is_file():
         data = path.read_bytes()
         complete = data.rfind(b"\n") + 1
@@ -160,13 +161,16 @@ def cut_incomplete_line(path: Path) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Lines of a file that another process may be writing; none where there is no file."""
+    """Return complete lines of a file that may still be growing.
+
+    Empty where there is no file.
+    """
     data = path.read_bytes() if path.is_file() else b""
     return data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
 
 
 def json_of(line: bytes) -> dict[str, Any]:
-    """The object of a line of `JsonLines`. Raises `ValueError` where it is damaged."""
+    """Parse a line of `JsonLines`; raise `ValueError` where damaged."""
     try:
         found = json.loads(unsealed(line))
     except RecursionError as error:
@@ -177,10 +181,11 @@ def json_of(line: bytes) -> dict[str, Any]:
 
 
 def hold(folder: Path) -> int:
-    """Take a folder for this process until it ends, however it ends, or closes the descriptor.
+    """Lock a folder for this process; return the lock's descriptor.
 
-    The lock is the system's, so one of a process that died counts for nothing; where a file system
-    has none, whether the process that it names is alive decides. A process may take a folder twice.
+    The lock is the system's: it lasts until the descriptor is closed or the process ends anyhow.
+    Where a file system has no locks, a live process named in the lock file counts as a lock. A
+    process may take a folder twice.
 
     Raises:
         PrunerError: another process works in it, or its lock is a link.
@@ -207,7 +212,7 @@ def hold(folder: Path) -> int:
 
 @contextmanager
 def held(*folders: Path) -> Iterator[None]:
-    """Take folders as long as this lasts. Raises like `hold`."""
+    """Lock folders during the body; raise like `hold`."""
     with ExitStack() as stack:
         for folder in dict.fromkeys(folder.resolve() for folder in folders):
             stack.callback(os.close, hold(folder))
@@ -216,9 +221,9 @@ def held(*folders: Path) -> Iterator[None]:
 
 @contextmanager
 def temporaries_in(folder: Path) -> Iterator[None]:
-    """Have this process, and those it starts, put temporary files into a folder that is emptied
-    first and removed at the end: what a kill leaves there goes with the next start.
+    """Put temporary files into a folder, emptied before, removed afterwards.
 
+    Also those of processes started here; files that a kill leaves are removed at the next start.
     Not around multiprocessing, whose sockets need short paths.
     """
     before, environment = tempfile.tempdir, os.environ.get("TMPDIR")
@@ -235,19 +240,19 @@ def temporaries_in(folder: Path) -> Iterator[None]:
 
 
 def _owner(path: Path) -> tuple[int, str]:
-    """Process and machine that a lock names."""
+    """Return process number and host that a lock names."""
     number, _, host = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
     return (int(number) if number.isdigit() else 0), host
 
 
 def _lives(owner: tuple[int, str]) -> bool:
-    """Whether that process is there, as far as this machine can tell."""
+    """Return whether that process may be alive, judged from this machine."""
     number, host = owner
     return number > 0 and (host != socket.gethostname() or Path(f"/proc/{number}").exists())
 
 
 def jsonable(value: Any) -> Any:
-    """Plain JSON values; numbers that JSON does not know become null."""
+    """Convert to plain JSON values; NaN and infinities become null."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -261,7 +266,7 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:
-    """Write one JSON value."""
+    """Write a JSON value atomically."""
     with write_whole(path) as partial:
         partial.write_text(json.dumps(jsonable(value), indent=indent) + "\n", encoding="utf-8")
 
@@ -271,7 +276,10 @@ def read_json(path: Path) -> Any: ...
 @overload
 def read_json(path: Path, kind: type[Json]) -> Json: ...
 def read_json(path: Path, kind: type[Any] | None = None) -> Any:
-    """What `write_json` wrote. Raises `DataError` where the file is damaged, or not of the kind."""
+    """Read a JSON value; raise `DataError` where damaged.
+
+    Also where it is not of the `kind`.
+    """
     with as_written(path):
         found = json.loads(path.read_text(encoding="utf-8"))
         if kind is not None and not isinstance(found, kind):
@@ -281,7 +289,7 @@ def read_json(path: Path, kind: type[Any] | None = None) -> Any:
 
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """Take what a file of ours holds as it was written; raise `DataError` where it does not fit."""
+    """Turn errors of reading `path` into a `DataError` that names it."""
     try:
         yield
     except (
@@ -299,7 +307,7 @@ def as_written(path: Path) -> Iterator[None]:
 
 
 def write_checksums(folder: Path, paths: Iterable[Path]) -> Path:
-    """Write ``SHA256SUMS`` over those of the paths that are files, as ``sha256sum -c`` reads it."""
+    """Write ``SHA256SUMS`` over the existing paths, for ``sha256sum -c``."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n"
         for path in sorted(paths)
@@ -317,16 +325,15 @@ def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def load_metrics(folder: Path) -> dict[str, Any] | None:
-    """What `save_metrics` wrote, None where it has not yet. Raises `DataError` like `read_json`."""
+    """Read a run's metrics, None if absent; raise like `read_json`."""
     path = folder / METRICS_FILE
     return read_json(path, dict) if path.is_file() else None
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file as text by column; none where there is no file.
+    """Read the rows of a CSV file; none without a file.
 
-    Raises:
-        DataError: it is no text, or no table.
+    Values are text by column. Raises `DataError` where the file is no text, or no table.
     """
     if not path.is_file():
         return []
@@ -335,9 +342,10 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "") -> None:
-    """Write a CSV file, folder included; columns in the order in which the rows first name them.
+    """Write a CSV file; columns in order of first occurrence.
 
-    `floats` is their format, such as ".6g"; by default all digits. What a row lacks stays empty.
+    Its folder is created. `floats` is the format of numbers, such as ".6g"; by default all digits.
+    Missing values stay empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -354,7 +362,10 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "")
 def merged_table(
     path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Rows of the table in `path` with those of the same `key` columns replaced, new ones last."""
+    """Return the table in `path` with `rows` replacing equal keys.
+
+    Rows are equal where their `key` columns are; new rows come last.
+    """
     fresh = {tuple(str(row[name]) for name in key) for row in rows}
     kept = [row for row in read_table(path) if tuple(row[name] for name in key) not in fresh]
     return [*kept, *rows]

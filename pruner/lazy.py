@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use."""
+"""Import names of a package on first use."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,9 +6,10 @@ from typing import Any
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package: `homes` has the module of each name, below the package.
+    """Return a package's ``__getattr__`` that imports names on first use.
 
-    The function raises AttributeError for other names, as Python asks of it.
+    `homes` maps each name to its module, relative to the package. The function raises
+    AttributeError for other names, as Python requires.
     """
 
     def imported(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Where the project's own files lie: configuration, splits, bundled records, trained models.
+"""Paths of the project's files: configuration, splits, records, models.
 
 ``conf/``, ``datasets/`` and ``checkpoints/`` are folders of the repository. The package has a link
 to each; a wheel holds the files behind the links, so the same paths are right beside the sources
@@ -11,30 +11,30 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def conf_folder() -> Path:
-    """Configuration files, one folder for each group of choices."""
+    """Return the folder of configuration files, a subfolder per group."""
     return (_PACKAGE / "conf").resolve()
 
 
 def datasets_folder() -> Path:
-    """Frozen splits, the bundled records, requirements of Ansor's environment."""
+    """Return the folder of frozen splits, bundled records and requirements."""
     return (_PACKAGE / "datasets").resolve()
 
 
 def checkpoints_folder() -> Path:
-    """Trained models that come with the project, one file each, and a card of each."""
+    """Return the folder of bundled trained models, with their cards."""
     return (_PACKAGE / "checkpoints").resolve()
 
 
 def boxed_checkpoints() -> dict[str, Path]:
-    """The trained models that come with the project, by the name that ``checkpoint=`` takes."""
+    """Map the names of bundled models (``checkpoint=``) to their files."""
     return {path.stem: path for path in sorted(checkpoints_folder().glob("*.safetensors"))}
 
 
 def checkpoint_named(path: Path) -> Path:
-    """The model of that name that comes with the project; a path that exists is itself."""
+    """Return the bundled model of that name, or an existing path."""
     return path if path.exists() else boxed_checkpoints().get(str(path), path)
 
 
 def sources_folder() -> Path:
-    """The folder that holds the package: the repository, or site-packages."""
+    """Return the folder above the package: the repository, or site-packages."""
     return _PACKAGE.parent

@@ -1,4 +1,4 @@
-"""Functions of ours in other processes, none of which outlives this process.
+"""Run functions in other processes, none of which outlives this process.
 
 * :func:`in_workers`: a function over jobs in worker processes, results as they end
 * :class:`Worker`, :class:`Pool`: guarded workers, replaced after a crash or a time limit
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 _LONGEST = 75  # bytes of the name of our folder: below it come 32, and a socket's name has 107
 _PRIVATE = 0o700
 _LAST = -200  # of what is put away at the end: Python's own folder in it goes before
-_LOOK_S = 0.2  # how soon a wait notices a signal, or that it is wanted no more
+_LOOK_S = 0.2  # how soon a wait notices a signal, or that it was cancelled
 _ENDED = (
     "a worker process was ended, perhaps for lack of memory (num_workers=1 needs less); the same "
     "command continues"
@@ -61,13 +61,13 @@ def end_with_parent() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The value of a job in a worker, or the error that ended it."""
+    """The value of a job in a worker, or its error."""
 
     value: Any = None
     error: PrunerError | None = None
 
     def get(self) -> Any:
-        """Return the value; raises the error."""
+        """Return the value; raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -82,15 +82,15 @@ def in_workers(
     tell: Callable[[str], None] = lambda _: None,
     method: Literal["fork", "spawn"] = "fork",
 ) -> Iterator[Callable[..., Iterator[Done]]]:
-    """Run the jobs in `number` processes, first come, first served, while the body goes on.
+    """Run jobs in `number` processes, first come, first served.
 
-    Yields a function that iterates over the jobs as they end, for at most so many seconds; `tell`
-    gets a line for each error. Leaving the body ends the processes at once. Forked workers share
-    what this process has read; spawned workers are fresh interpreters, which cannot hang in a lock
-    that a thread of this process holds, and `jobs` and `run` must be picklable.
+    The body goes on meanwhile. Yields a function that iterates over the jobs as they end, for at
+    most so many seconds; `tell` gets a line for each error. Leaving the body ends the processes at
+    once. Forked workers share the data that this process has read; spawned workers are fresh
+    interpreters, which cannot hang in a lock that a thread of this process holds, and `jobs` and
+    `run` must be picklable.
 
-    Raises:
-        PrunerError: torch has several threads here, for which a fork might wait for ever.
+    Raises `PrunerError` where torch has several threads here: a fork might then wait for ever.
     """
     torch = sys.modules.get("torch")
     if method == "fork" and torch is not None and torch.get_num_threads() > 1:
@@ -167,11 +167,11 @@ class NoReference(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a job returned; ``error`` names the kind of failure, ``message`` tells more.
+    """Result of a job; ``error`` is the kind of failure.
 
-    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker, no_device and
-    no_reference (:data:`NOT_TRIED`) where the job never began. ``mistake``: the whole message of a
-    `PrunerError`.
+    ``message`` has details. Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker,
+    no_device and no_reference (:data:`NOT_TRIED`) where the job never began. ``mistake``: the whole
+    message of a `PrunerError`.
     """
 
     value: Any = None
@@ -182,7 +182,7 @@ class Reply:
 
     @property
     def line(self) -> str:
-        """What went wrong, in one line: the mistake, or the kind and the last line of the rest."""
+        """The failure in one line: mistake, or kind and last line."""
         if self.mistake is not None:
             return self.mistake
         first, *rest = self.message.splitlines()
@@ -190,7 +190,7 @@ class Reply:
 
 
 class Worker:
-    """One process that runs jobs one after another; a job that crashes or hangs costs the process.
+    """A process that runs jobs; a crash costs only the process.
 
     ``jobs`` is the module with the functions, and perhaps `ready`, which prepares the process; a
     forked worker takes any object. A worker of the ``forkserver`` is a copy of a clean server
@@ -209,7 +209,7 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         method: Literal["forkserver", "spawn", "fork"] = "forkserver",
     ) -> None:
-        """``timeout_s``: wall-clock seconds of a job; ``memory_bytes``: what it may allocate."""
+        """``timeout_s``: wall-clock limit of a job; ``memory_bytes``: its memory limit."""
         self._jobs, self._timeout_s, self._method = jobs, timeout_s, method
         self._given = (memory_bytes, dict(environment or {}))
         self._process: Any = None
@@ -225,11 +225,12 @@ class Worker:
         self.stop()
 
     def call(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Reply:
-        """Run ``<jobs>.<job>(*arguments)``; every failure is a value. ``timeout_s``: of this job.
+        """Run ``<jobs>.<job>(*arguments)``; every failure is a value.
 
-        A worker that somebody else ended says nothing of the job, which is tried once more; a
-        second time it counts as a crash. A worker that was ended while it started is started once
-        more; a second time the job had no worker, and counts for nothing.
+        ``timeout_s``: limit of this job. A kill of the worker from outside is no result of the
+        job, which is tried once more; a second time it counts as a crash. A worker that was killed
+        while it started is started once more; a second time the job had no worker, and counts for
+        nothing.
         """
         reply = self._call(job, arguments, timeout_s)
         if reply.error == _KILLED and not self._retired:
@@ -250,10 +251,11 @@ class Worker:
         return replace(reply, seconds=time.monotonic() - start)
 
     def ask(self, job: str, *arguments: Any, log: Path) -> Any:
-        """Return the value of a job; its output goes to `log`, as does that of a start that failed.
+        """Return the value of a job; its output goes to `log`.
 
-        Raises:
-            PrunerError: the one that the job raised, or how the process ended; and the log.
+        So does the output of a failed start.
+
+        Raises `PrunerError`: the job's own, or how the process ended; and the log.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
@@ -267,9 +269,10 @@ class Worker:
         return reply.value
 
     def send(self, job: str, *arguments: Any, log: Path | None = None) -> None:
-        """Have a job begun whose reply is received later, in a process that is started if needed.
+        """Start a job whose reply is received later.
 
-        The output of the job is added to `log`. Raises `OSError` where the process has ended.
+        Starts the process if needed. The output of the job is added to `log`. Raises `OSError`
+        where the process has ended.
         """
         if self._process is None:
             self.start()
@@ -277,7 +280,7 @@ class Worker:
         self._pipe.send((job, arguments, None if log is None else str(log.resolve())))
 
     def receive(self, timeout_s: float | None = None) -> Reply:
-        """The reply to the job that was sent; its time counts since then, or since the start."""
+        """Receive a sent job's reply; time counts from sending, or readiness."""
         limit_s = timeout_s or self._timeout_s
         try:
             if not self._answers():
@@ -297,7 +300,7 @@ class Worker:
         return replace(reply, seconds=time.monotonic() - self._sent)
 
     def retire(self) -> None:
-        """Do no more jobs; a call of another thread that waits for one returns at once."""
+        """Run no more jobs; waiting calls return at once."""
         self._retired, process = True, self._process
         if process is not None:
             with suppress(AttributeError, ProcessLookupError):
@@ -328,7 +331,7 @@ class Worker:
         theirs.close()
 
     def _started(self) -> bool:
-        """Start the process if there is none, and wait for its first sign of life."""
+        """Start the process if necessary, and wait until it is ready."""
         if self._process is not None:
             return not self._retired
         for _ in range(_STARTS):
@@ -378,7 +381,7 @@ class Worker:
 
 
 def ask(jobs: str, job: str, *arguments: Any, log: Path, worker: Worker | None = None) -> Any:
-    """:meth:`Worker.ask` of the given worker, or of a fresh interpreter that does this job only."""
+    """Run a job as :meth:`Worker.ask`, by default in a fresh interpreter."""
     with nullcontext(worker) if worker else Worker(jobs, method="spawn") as asked:
         return asked.ask(job, *arguments, log=log)
 
@@ -407,8 +410,10 @@ class Pool:
         self._threads = ThreadPoolExecutor(size)
 
     def submit(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Future[Reply]:
-        """Queue a job; the future holds a `Reply`, never an exception. ``timeout_s``: of this job,
-        instead of that of all."""
+        """Queue a job; the future holds a `Reply`, never an exception.
+
+        ``timeout_s``: limit of this job in place of the common limit.
+        """
         return self._threads.submit(self._run, job, arguments, timeout_s)
 
     def warm_up(self, *, wait: bool = True) -> None:
@@ -418,7 +423,7 @@ class Pool:
             future.result()
 
     def close(self) -> None:
-        """End all workers now; jobs that wait are cancelled, what is at work is lost."""
+        """End all workers now; waiting jobs are cancelled, running jobs lost."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.retire()
@@ -435,17 +440,17 @@ class Pool:
 
 
 def preload(*modules: str) -> None:
-    """Have the server process of all workers import these modules, once, before it starts."""
+    """Import modules once in the workers' server, before its start."""
     keep_sockets_together()
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
 
 
 @cache
 def keep_sockets_together() -> None:
-    """Put the sockets of workers into a folder of ours; remove those that killed processes left.
+    """Put workers' sockets into an own folder; remove stale folders.
 
     Python's ``forkserver`` listens on a socket in a folder ``pymp-*`` among the system's temporary
-    files. A process that ends removes it; nothing says to which killed process a folder belonged.
+    files. A process that ends removes it; folders of killed processes have no owner on record.
     Where ours cannot be made, or its name is too long, sockets lie where Python puts them.
     """
     base = Path(tempfile.gettempdir()) / f"pruner-{os.getuid()}-{socket.gethostname()[:16]}"
@@ -463,7 +468,7 @@ def keep_sockets_together() -> None:
         util.Finalize(None, _clear, args=(own,), exitpriority=_LAST)
         before, tempfile.tempdir = tempfile.tempdir, str(own)
         try:
-            util.get_temp_dir()  # which remembers it
+            util.get_temp_dir()  # which caches the folder
         finally:
             tempfile.tempdir = before
 
@@ -476,7 +481,7 @@ def _clear(own: Path) -> None:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep a new worker from running the main script again, which may import for seconds."""
+    """Keep a new worker from running the main script, possibly slow."""
     with _STARTING:
         main = sys.modules.pop("__main__")
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -488,10 +493,10 @@ def _without_main() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Let this thread, and a server that it starts, take SIGINT after the body.
+    """Delay SIGINT until after the body.
 
-    The server ignores SIGINT only once it has imported its modules, which takes seconds; it keeps
-    the mask of the thread that starts it.
+    For this thread, and for a server that it starts. The server ignores SIGINT only once it has
+    imported its modules, which takes seconds; it keeps the mask of the thread that starts it.
     """
     resource_tracker.ensure_running()  # its start, else a part of the server's, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -504,13 +509,13 @@ def _interrupts_later() -> Iterator[None]:
 def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
-    """The worker's life: jobs in, results out, until the parent is gone."""
+    """Run a worker: receive jobs, send results, until the parent ends."""
     _let_helpers_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
-    tempfile.tempdir = None  # the server's; ours is asked for anew
+    tempfile.tempdir = None  # the server's folder; ours is looked up anew
     own = os.open(own_log, os.O_WRONLY | os.O_APPEND)
     _write_to(own)
     if isinstance(jobs, str):
@@ -541,9 +546,10 @@ def _serve(
 
 
 def _let_helpers_end() -> None:
-    """Close the pipes to the helper processes of the run, which then end with the run.
+    """Close the pipes to helper processes, so that they end.
 
-    Semaphores that a library leaves in a killed worker are no concern of the run's helper either.
+    They end with the run. Semaphores that a library leaves in a killed worker are no concern of the
+    run's helper either.
     """
     for helper, pipe in (
         (forkserver._forkserver, "_forkserver_alive_fd"),
@@ -561,7 +567,7 @@ def _flush() -> None:
 
 
 def _write_to(descriptor: int) -> None:
-    """Have this process print into a file."""
+    """Redirect stdout and stderr of this process to a descriptor."""
     for stream in (1, 2):
         os.dup2(descriptor, stream)
 

@@ -1,4 +1,4 @@
-"""How work tells its caller what it does; who prints it, and where, is the caller's business."""
+"""Report progress to the caller, which decides how to show it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ Tell = Callable[[str], None]
 
 
 class Track(Protocol):
-    """Passes `total` items on while it shows how many have gone by."""
+    """Passes `total` items on while showing their number."""
 
     def __call__(self, items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
-        """The same items."""
+        """Return the same items."""
 
 
 def silent(_: object) -> None:
-    """Tell nobody."""
+    """Discard a line."""
 
 
 def pass_on(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
-    """The items, without a display."""
+    """Return the items, without a display."""
     return iter(items)
 
 

@@ -23,6 +23,37 @@ DOORS = sorted(REPOSITORY.glob("*.py"))
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
+# Packages whose docstrings begin in plain words ("": the files at the top); add the others.
+PLAIN_ROOMS = ("", "data", "features", "program")
+MAX_FIRST_LINE_WORDS = 14
+# A program does not know, tell or want, and a pronoun needs its noun.
+VAGUE = tuple(
+    re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+    for words in (
+        "knows?|knew",
+        "meets?|met",
+        "tells?|told",
+        "asks?|asked",
+        "answers?|answered",
+        "says?|said",
+        "wants?|wanted",
+        "wishes|wished",
+        "thinks?|thought",
+        "forgets?|forgotten",
+        "remembers?|remembered",
+        "whom",
+        "who|whoever",
+        "whatever",
+        "somebody|nobody|anybody",
+        "those (?:of|that|which|who|with|in|for)",
+        "ones",
+        r"one(?= (?:of (?:them|these|those|which)|that|which|who|where|with|in|is|has)\b|[,;.:])",
+        "(?:all|any|each|some|most|both|none|which) of (?:them|these|those)",
+        "the same (?:for|of|in|with|to)|see above",
+    )
+)
+CODE_SPAN = re.compile(r":\w+:`[^`]*`|``[^`]*``|`[^`]*`")
+
 # Path below pruner/ (or path:function) -> why it may be larger. Delete an entry that shrank.
 LARGER: dict[str, str] = {}
 
@@ -108,3 +139,48 @@ def test_a_room_says_which_file_does_what(room):
         path.parent.name for path in room.glob("*/*.py")
     }
     assert [name for name in sorted(inside - {"__init__"}) if f"`{name}`" not in text] == []
+
+
+def first_lines(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "module"), text.splitlines()[0]
+
+
+def is_plain(line):
+    prose = CODE_SPAN.sub("x", line)
+    return len(line.split()) <= MAX_FIRST_LINE_WORDS and not any(p.search(prose) for p in VAGUE)
+
+
+@pytest.mark.parametrize("room", PLAIN_ROOMS, ids=lambda room: room or "top")
+def test_docstrings_begin_with_a_short_line_in_plain_words(room):
+    files = sorted((PACKAGE / room).rglob("*.py")) if room else sorted(PACKAGE.glob("*.py"))
+    wrong = [
+        f"{name_of(path)}:{name}: {line}"
+        for path in files
+        for name, line in first_lines(path)
+        if not is_plain(line)
+    ]
+    assert files
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "What the space knows of a program.",
+        "Rows of the programs, one of which is told apart.",
+        "Those of a batch that fail.",
+        "Whom a kernel is timed with.",
+        "The same for many programs.",
+        " ".join(["word"] * 15),
+    ],
+)
+def test_a_vague_first_line_is_found(line):
+    assert not is_plain(line)
+
+
+def test_code_in_a_first_line_is_no_word():
+    assert is_plain("Return the result of ``study.tell`` and `ask` of one trial.")

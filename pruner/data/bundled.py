@@ -1,4 +1,4 @@
-"""The record sets that come with the project: one for each kind of device, one of a platform.
+"""The record sets that come with the project, by device kind or platform.
 
 A set is a folder of ``datasets/`` as ``pruner collect bundle=`` writes it, with a card and a frozen
 split of the same name.
@@ -13,7 +13,10 @@ from pruner.places import datasets_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledSet:
-    """A folder of ``datasets/``; `what` it holds, and `better` records of its kind, in a phrase."""
+    """A folder of ``datasets/`` with measured records.
+
+    `what` it holds and `better` records of its kind, as phrases for messages.
+    """
 
     name: str
     what: str
@@ -21,7 +24,7 @@ class BundledSet:
 
     @property
     def folder(self) -> Path:
-        """The data root."""
+        """Data root of the set."""
         return datasets_folder() / self.name
 
 
@@ -41,6 +44,6 @@ AUTO = "auto"  # the split that fits the records
 
 
 def fitting_split(root: Path) -> str:
-    """The name of the frozen split of a bundled set; ``by_task`` for any other data root."""
+    """Return a bundled set's frozen split; ``by_task`` for other roots."""
     names = [one.name for one in BUNDLED.values() if one.folder.resolve() == root.resolve()]
     return names[0] if names else "by_task"

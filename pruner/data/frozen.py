@@ -1,4 +1,4 @@
-"""Frozen splits: committed lists of which workload is on which side, with a hash.
+"""Frozen splits: committed lists of the workloads per side, hashed.
 
 ``datasets/splits/<name>.json`` (other draws: ``<name>-seed<seed>.json``) lists workload identities
 (`ParsedKey.identity` of `pruner.data.workload`). A list that was edited after it was drawn does not
@@ -26,7 +26,7 @@ SPLITS_FOLDER = datasets_folder() / "splits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSplit:
-    """Which workload identities are on which side, and how they were drawn."""
+    """The workload identities of each side, and how they were drawn."""
 
     name: str
     seed: int
@@ -37,25 +37,25 @@ class FrozenSplit:
 
     @property
     def sha256(self) -> str:
-        """Hash over name, seed and the three lists, independent of file formatting."""
+        """Hash over name, seed and lists, independent of file formatting."""
         content = [self.name, self.seed, *(sorted(self.side(side)) for side in SIDES)]
         return sha256(orjson.dumps(content)).hexdigest()
 
     def side(self, side: Side) -> tuple[str, ...]:
-        """The identities on one side."""
+        """Return the identities on one side."""
         by_side = {"train": self.train, "valid": self.valid, "test": self.test}
         return by_side[side]
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Identity to side."""
+        """Side of each identity."""
         found: dict[str, Side] = {}
         for side in SIDES:
             found |= dict.fromkeys(self.side(side), side)
         return found
 
     def save(self, folder: Path = SPLITS_FOLDER) -> Path:
-        """Write the file; refuses to overwrite, since a frozen list does not change."""
+        """Write the file; refuse to overwrite, since frozen lists never change."""
         path = folder / file_name(self.name, self.seed)
         if path.exists():
             raise DataError(f"{path} exists and is frozen; draw under another name or seed")
@@ -72,11 +72,10 @@ class FrozenSplit:
 
     @classmethod
     def load(cls, name: str, seed: int, folder: Path = SPLITS_FOLDER) -> Self | None:
-        """The frozen split of that name and seed; None where there is none.
+        """Load the frozen split of that name and seed, if any.
 
-        Raises:
-            DataError: the file is unreadable or no longer what was drawn, or the folder is absent
-                (an installation without the lists must not quietly split otherwise).
+        Raises `DataError` where the file is unreadable or was edited, or the folder is absent (an
+        installation without the lists must not quietly split otherwise).
         """
         path = folder / file_name(name, seed)
         if not folder.is_dir():
@@ -100,7 +99,7 @@ class FrozenSplit:
 
 
 def file_name(name: str, seed: int) -> str:
-    """File of a frozen split; seed 0 is the plain name."""
+    """Return the file name of a frozen split; seed 0 is omitted."""
     return f"{name}.json" if seed == 0 else f"{name}-seed{seed}.json"
 
 
@@ -113,17 +112,17 @@ def draw_split(
     valid: float,
     max_draws: int = 10_000,
 ) -> FrozenSplit:
-    """Draw a split of `workloads`: identity to (operator, platforms that measured it).
+    """Draw a split of `workloads`, stratified by operator.
 
-    Stratified by operator through systematic sampling: the workloads are shuffled inside each
-    operator, operators stand one behind the other in shuffled order, and every (1 / `test`)-th one
-    from a random start is held out; then the same among the rest for validation. Draws repeat until
-    every platform has between half and one and a half times its share of held-out workloads (at
-    least one) and a validation workload, so that a split never leaves a small platform untested,
-    and every operator with several workloads has one that is trained on.
+    `workloads` maps identity to (operator, platforms that measured it). By systematic sampling: the
+    workloads are shuffled inside each operator, operators stand one behind the other in shuffled
+    order, and every (1 / `test`)-th workload from a random start is held out; then the same among
+    the rest for validation. Draws repeat until every platform has between half and one and a half
+    times its share of held-out workloads (at least one) and a validation workload, so that a split
+    never leaves a small platform untested, and every operator with several workloads has one in
+    training.
 
-    Raises:
-        DataError: fewer than three workloads, or no balanced draw.
+    Raises `DataError` for fewer than three workloads, or where no draw is balanced.
     """
     if len(workloads) < 3:
         raise DataError(f"split {name}: {len(workloads)} different workloads; at least 3 needed")

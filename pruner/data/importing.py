@@ -1,4 +1,7 @@
-"""Raw tuning logs, of any name and any mix of tasks, into the measure_records layout."""
+"""Import raw tuning logs into the measure_records layout.
+
+Logs may have any name and any mix of tasks.
+"""
 
 import gzip
 import logging
@@ -22,7 +25,7 @@ log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
 OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
-# (workload key, steps, operators that the log's name has fused) to those that the steps have
+# (workload key, steps, fused operators by the log's name) to the fused operators by the steps
 Fusion = Callable[[str, Sequence[Any], tuple[str, ...]], tuple[str, ...]]
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
@@ -30,7 +33,7 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """What an import wrote: `records` lines, of them `failed` failed measurements."""
+    """Counts of an import: `records` lines, `failed` of them failed measurements."""
 
     records: int
     failed: int
@@ -56,9 +59,9 @@ def import_logs(
     logs may be larger than memory. A program logged twice is kept once, the first valid time. The
     platform's folder appears when all is done.
 
-    `fusion` tells the fused operators of a record (`pruner.program.te.fusion.fused_in_steps`): the
-    name of a log that mixes tasks does not. A record for which it raises `UnsupportedProgram` is
-    set aside.
+    `fusion` finds the fused operators of a record (`pruner.program.te.fusion.fused_in_steps`): the
+    name of a log that mixes tasks does not have them. A record for which it raises
+    `UnsupportedProgram` is set aside.
 
     Raises:
         DataError: no log file, no record in them, a bad platform name, or records of that platform
@@ -96,10 +99,9 @@ def import_logs(
 
 
 def new_platform(out: Path, platform: str) -> Path:
-    """The folder of its records below a data root.
+    """Return the record folder of a new platform below a data root.
 
-    Raises:
-        DataError: a bad name, or there are records of that platform already.
+    Raises `DataError` for a bad name, or where that platform has records already.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
         raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
@@ -159,7 +161,10 @@ def _copy(
 
 
 def _fused_by_name(name: str, parsed: ParsedLine) -> tuple[str, ...]:
-    """What the log's name has fused; nothing where it is about another operator."""
+    """Return the operators that the log's name has fused.
+
+    Empty where the name is about another operator.
+    """
     workload = parse_workload(parsed.header.workload_key)
     about_it = name.removeprefix("ansor_").startswith(workload.short_op)
     return fused_from_name(name) if about_it else ()
@@ -170,7 +175,10 @@ _Place = tuple[str, int]  # log file, 0-based line
 
 
 class _LayoutWriter:
-    """Task files in one folder, opened as needed, and what is already in them."""
+    """Task files in one folder, and the programs already in them.
+
+    Files are opened as needed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.paths: dict[_Task, Path] = {}
@@ -186,7 +194,7 @@ class _LayoutWriter:
     def add(
         self, parsed: ParsedLine, line: bytes, fused: tuple[str, ...], place: _Place
     ) -> _Place | None:
-        """Append one record; returns the place of the one that is a duplicate, if any."""
+        """Append a record; return the place of a duplicate, if any."""
         task = (parsed.header.workload_key, fused, parsed.header.target)
         programs = self._programs.setdefault(task, {})
         valid = parsed.error_no == 0
@@ -203,7 +211,7 @@ class _LayoutWriter:
         return earlier
 
     def finish(self, compression: Compression) -> None:
-        """Drop failed records that a valid one replaced, close, compress."""
+        """Drop failed records that a valid record replaced; close, compress."""
         self.close()
         for task, digests in self._superseded.items():
             self._drop_failed(self.paths[task], digests)
@@ -239,6 +247,8 @@ class _LayoutWriter:
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
+        # A log of a whole network mixes hundreds of tasks, more than the system's limit of open
+        # files.
         if len(self._open) >= MAX_OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         self._open[path] = path.open("ab")

@@ -1,7 +1,8 @@
-"""Limits of what is read, each with its reason: a file that breaks one is set aside, not the run.
+"""Limits of the input, each with its reason.
 
-They lie far above what tuners write (public logs: lines up to 1,400 bytes, 37 steps, 24 loops of
-splits) and low enough that no line and no file takes more than a bounded time and memory.
+A file that breaks a limit is set aside, not the run. The limits lie far above what tuners write
+(public logs: lines up to 1,400 bytes, 37 steps, 24 loops of splits) and low enough that no line and
+no file takes more than a bounded time and memory.
 """
 
 MAX_LINE_BYTES = 1 << 20
@@ -38,7 +39,7 @@ MAX_DECISIONS = 1024
 """Of one trace of MetaSchedule: a loop has at most five, a space tens of loops."""
 
 MAX_TEXT_CHARS = 4096
-"""Of a workload key and of a target: some ten thousand of them are remembered."""
+"""Of a workload key and of a target: some ten thousand of them are cached."""
 
 MAX_KEY_DEPTH = 8
 """Lists within lists of a workload key: shapes and strides need two."""
@@ -47,7 +48,7 @@ MAX_HARDWARE_PARAMS = 64
 """Numbers that describe a device: Ansor writes 8."""
 
 MAX_STRUCTURES = 1 << 16
-"""Shapes of step lists that a parser remembers; what comes after them is checked without help."""
+"""Shapes of step lists that a parser caches; further shapes are checked in full each time."""
 
 MAX_INTEGER = 2**63 - 1
 """Columns are 64-bit integers."""

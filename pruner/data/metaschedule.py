@@ -1,7 +1,7 @@
-"""MetaSchedule's databases as tables, without TVM: ``database_workload.json`` and
-``database_tuning_record.json``, or any pair of files that end so.
+"""Read MetaSchedule's databases as tables, without TVM.
 
-A line of the first is ``[hash, function in base64]``; a line of the second ``[number of the first's
+``database_workload.json`` and ``database_tuning_record.json``, or any pair of files that end so. A
+line of the first is ``[hash, function in base64]``; a line of the second ``[number of the first's
 line, [[instructions, decisions], seconds, target, arguments]]``. All releases of MetaSchedule write
 them so; the names of instructions changed, and :data:`RENAMED` gives today's.
 """
@@ -23,12 +23,12 @@ WORKLOADS, RECORDS = "workload.json", "tuning_record.json"
 RENAMED = {"GetBlock": "GetSBlock"}
 _POSTPROCESSING = "EnterPostproc"
 _HASH = re.compile(r"-?[0-9]{1,20}")  # 64 bits; it becomes part of a file's name
-_LENGTH = 8  # bytes before a saved function that say how long it is
+_LENGTH = 8  # bytes before a saved function: its length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWorkload:
-    """A function as TVM saved it: JSON text of some version (`module`)."""
+    """A function as TVM saved it: JSON text in `module`."""
 
     hash: str
     module: bytes
@@ -50,19 +50,19 @@ class StoredRecord:
 
 
 def find_databases(folder: Path) -> list[tuple[Path, Path]]:
-    """Pairs (workloads, records) of the folder and those below it."""
+    """Return pairs (workloads, records) of files below the folder."""
     found = sorted(folder.rglob(f"*{RECORDS}")) if folder.is_dir() else []
     pairs = [(path.with_name(path.name.removesuffix(RECORDS) + WORKLOADS), path) for path in found]
     return [pair for pair in pairs if pair[0].is_file()]
 
 
 def read_workloads(path: Path, quarantine: Quarantine) -> dict[int, StoredWorkload]:
-    """Functions by line; damaged lines go to `quarantine`."""
+    """Read functions by line; damaged lines go to `quarantine`."""
     return dict(_lines(path, quarantine, _workload))
 
 
 def read_records(path: Path, quarantine: Quarantine) -> Iterator[StoredRecord]:
-    """Measured traces; damaged lines go to `quarantine`."""
+    """Yield measured traces; damaged lines go to `quarantine`."""
     for _, record in _lines(path, quarantine, _record):
         yield record
 
@@ -116,6 +116,7 @@ def _record(number: int, value: Any) -> StoredRecord:
         raise MalformedError(Reason.BAD_FIELD, "a workload's number and a trace were expected")
     renamed = [[RENAMED.get(kind, kind), *rest] for kind, *rest in instructions]
     kinds = [step[0] for step in renamed]
+    # Postprocessors are not part of the space: the engine applies its own.
     end = kinds.index(_POSTPROCESSING) if _POSTPROCESSING in kinds else len(kinds)
     kept = [[int(place), value] for place, value in decisions if int(place) < end]
     found = tuple(float(cost) for cost in costs or ())
@@ -130,15 +131,14 @@ def _record(number: int, value: Any) -> StoredRecord:
 
 
 def skeleton(record: StoredRecord) -> str:
-    """The trace without its decisions: equal for programs of one space."""
+    """Return the trace without decisions, equal within a design space."""
     return json.dumps(record.trace[0])
 
 
 def decisions_of(record: StoredRecord) -> list[int]:
-    """Its sampling decisions in order: the decision vector of the space.
+    """Return the sampling decisions in order: the space's decision vector.
 
-    Raises:
-        MalformedError: an instruction that samples has none.
+    Raises `MalformedError` where a sampling instruction has no decision.
     """
     taken = dict(record.trace[1])
     out: list[int] = []

@@ -1,13 +1,13 @@
-"""Networks: how often each of them calls the tasks that records are of.
+"""Read networks: how often each calls the recorded tasks.
 
-Two kinds lie beside the records of a data root:
+A data root may have two kinds beside its records:
 
 * ``network_info/*.task.pkl``, TenSet's, one file for each network, input size and compiler target;
 * ``networks/<platform>/<name>/tasks.json``, ours: `pruner collect network=` writes them, and
   `tune.py network= list=true` the same file into its run folder.
 
-`HELD_OUT` names what published protocols judge by. A name stands for a network at one input size
-(``resnet_50@1x3x224x224``), or at every size that is there (``resnet_50``).
+`HELD_OUT` names the networks of published protocols. A name stands for a network at one input size
+(``resnet_50@1x3x224x224``), or at every size (``resnet_50``).
 """
 
 import json
@@ -51,7 +51,7 @@ _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network at one input size, compiled for one kind of target or for one platform.
+    """A network at one input size, for one target or platform.
 
     `calls`: how often one inference runs each task, by the identity of its work. `kind` is the
     first word of the records' target (TenSet's networks), `platform` their folder (ours).
@@ -64,11 +64,14 @@ class Network:
 
     @property
     def family(self) -> str:
-        """The name without the input size."""
+        """Name without the input size."""
         return self.name.partition("@")[0]
 
     def weight(self, key: TaskKey) -> int:
-        """How often it calls the task of these records; 0 where they are of something else."""
+        """Return how often an inference calls the task of these records.
+
+        0 where the records are of another target, platform or work.
+        """
         if self.platform not in (None, key.platform):
             return 0
         if self.kind not in (None, key.target.partition(" ")[0]):
@@ -77,10 +80,9 @@ class Network:
 
 
 def networks_of(data_root: Path | str) -> tuple[Network, ...]:
-    """The networks that lie beside the records of a data root; none where it has neither folder.
+    """Read the networks that lie beside a data root's records.
 
-    Raises:
-        DataError: a file is damaged, or unsafe to read.
+    Empty where it has neither folder. Raises `DataError` for a damaged or unsafe file.
     """
     root = Path(data_root)
     pickled = sorted((root / NETWORK_INFO).glob(PATTERN))
@@ -89,10 +91,9 @@ def networks_of(data_root: Path | str) -> tuple[Network, ...]:
 
 
 def chosen_networks(networks: Sequence[Network], names: Sequence[str]) -> tuple[Network, ...]:
-    """The networks that are named: by protocol (`HELD_OUT`), family, or name with input size.
+    """Choose networks by protocol (`HELD_OUT`), family, or full name.
 
-    Raises:
-        DataError: no network at all, or none of that name.
+    Raises `DataError` where there is no network at all, or none of that name.
     """
     if not networks:
         raise DataError(

@@ -1,4 +1,4 @@
-"""How schedules were found: marks in the records, or in a file beside them.
+"""Read how schedules were found, from records or a side file.
 
 Ansor refuses records with unknown keys, so ``<root>/origin/<platform>/<task>.json`` may hold a JSON
 list with one text a record line, such as "random" or "evolved".
@@ -15,10 +15,10 @@ from pruner.files import read_json
 
 
 def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
-    """Which programs of a task were found in the way `origin`.
+    """Return which programs of a task have the origin `origin`.
 
-    Raises:
-        DataError: neither the records nor a file beside them tell, or the file has fewer lines.
+    bool [N]. Raises `DataError` where neither the records nor a file beside them have origins, or
+    the file has fewer lines.
     """
     marks: list[str | None] = records.origin
     if None in marks:

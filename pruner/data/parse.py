@@ -1,4 +1,4 @@
-"""The one validity rule: which line of a log is a record.
+"""The validity rule: decide which line of a log is a record.
 
 A line is a record when all of this holds:
 
@@ -11,7 +11,7 @@ A line is a record when all of this holds:
    product of each split's lengths in [1, 2^31];
 4. `error_no` is an integer, `all_cost_s` finite and not negative, `timestamp` a finite number;
 5. where `error_no` is 0, there is at least one cost and each is in (0 s, 1e5 s);
-6. nothing is longer, deeper or larger than `pruner.data.limits` says.
+6. nothing is longer, deeper or larger than `pruner.data.limits` allows.
 
 A record with another `error_no` is a failed measurement: a record with ``valid=False``, whose costs
 are filler. A second record of the same program (workload key, target, steps) in one file is a
@@ -43,7 +43,10 @@ MAX_LATENCY_S = 1e5  # tuners write 1e10 s for "failed"; no kernel takes a day
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Header:
-    """What all records of one task share. One parser makes one object per task: compare by `is`."""
+    """The fields common to all records of one task.
+
+    A parser makes one object per task: compare by `is`.
+    """
 
     workload_key: str
     target: str
@@ -51,10 +54,11 @@ class Header:
 
 
 class ParsedLine(NamedTuple):
-    """One valid line. `digest` is 64 bits of the steps; equal `structure` means equal shape.
+    """A valid line, parsed.
 
-    `timings`: repeats of every timing, where the line has ``"timings": [[time, [cost, ..]], ..]``:
-    timings are minutes apart, what a timing repeats is not (docs/pools.md).
+    `digest` is 64 bits of the steps; equal `structure` means equal shape. `timings`: repeats of
+    every timing, where the line has ``"timings": [[time, [cost, ..]], ..]``: timings are minutes
+    apart, repeats inside a timing are not (docs/pools.md).
     """
 
     header: Header
@@ -70,7 +74,7 @@ class ParsedLine(NamedTuple):
 
 
 class LineParser:
-    """Parses lines of one or many files; remembers headers and step structures already checked."""
+    """Parses lines of files; caches headers and step structures already checked."""
 
     def __init__(self) -> None:
         # with the colons in the texts of each: see `_refuse_doubled_keys`
@@ -78,10 +82,9 @@ class LineParser:
         self._steps = StepChecker()
 
     def parse(self, line: bytes) -> ParsedLine:
-        """Apply the validity rule to one line.
+        """Parse a line by the validity rule.
 
-        Raises:
-            MalformedError: with the reason code and what was found.
+        Raises `MalformedError` with the reason code and the offending part.
         """
         try:
             return self._parse(line)
@@ -146,7 +149,10 @@ class LineParser:
 def parse_lines(
     path: Path, quarantine: Quarantine, parser: LineParser | None = None
 ) -> Iterator[tuple[int, bytes, ParsedLine]]:
-    """Yield (0-based line, its bytes, parsed line) of every valid line, duplicates included."""
+    """Yield (0-based line, its bytes, parsed line) of every valid line.
+
+    Duplicates are included; other lines go to `quarantine`.
+    """
     parser = parser or LineParser()
     for number, line, ended in read_lines(path, quarantine):
         try:
@@ -163,10 +169,10 @@ def parse_lines(
 
 
 def _loads_with_nan(line: bytes) -> Any:
-    """Second opinion of the standard library, which reads NaN and Infinity."""
+    """Parse with the standard library, which reads NaN and Infinity."""
     try:
         raw = json.loads(line.decode("utf-8"))
-        orjson.dumps(raw)  # refuses what no other reader takes: lone surrogates, 65-bit integers
+        orjson.dumps(raw)  # refuses lone surrogates and 65-bit integers, as other readers do
     except UnicodeDecodeError as error:
         raise MalformedError(Reason.NOT_UTF8, f"byte {error.start}") from error
     except (ValueError, TypeError, RecursionError) as error:
@@ -175,7 +181,10 @@ def _loads_with_nan(line: bytes) -> Any:
 
 
 def _refuse_doubled_keys(line: bytes) -> None:
-    """Read a line once more, slowly: readers differ in which of two values of a key they take."""
+    """Refuse a line in which a key is written twice.
+
+    Slow, since it parses the line again. Readers differ in the value that they take for such a key.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()

@@ -1,6 +1,7 @@
-"""Lines that are not records: counted by reason and written to a report, never fatal.
+"""Count and report lines that are no records; never raise.
 
-Programs that cannot be replayed are listed in the same report; who replays them counts them.
+Programs that cannot be replayed are listed in the same report; the caller that replays them counts
+them.
 """
 
 import json
@@ -18,7 +19,10 @@ EXCERPT_BYTES = 160
 
 
 class Reason(StrEnum):
-    """Why a line (or the rest of a file) was set aside. The names are stable: reports use them."""
+    """Why a line (or the rest of a file) was set aside.
+
+    The names are stable: reports use them.
+    """
 
     MALFORMED_JSON = "malformed_json"
     NOT_UTF8 = "not_utf8"
@@ -43,7 +47,7 @@ class Reason(StrEnum):
 
 
 class MalformedError(Exception):
-    """One line breaks the validity rule; readers turn it into a quarantine entry."""
+    """A line breaks the validity rule; readers quarantine it."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -53,7 +57,7 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line set aside. `line` is 0-based; `excerpt` is the beginning of the line."""
+    """A line set aside; `line` is 0-based, `excerpt` its beginning."""
 
     file: str
     line: int
@@ -63,17 +67,17 @@ class Entry:
 
 
 class Quarantine:
-    """Counts what was set aside and, given `report`, writes one JSON object a line there.
+    """Counts lines set aside and writes them to `report`, if given.
 
-    The report file appears with its first entry, which replaces an older report of the same name; a
-    clean run that ends well leaves none, one that fails leaves the older one. Use it as a context
-    manager or call `close`.
+    One JSON object a line. The report file appears with its first entry, which replaces an older
+    report of the same name; a clean run that ends well leaves none, a failing run leaves the older
+    report. Use it as a context manager or call `close`.
     """
 
     def __init__(self, report: Path | str | None = None) -> None:
         self.report = None if report is None else Path(report)
         self.counts: Counter[str] = Counter()
-        self._listed = 0  # entries, those of programs too
+        self._listed = 0  # entries, including programs
         self._handle: IO[bytes] | None = None
 
     @property
@@ -84,14 +88,14 @@ class Quarantine:
     def add(
         self, *, file: str, line: int, reason: Reason, detail: str = "", text: bytes = b""
     ) -> None:
-        """Set one line aside; `text` is the raw line, of which the report keeps the beginning."""
+        """Set a line aside; the report keeps the beginning of `text`."""
         self.counts[reason.value] += 1
         log.debug("%s:%d set aside (%s) %s", file, line, reason.value, detail)
         excerpt = text[:EXCERPT_BYTES].decode("utf-8", errors="backslashreplace")
         self._list(Entry(file=file, line=line, reason=reason, detail=detail, excerpt=excerpt))
 
     def not_replayed(self, *, file: str, line: int, why: str) -> None:
-        """List a record whose program cannot be replayed; `counts` are of lines that are none."""
+        """List a record whose program cannot be replayed; not counted here."""
         log.debug("%s:%d not replayed: %s", file, line, why)
         reason = Reason.NOT_REPLAYED
         self._list(Entry(file=file, line=line, reason=reason, detail=why, excerpt=""))
@@ -126,7 +130,7 @@ class Quarantine:
 
 
 def of_all(reason: str, num: int) -> str:
-    """The reason of all programs of a task, which is told once.
+    """Return the reason common to all programs of a task.
 
     >>> of_all("unknown-operator", 3)
     'unknown-operator: all 3 programs of the task'
@@ -135,7 +139,7 @@ def of_all(reason: str, num: int) -> str:
 
 
 def read_report(path: Path | str) -> list[Entry]:
-    """The entries of a report file, in the order they were written."""
+    """Read the entries of a report file, in order of writing."""
     entries = []
     for line in Path(path).read_bytes().splitlines():
         fields = json.loads(line)

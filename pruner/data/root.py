@@ -1,7 +1,7 @@
-"""The layout of a record folder: ``<root>/measure_records/<platform>/<task>.json[.gz|.xz|.zst]``.
+"""The layout of a record folder.
 
-This is TenSet's layout; its own file names, ``([<hash>,1,64,...],cuda).json``, are task names like
-any other.
+``<root>/measure_records/<platform>/<task>.json[.gz|.xz|.zst]``. This is TenSet's layout; its own
+file names, ``([<hash>,1,64,...],cuda).json``, are task names like any other.
 """
 
 import logging
@@ -22,7 +22,7 @@ RECORD_SUFFIXES = (".json", *(".json" + suffix for suffix in COMPRESSION_SUFFIXE
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TaskFile:
-    """One record file; `task` is its name without suffixes."""
+    """A record file; `task` is its name without suffixes."""
 
     platform: str
     task: str
@@ -51,15 +51,14 @@ class RecordRoot:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Names of the platforms that have at least one record file, sorted."""
+        """Platforms that have at least one record file, sorted."""
         found = (entry for entry in self._folder.iterdir() if entry.is_dir())
         return tuple(sorted(entry.name for entry in found if _record_files(entry)))
 
     def task_files(self, platforms: str | Sequence[str] | None = None) -> tuple[TaskFile, ...]:
-        """Record files of the given platforms (all when None), sorted by platform and task.
+        """Return the record files of the given platforms (all when None).
 
-        Raises:
-            DataError: a platform has no record file here.
+        Sorted by platform and task. Raises `DataError` where a platform has no record file here.
         """
         names = [platforms] if isinstance(platforms, str) else platforms
         return tuple(file for name in names or self.platforms for file in self._platform(name))
@@ -88,7 +87,7 @@ class RecordRoot:
         *,
         duplicates: Duplicates = "drop",
     ) -> Iterator[TaskRecords]:
-        """Read task after task (`read_tasks`); only one file is in memory at a time.
+        """Read task after task (`read_tasks`), one file in memory at once.
 
         Raises:
             DataError: a platform has no record file, or no file had a measured program (after the
@@ -112,7 +111,7 @@ class RecordRoot:
             raise self.nothing_usable(files, quarantine)
 
     def nothing_usable(self, files: Sequence[TaskFile], quarantine: Quarantine) -> DataError:
-        """The error for files of this folder none of which had a measured program."""
+        """Return the error for files without any measured program."""
         where = f"{self._folder}/{{{','.join(sorted({file.platform for file in files}))}}}"
         return DataError(
             f"{where}: no usable record in {len(files)} files ({summary(quarantine)}); "
@@ -121,7 +120,7 @@ class RecordRoot:
 
 
 def summary(quarantine: Quarantine) -> str:
-    """The counts of a quarantine in one line, for messages."""
+    """Return the counts of a quarantine in one line, for messages."""
     counts = quarantine.counts.most_common(4)
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts)
     report = f", see {quarantine.report}" if quarantine.report else ""

@@ -1,6 +1,6 @@
-"""Splits: which records a model learns from, is tuned on, and is judged by.
+"""Divide records into training, validation and test sides.
 
-What a split keeps apart is work, not files: the same shapes on another platform, with another
+A split keeps work apart, not files: the same shapes on another platform, with another
 padding spelling or with fused operators count as the same workload (`ParsedKey.identity`), so a
 model is never judged on a shape that it has seen on any platform.
 
@@ -53,9 +53,10 @@ class LeakError(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Tasks on each side. `by_rows`: every task is on every side and rows are divided.
+    """Tasks on each side; with `by_rows` rows are divided instead.
 
-    `networks`: those whose means judge the test side, where networks were held out.
+    `by_rows`: every task is on every side. `networks`: the networks whose means judge the test
+    side, where networks were held out.
     """
 
     name: str
@@ -67,15 +68,16 @@ class Split:
     networks: tuple[Network, ...] = ()
 
     def side(self, side: Side) -> tuple[TaskKey, ...]:
-        """The tasks of one side."""
+        """Return the tasks of one side."""
         return {"train": self.train, "valid": self.valid, "test": self.test}[side]
 
     def rows(
         self, side: Side, key: TaskKey, digest: UInt64[np.ndarray, " row"]
     ) -> Bool[np.ndarray, " row"]:
-        """Which rows of a task are on `side`; `digest` is `TaskRecords.digest`.
+        """Return which rows of a task are on `side`, bool [row].
 
-        Equal programs of the same workload are on the same side on every platform.
+        `digest` is `TaskRecords.digest`. Equal programs of the same workload are on the same side
+        on every platform.
         """
         if key not in self.side(side):
             return np.zeros(len(digest), dtype=bool)
@@ -87,7 +89,7 @@ class Split:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what is on which side, for run records."""
+        """Hash of the tasks on each side, for run records."""
         lines = [f"{self.name} {self.seed} {self.by_rows}"]
         lines += [f"{side} {key}" for side in SIDES for key in sorted(self.side(side))]
         return sha256("\n".join(lines).encode()).hexdigest()[:16]
@@ -103,7 +105,7 @@ def make_split(
     folder: Path = SPLITS_FOLDER,
     networks: Callable[[], Sequence[Network]] = tuple,
 ) -> Split:
-    """Divide tasks into training, validation and test by the split of this name.
+    """Divide tasks into training, validation and test by a named split.
 
     Args:
         name: ``by_task``, ``by_operator``, ``by_platform``, ``by_network``, ``within_task`` or a
@@ -154,7 +156,7 @@ def make_split(
 
 
 def check_no_leak(split: Split, records: Iterable[TaskRecords] = ()) -> None:
-    """Raise if the same work is on two sides.
+    """Raise if the same work is on two sides of a split.
 
     Tasks: no workload identity on two sides. Rows, for `records` given: no program (workload
     identity and steps) on two sides.
@@ -182,7 +184,10 @@ def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> Non
 def _sides_by_workload(
     name: str, seed: int, keys: Sequence[TaskKey], folder: Path
 ) -> dict[str, Side]:
-    """Side of every identity: from the frozen list, else by hash; no side stays empty."""
+    """Return the side of every identity: frozen list, else hash.
+
+    No side stays empty.
+    """
     identities = sorted({key.identity for key in keys})
     if len(identities) < 3:
         raise DataError(
@@ -272,8 +277,10 @@ def _by_platform(
 def _by_network(
     seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], networks: Sequence[Network]
 ) -> Split:
-    """Held out is every task of the named networks at any input size and for any target, as in
-    TenSet's scripts; judged are the sizes that are named."""
+    """Hold out all tasks of the named networks' families.
+
+    At any input size and for any target, as in TenSet's scripts; judged are the named sizes only.
+    """
     judged = chosen_networks(networks, held_out)
     families = {network.family for network in judged}
     away = {name for each in networks if each.family in families for name in each.calls}
@@ -296,7 +303,7 @@ def _by_network(
 
 
 def _hold_out(present: Sequence[str]) -> str:
-    """What to type, given the platforms that were read."""
+    """Return the hint to type, given the platforms that were read."""
     if len(present) < 2:
         return "read several platforms with data.platform=all, and name one in split.held_out=[...]"
     return f"name some, such as split.held_out=[{present[-1]}]"
@@ -315,19 +322,22 @@ def _hashed_side(identity: str, salt: str) -> Side:
 
 
 def _bounds(side: Side) -> tuple[float, float]:
-    """The part of [0, 1) that means `side`."""
+    """Return the part of [0, 1) that means `side`."""
     edge = TEST_SHARE + VALID_SHARE
     return {"test": (0.0, TEST_SHARE), "valid": (TEST_SHARE, edge), "train": (edge, 1.0)}[side]
 
 
 def _uniform(text: str, salt: str) -> float:
-    """A number in [0, 1) that depends on `salt` and `text` only."""
+    """Return a number in [0, 1) from `salt` and `text` only."""
     digest = sha256(f"{salt}\n{text}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
 def _row_uniform(digest: UInt64[np.ndarray, " row"], salt: str) -> np.ndarray:
-    """Like `_uniform` for many programs: the finaliser of splitmix64 over digest xor salt."""
+    """Return `_uniform` of many programs, from their digests.
+
+    The finaliser of splitmix64 over digest xor salt.
+    """
     start = np.uint64(int.from_bytes(sha256(salt.encode()).digest()[:8], "big"))
     mixed = digest ^ start
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

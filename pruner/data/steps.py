@@ -1,7 +1,8 @@
-"""The vocabulary of schedule steps (Ansor's, v0.6, and ``MS``), as far as a line can be judged.
+"""The vocabulary of schedule steps, and a check of their fields.
 
-Meaning and legality of a step belong to the program room. Here a step only has to be one of the
-known kinds, with the right number and type of fields and with extents that could be real.
+Ansor's steps of v0.6, and ``MS``. Meaning and legality of a step are checked in `pruner.program`.
+Here a step only has to be of a listed kind, with the right number and type of fields and with
+extents that could be real.
 
 A program of MetaSchedule is one step of its own kind: ``["MS", space, decisions]`` names the design
 space (``<root>/design_spaces/<space>.json``, see :mod:`pruner.program.tir.saved`) and gives its
@@ -49,8 +50,8 @@ STEP_FIELDS: dict[str, str] = {
     "SP": "iieEi",  # split: stage, iterator, extent, lengths, inner to outer
 }
 
-# The same as a pattern of canonical JSON. What it takes, `_check_step` takes but for the size of
-# extents; whatever it does not take is looked at field by field. It never goes back in a text.
+# The same as a pattern of canonical JSON: `_check_step` accepts every match but for the size of
+# extents; other texts are checked field by field. Possessive quantifiers: it never backtracks.
 _FIELD_TEXT = {
     "i": rb"\d++",
     "e": rb"\d++",
@@ -67,12 +68,12 @@ _WELL_FORMED = re.compile(rb'(?:[\[,]\["(?:' + _STEP_TEXT + rb")\])++\]")
 
 
 def is_trace(steps: Any) -> bool:
-    """Whether steps are a program of MetaSchedule."""
+    """Return whether steps are a program of MetaSchedule."""
     return bool(steps) and steps[0][0] == TRACE
 
 
 class StepChecker:
-    """Checks the steps of records; fast when a record has the shape of an earlier one.
+    """Checks the steps of records, fast for repeated shapes.
 
     Two step lists have the same *structure* when their JSON is equal after deleting all digits and
     their tags are equal: same steps, same number and type of fields, same list lengths, no new
@@ -102,7 +103,7 @@ class StepChecker:
         if known is None or [step[0] for step in steps] != known[1]:
             return text, self._learn(steps, text, key)
         structure, _, splits, has_trace = known
-        if has_trace:  # locations have signs, and no sign says how large a number is
+        if has_trace:  # locations may be negative; sizes are not compared
             _check_decisions(steps)
         for position in splits:
             step = steps[position]
@@ -112,7 +113,7 @@ class StepChecker:
         return text, structure
 
     def _learn(self, steps: Any, text: bytes, key: bytes) -> int:
-        """Check every field of the first record of a structure and remember the structure."""
+        """Check the first record of a structure fully; cache the structure."""
         if not isinstance(steps, list):
             raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
         if len(steps) > MAX_STEPS:
@@ -132,7 +133,7 @@ class StepChecker:
             if len(lengths) > MAX_LENGTHS or not (
                 0 < extent <= MAX_EXTENT and 0 < prod(lengths) <= MAX_EXTENT
             ):
-                _check_step(position, steps[position])  # tells what it is
+                _check_step(position, steps[position])  # raises the exact reason
         if loops > MAX_SPLIT_LOOPS:
             detail = f"splits into {loops} loops, more than {MAX_SPLIT_LOOPS}"
             raise MalformedError(Reason.BAD_STEP, detail)
@@ -174,7 +175,7 @@ def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None
 
 
 def _check_decisions(steps: list[list[Any]]) -> None:
-    """Decisions of traces within what extents, indices and locations can be."""
+    """Check that decisions of traces are possible extents, indices, locations."""
     for position, step in enumerate(steps):
         if step[0] == TRACE and step[2]:
             if len(step[2]) > MAX_DECISIONS:

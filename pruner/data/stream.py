@@ -1,8 +1,9 @@
-"""Lines of a record file, plain or compressed, read in pieces; damage ends the file, not the run.
+"""Read the lines of a record file, plain or compressed.
 
-The compression is told from the first bytes, not from the file name, so a mislabelled file still
-reads. A stream that stops before its end marker (gzip trailer, xz index, last zstd block) yields
-every whole line before the damage and one quarantine entry.
+In pieces; damage ends the file, not the run. The compression is detected from the first bytes, not
+from the file name, so a mislabelled file still reads. A stream that stops before its end marker
+(gzip trailer, xz index, last zstd block) yields every whole line before the damage and one
+quarantine entry.
 """
 
 import lzma
@@ -30,7 +31,7 @@ _DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError)
 
 
 class _Decoder(Protocol):
-    """One member (frame) of a compressed file; `rest` is what lay behind its end."""
+    """A member (frame) of a compressed file; `rest` follows its end."""
 
     @property
     def eof(self) -> bool: ...
@@ -42,7 +43,7 @@ class _Decoder(Protocol):
 
 
 class _Member:
-    """What the decoders of the libraries tell alike."""
+    """Properties that the libraries' decoders share."""
 
     _decoder: Any
 
@@ -115,8 +116,8 @@ class _DamagedStreamError(Exception):
 def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (0-based number, line without its newline, whether a newline ended it).
 
-    Blank lines are skipped but counted. Whatever is wrong with the file as a whole goes to
-    `quarantine`; nothing is raised for it.
+    Blank lines are skipped but counted. Damage of the file as a whole goes to `quarantine`; nothing
+    is raised for it.
     """
     number = 0
     rest = b""
@@ -163,7 +164,7 @@ def _report(
 
 
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks as long as they are not too many bytes in all."""
+    """Yield the chunks; raise beyond `MAX_FILE_BYTES` in all."""
     left = MAX_FILE_BYTES
     for chunk in chunks:
         left -= len(chunk)
@@ -175,7 +176,10 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
-    """Decompressed pieces of the file; raises `_DamagedStreamError` where it breaks off."""
+    """Yield decompressed pieces of the file.
+
+    Raises `_DamagedStreamError` where it breaks off.
+    """
     first = handle.read(CHUNK_BYTES)
     for magic, decoder in _DECODERS.items():
         if first.startswith(magic):
@@ -190,7 +194,7 @@ def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
 def _decompressed(
     handle: IO[bytes], compressed: bytes, opener: Callable[[], _Decoder]
 ) -> Iterator[bytes]:
-    """Pieces of all members (frames) of a compressed file, one after the other."""
+    """Yield pieces of all members (frames) of a compressed file."""
     decoder = opener()
     started = False  # the current member has bytes
     while compressed:

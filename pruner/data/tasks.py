@@ -1,4 +1,4 @@
-"""Whole tasks at once: what the program and feature rooms consume."""
+"""Read complete tasks as arrays, for the program and feature packages."""
 
 import gc
 import logging
@@ -24,7 +24,7 @@ COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TaskKey:
-    """Names one task: one workload, tuned for one target, logged in one file of one platform."""
+    """Key of a task: a workload, target, file and platform."""
 
     platform: str
     task: str
@@ -34,12 +34,12 @@ class TaskKey:
 
     @property
     def workload(self) -> ParsedKey:
-        """The parsed workload key."""
+        """Parsed workload key."""
         return parse_workload(self.workload_key)
 
     @property
     def identity(self) -> str:
-        """What splits compare: equal for the same work on any platform (`ParsedKey.identity`)."""
+        """Identity of the work on any platform (`ParsedKey.identity`), for splits."""
         return self.workload.identity
 
 
@@ -48,7 +48,7 @@ class TaskRecords:
     """All records of one task, row by row in file order.
 
     Columns have N rows: `line` (0-based), `latency_s` (mean of the timings; infinite where the
-    measurement failed), `error_no`, `all_cost_s` (what it cost the tuner), `timestamp` (Unix
+    measurement failed), `error_no`, `all_cost_s` (seconds the tuner spent), `timestamp` (Unix
     seconds), `digest` (64 bits of the steps; equal for equal programs), `structure` (equal numbers:
     the steps differ in numbers only). `costs_s` keeps every timing, `origin` how the schedule was
     found, where known. `timings`: repeats of timings minutes apart, where the records have them.
@@ -84,17 +84,20 @@ class TaskRecords:
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """Operators fused behind the main one, for example ``("add", "relu")``."""
+        """Operators fused behind the main operator, as ``("add", "relu")``."""
         return self.key.fused
 
     @property
     def valid(self) -> Bool[np.ndarray, " row"]:
-        """Which rows were measured without error."""
+        """Rows that were measured without error, bool [N]."""
         return self.error_no == 0
 
     @property
     def timed_s(self) -> Float64[np.ndarray, "row 2"]:
-        """Medians of the first and of the second timing; NaN where a program has fewer."""
+        """Medians of the first two timings, float64 [N, 2].
+
+        NaN where a program has fewer timings.
+        """
         out = np.full((len(self), 2), np.nan)
         for row, passes in enumerate(self.timings):
             if len(passes) > 1:
@@ -107,7 +110,7 @@ class TaskRecords:
         return float(np.min(self.latency_s, initial=np.inf))
 
     def select(self, rows: np.ndarray) -> Self:
-        """The given rows (Boolean mask or positions), in that order."""
+        """Return the given rows (Boolean mask or positions), in that order."""
         positions = np.flatnonzero(rows) if rows.dtype == bool else rows
         return type(self)(
             key=self.key,
@@ -128,7 +131,7 @@ class TaskRecords:
 
 
 def task_name(path: Path) -> str:
-    """The task a record file is about: its name without ``.json`` and compression suffix."""
+    """Return a record file's task: its name without suffixes."""
     name = path.name
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -144,13 +147,14 @@ def read_tasks(
     duplicates: Duplicates = "drop",
     parser: LineParser | None = None,
 ) -> list[TaskRecords]:
-    """Read one record file; one item per (workload, target, hardware parameters) found in it.
+    """Read a record file; return an item per task in it.
 
-    A file usually holds one task; logs of whole networks mix many, and a task measured in two
-    campaigns may carry two target texts, whose latencies must not be compared. Of several records
-    of one program the first valid one stays (``duplicates="drop"``) and the others go to
-    `quarantine` with whatever breaks the validity rule; ``"keep"`` keeps all rows. `task` names the
-    task when the file name does not; pass one `parser` for many files to save repeated checks.
+    A task is a (workload, target, hardware parameters). A file usually holds one task; logs of
+    whole networks mix many, and a task measured in two campaigns may carry two target texts, whose
+    latencies must not be compared. Of several records of one program the first valid record stays
+    (``duplicates="drop"``) and the others go to `quarantine` with all lines that break the validity
+    rule; ``"keep"`` keeps all rows. `task` names the task when the file name does not; pass one
+    `parser` for many files to save repeated checks.
     """
     path = Path(path)
     task = task_name(path) if task is None else task
@@ -161,14 +165,15 @@ def read_tasks(
 
 @contextmanager
 def _without_cycle_search() -> Iterator[None]:
-    """Pause the cyclic collector: parsed JSON has no cycles, and walking it doubles the time.
+    """Pause the cyclic collector: parsed JSON has no cycles.
 
-    Freezing and thawing moves what was read into the oldest generation without a look at it;
-    otherwise the first collection after the pause walks all of it. What is young before is looked
-    at first: garbage of the caller does not go there, where it might stay for long.
+    Walking it doubles the time. Freezing and thawing moves the new objects into the oldest
+    generation unvisited; otherwise the first collection after the pause walks all of them. Young
+    objects from before are collected first: garbage of the caller does not go there, where it might
+    stay for long.
     """
     was_enabled = gc.isenabled()
-    moves = was_enabled and not gc.get_freeze_count()  # what others froze stays frozen
+    moves = was_enabled and not gc.get_freeze_count()  # objects frozen by others stay frozen
     if moves:
         gc.collect(1)
     gc.disable()
@@ -185,7 +190,7 @@ def _without_cycle_search() -> Iterator[None]:
 def _collect(
     path: Path, quarantine: Quarantine, duplicates: Duplicates, parser: LineParser | None
 ) -> dict[Header, list[tuple[int, ParsedLine]]]:
-    """(line number, record) of every row that stays, by task."""
+    """Return (line number, record) of every row that stays, by task."""
     rows: dict[Header, list[tuple[int, ParsedLine]]] = {}
     kept: dict[tuple[Header, int], int] = {}  # program -> position among its task's rows
     held = 0
@@ -219,7 +224,7 @@ def _assemble(
     platform: str, task: str, path: Path, header: Header, rows: list[tuple[int, ParsedLine]]
 ) -> TaskRecords:
     rows.sort(key=lambda row: row[0])
-    # Field by field: to ask every row for each of its fields took twice as long.
+    # Field by field: reading each field of every row took twice as long.
     _, steps, digest, structure, costs_s, error_no, all_cost_s, timestamp, origin, timings = zip(
         *[row[1] for row in rows], strict=True
     )

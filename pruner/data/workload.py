@@ -1,4 +1,4 @@
-"""Workload keys: what operator on which shapes a task is, and when two tasks are the same work.
+"""Parse workload keys, and compare them for equal work.
 
 A workload key is the JSON list that TVM writes: ``["conv2d_layer", 128, 64, 56, 56, ...]`` for the
 operators of :data:`ARGUMENTS`, ``["<md5>", 1, 64, ...]`` for TenSet's subgraphs.
@@ -29,9 +29,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "reduction": ("shape", "axis", "keepdims"),
     "relu": ("*shape",),
 }
-"""The table of operators: the arguments of each one's key, in order (``*``: any number of them).
+"""The table of operators: the arguments of each operator's key, in order (``*``: any number).
 
-A key is written ``["<operator>_layer", *arguments]``. What an operator computes stands in
+A key is written ``["<operator>_layer", *arguments]``. An operator's computation stands in
 ``pruner/program/dag/operators/<operator>.py``. An argument named ``padding`` is compared as
 elements, its window being ``kh`` and ``kw`` (1 where there is none): see `ParsedKey.identity`.
 """
@@ -53,33 +53,36 @@ Amounts = tuple[int, int, int, int]  # top, left, bottom, right, in elements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedKey:
-    """A parsed workload key: `op` as written (``"conv2d_layer"``) and its arguments."""
+    """A parsed workload key: `op` as written, and its arguments.
+
+    `op` is, for example, ``"conv2d_layer"``.
+    """
 
     op: str
     args: tuple[Any, ...]
 
     @property
     def short_op(self) -> str:
-        """The operator without ``_layer``; ``"subgraph"`` where the key is a hash."""
+        """Operator without ``_layer``; ``"subgraph"`` where the key is a hash."""
         if re.fullmatch(r"[0-9a-f]{32}", self.op):
             return "subgraph"
         return self.op.removesuffix(_LAYER)
 
     @property
     def operator(self) -> str | None:
-        """Its name in the table of operators; None for anything else."""
+        """Name in the table of operators; None for anything else."""
         name = self.op.removesuffix(_LAYER)
         return name if self.op.endswith(_LAYER) and name in ARGUMENTS else None
 
     @property
     def named(self) -> Mapping[str, Any]:
-        """The arguments by name; empty where the operator is not known or takes any number."""
+        """Arguments by name; empty for unknown operators and free arities."""
         names = ARGUMENTS[self.operator] if self.operator else ()
         return dict(zip(names, self.args, strict=True)) if len(names) == len(self.args) else {}
 
     @property
     def identity(self) -> str:
-        """Canonical JSON that is equal exactly for equal work, on whatever platform it was logged.
+        """Canonical JSON, equal exactly for equal work on any platform.
 
         Paddings are compared as elements (MI50 logs write integers where CUDA logs write SAME or
         VALID). Fused operators are not part of it: a convolution with and without its relu tiles
@@ -92,12 +95,12 @@ class ParsedKey:
             try:
                 window = named.get("kh", 1), named.get("kw", 1)
                 args[place] = list(pad_amounts(named["padding"], *window))
-            except (TypeError, ValueError):  # no padding that anyone knows: as it is written
+            except (TypeError, ValueError):  # an unknown spelling of padding stays as written
                 pass
         return json.dumps([self.op, *args], separators=(",", ":"))
 
     def file_stem(self, fused: tuple[str, ...] = ()) -> str:
-        """The task name used in file names, as in ``conv2d_add_relu_128_64_56_56_...``."""
+        """Return the task name for files: ``conv2d_add_relu_128_64_56_...``."""
         words = [self.op.removesuffix(_LAYER), *fused, *_flat(self.args)]
         stem = re.sub(r"[^A-Za-z0-9.+-]+", "_", "_".join(words)).strip("_.")
         if len(stem) <= _MAX_NAME:
@@ -106,7 +109,7 @@ class ParsedKey:
 
 
 def workload_key(operator: str, *args: Any) -> str:
-    """The key of an operator of the table with these arguments."""
+    """Return the workload key of an operator of the table."""
     return json.dumps([operator + _LAYER, *args])
 
 
@@ -130,7 +133,7 @@ def parse_workload(workload_key: str) -> ParsedKey:
 
 
 def pad_amounts(padding: Padding, kernel_h: int, kernel_w: int) -> Amounts:
-    """(top, left, bottom, right) in elements.
+    """Return the padding (top, left, bottom, right) in elements.
 
     ``"SAME"`` pads kernel - 1 in all whatever the stride, the odd one on top and left; ``"VALID"``
     pads nothing; an integer, or ``[h, w]``, is padded on both sides; four integers are taken as
@@ -157,7 +160,7 @@ def pad_amounts(padding: Padding, kernel_h: int, kernel_w: int) -> Amounts:
 
 
 def fused_from_name(task: str) -> tuple[str, ...]:
-    """Operators fused behind the main one, read from a task (file) name.
+    """Return the fused operators, read from a task (file) name.
 
     ``"conv2d_add_relu_128_64_..."`` gives ``("add", "relu")``, and so does the other spelling of
     public logs, ``"ansor_conv2d_128_64_..._add_relu"``; ``"conv2d_128_64_..."`` and
@@ -175,7 +178,10 @@ def _flat(value: Any) -> list[str]:
 
 
 def _numbers(value: Any, depth: int) -> Iterator[float]:
-    """All numbers of nested lists; raises `MalformedError` for an object, or beyond `depth`."""
+    """Yield all numbers of nested lists.
+
+    Raises `MalformedError` for an object, or beyond `depth`.
+    """
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, list) and depth:

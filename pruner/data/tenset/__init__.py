@@ -1,4 +1,4 @@
-"""TenSet's task pickles, read without running them.
+"""Read TenSet's task pickles without running them.
 
 * `task_pickle`: lists of tasks, ``network_info/*.task.pkl``
 * `node_graph`: TVM's object graphs, which the tasks hold as JSON

@@ -1,7 +1,8 @@
-"""TVM's object graphs saved as JSON: ``{"root": 1, "nodes": [{"type_key", "attrs", ...}, ...]}``.
+"""Read TVM's object graphs saved as JSON.
 
-Every node is a plain record; attributes are strings, of which some are numbers of other nodes.
-Reading one creates no objects but these records.
+``{"root": 1, "nodes": [{"type_key", "attrs", ...}, ...]}``: every node is a plain record;
+attributes are strings, of which some are numbers of other nodes. Reading creates no objects but
+these records.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from pruner.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One saved object. Accessors raise :class:`DataError` when the field is absent or wrong."""
+    """A saved object; accessors raise :class:`DataError` for bad fields."""
 
     graph: NodeGraph
     number: int
 
     @property
     def type_key(self) -> str:
-        """The type, for example ``"tir.Add"``; empty for a null reference."""
+        """Type, for example ``"tir.Add"``; empty for a null reference."""
         return str(self._record.get("type_key", ""))
 
     @property
     def text(self) -> str:
-        """The value of a string or the name of a global object such as an operator."""
+        """Value of a string, or name of a global object (an operator)."""
         return str(self._record.get("repr_str", ""))
 
     @property
@@ -43,21 +44,21 @@ class Node:
         return tuple(str(key) for key in self._record.get("keys", ()))
 
     def field(self, name: str) -> str:
-        """A plain attribute as it is written."""
+        """Return a plain attribute as it is written."""
         attrs = self._record.get("attrs")
         if not isinstance(attrs, dict) or name not in attrs:
             raise DataError(f"object graph: node {self.number} ({self.type_key}) has no {name!r}")
         return str(attrs[name])
 
     def integer(self, name: str) -> int:
-        """An integer attribute."""
+        """Return an integer attribute."""
         try:
             return int(self.field(name))
         except ValueError as error:
             raise DataError(f"object graph: node {self.number}: {name} is no integer") from error
 
     def ref(self, name: str) -> Node:
-        """The node that an attribute points to."""
+        """Return the node that an attribute points to."""
         return self.graph.node(self.integer(name))
 
     @property
@@ -74,7 +75,7 @@ class NodeGraph:
 
     @classmethod
     def parse(cls, text: str) -> NodeGraph:
-        """Read the JSON text; raises :class:`DataError` when it is not such a graph."""
+        """Read the JSON text; raise :class:`DataError` if malformed."""
         try:
             raw = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -93,11 +94,11 @@ class NodeGraph:
         return self.node(self.root_number)
 
     def node(self, number: int) -> Node:
-        """Node ``number``; raises :class:`DataError` when there is none."""
+        """Return node ``number``; raise :class:`DataError` when there is none."""
         if not isinstance(number, int) or not 0 <= number < len(self.records):
             raise DataError(f"object graph: no node {number!r}")
         return Node(self, number)
 
     def __iter__(self) -> Iterator[Node]:
-        """Every node in order."""
+        """Yield every node in order."""
         return (Node(self, i) for i in range(len(self.records)))

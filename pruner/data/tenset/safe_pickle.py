@@ -1,8 +1,8 @@
-"""Pickles read without running anything in them.
+"""Read pickles without running anything in them.
 
 A pickle is a program: its opcodes may call any function it names. The opcodes are checked against a
-list before the file is opened as a pickle, and a name in it becomes what a table says (an inert
-stand-in); any other name is refused, so no code from or named by the file ever runs.
+list before the file is opened as a pickle, and a name in it is replaced by its entry of a table (an
+inert stand-in); any other name is refused, so no code from or named by the file ever runs.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ constructors, buffers outside the file.
 
 
 class UnsafePickle(DataError):
-    """The file asks for something that its kind never needs; nothing of it was executed."""
+    """The file has an opcode or name that its kind never needs.
+
+    Nothing of it was executed.
+    """
 
 
 def load_named(
     payload: bytes, names: Mapping[tuple[str, str], Any], opcodes: frozenset[str]
 ) -> Any:
-    """The pickled value, every (module, name) in it replaced by what ``names`` has for it.
+    """Load a pickle, with its names replaced by ``names``.
 
-    Raises:
-        UnsafePickle: an opcode or a name that is not listed.
-        DataError: the file is damaged.
+    ``names`` maps (module, name) to the replacement. Raises `UnsafePickle` for an opcode or a name
+    that is not listed, and `DataError` for a damaged file.
     """
     check_opcodes(payload, opcodes)
     try:
         return _NamedUnpickler(io.BytesIO(payload), names).load()
     except DataError:
         raise
-    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
+    except Exception as error:  # a damaged pickle may raise any error
         raise DataError(f"damaged pickle ({type(error).__name__}: {first_line(error)})") from error
 
 
 def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
-    """Refuse a pickle with another opcode, or with a memo index that only wastes memory.
+    """Refuse a pickle with another opcode or a wasteful memo index.
 
     A memo index beyond the opcodes read so far would claim memory and hold nothing.
     """
@@ -69,12 +71,15 @@ def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
+    """Return the first line of an error's message."""
     return (str(error).splitlines() or [""])[0]
 
 
 def plain_keys(keys: Iterable[object]) -> None:
-    """Raise `UnsafePickle` where a key is neither text, a number, bytes, a flag nor None."""
+    """Raise `UnsafePickle` where a key is no plain value.
+
+    Plain: text, a number, bytes, a flag or None. Hashing another object could run code.
+    """
     for key in keys:
         if type(key) not in _KEYS:
             raise UnsafePickle(
@@ -85,11 +90,11 @@ def plain_keys(keys: Iterable[object]) -> None:
 _KEYS = (str, int, float, bool, bytes, type(None))
 
 
-_PYTHON: dict[int, Any] = pickle._Unpickler.dispatch  # that in C has no place to look from
+_PYTHON: dict[int, Any] = pickle._Unpickler.dispatch  # the C version has no hook for checks
 
 
 def _looking(opcode: bytes, keys: slice) -> tuple[int, Callable[[Any], None]]:
-    """An opcode of the unpickler that looks at keys on its stack before they are looked up."""
+    """Return an unpickler opcode that checks its keys before use."""
 
     def load(unpickler: Any) -> None:
         plain_keys(unpickler.stack[keys])
@@ -102,7 +107,7 @@ _SECOND, _EVERY = slice(None, None, 2), slice(None)  # of what lies since the ma
 
 
 class _NamedUnpickler(pickle._Unpickler):
-    """Finds nothing but what the table has, and refuses keys that are not plain."""
+    """Unpickles names of the table only, and plain keys only."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PYTHON,

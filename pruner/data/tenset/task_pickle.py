@@ -1,4 +1,4 @@
-"""TenSet's task lists, ``network_info/*.task.pkl``, read without running anything in them.
+"""Read TenSet's task lists, ``network_info/*.task.pkl``, without running them.
 
 The few type names that TenSet writes become inert records; any other name is refused
 (:mod:`pruner.data.tenset.safe_pickle`).
@@ -57,7 +57,7 @@ class PickledTask:
 
 
 def read_task_pickle(path: Path) -> list[PickledTask]:
-    """All tasks of one ``*.task.pkl`` file.
+    """Read all tasks of a ``*.task.pkl`` file.
 
     Raises :class:`UnsafePickle` when the file names anything but TenSet's own types, and
     :class:`DataError` when it is missing, damaged or holds something else.
@@ -75,12 +75,15 @@ def read_task_pickle(path: Path) -> list[PickledTask]:
 
 
 def load_inert(payload: bytes) -> Any:
-    """The pickled value with every object replaced by an inert :class:`Inert` record."""
+    """Load a pickle with every object as an :class:`Inert` record."""
     return load_named(payload, ALLOWED_TYPES, ALLOWED_OPCODES)
 
 
 class Inert:
-    """Stand-in for one object: remembers its arguments and state and does nothing with them."""
+    """Stand-in for an object: keeps its arguments and state.
+
+    It does nothing with them.
+    """
 
     name = ""
 
@@ -99,20 +102,20 @@ class Inert:
         self.state = state
 
     def attribute(self, name: str) -> Any:
-        """One entry of the state; raises :class:`DataError` when there is none."""
+        """Return an entry of the state; raise :class:`DataError` when missing."""
         if not isinstance(self.state, dict) or name not in self.state:
             raise DataError(f"{self.name} without {name!r}")
         return self.state[name]
 
 
 class _NewObject(Inert):
-    """Stand-in for TVM's ``_new_object``: called with a type, an empty object of that type.
+    """Stand-in for TVM's ``_new_object``: makes an empty object of a type.
 
     A class and no function: pickles can set attributes of a function.
     """
 
     def __new__(cls, *args: object) -> Any:
-        """The empty object of the type that is the only argument."""
+        """Return an empty object of the only argument, a type."""
         match args:
             case (type() as kind,) if issubclass(kind, Inert) and kind is not _NewObject:
                 return kind()
@@ -139,7 +142,7 @@ ALLOWED_TYPES: dict[tuple[str, str], Any] = {
         )
     },
 }
-"""Every global name a task file may mention, and what it becomes."""
+"""Every global name a task file may mention, and its replacement."""
 
 ALLOWED_OPCODES = DATA_OPCODES | {"POP_MARK", "LIST", "DICT"}
 """Plain data and objects of named types; no sets and no byte strings."""
@@ -176,12 +179,12 @@ def _plain(value: object) -> str:
 
 
 def _handle(value: object) -> str:
-    """JSON graph of a pickled TVM object."""
+    """Return the JSON graph of a pickled TVM object."""
     return _plain(_inert(value).attribute("handle"))
 
 
 def _string(value: object) -> str:
-    """A Python string or a TVM string (its argument)."""
+    """Return the text of a Python string or a TVM string."""
     if isinstance(value, Inert) and value.name == "String" and len(value.args) == 1:
         value = value.args[0]
     return _plain(value)
@@ -195,7 +198,10 @@ def _hardware(value: object) -> tuple[int, ...]:
 
 
 def target_text(target: Node) -> str:
-    """A saved target as TVM writes it: ``kind -keys=... -attribute=value ...``, sorted by name."""
+    """Return a saved target as TVM writes it.
+
+    ``kind -keys=... -attribute=value ...``, sorted by name.
+    """
     words = [target.ref("kind").ref("name").text]
     keys = [key.text for key in target.ref("keys").items]
     if keys:

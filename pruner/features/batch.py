@@ -131,6 +131,8 @@ class ProgramFeatures:
         Places are int64 [n] of each part; programs in no part stay invalid. Tokens are left out.
         """
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
+            # The usual case, one skeleton without failures: the rows of the part are the rows of
+            # the task.
             return self._all_of(parts[0][1])
         counts = np.zeros(len(self), np.int64)
         for places, part in parts:
@@ -149,6 +151,7 @@ class ProgramFeatures:
             dataflow[places], valid[places] = part.dataflow, part.valid
             if extra is not None and part.extra is not None:
                 extra[places] = part.extra
+            # A part numbers its own programs; failures are kept by the numbers of the task.
             failures |= {int(places[n]): reason for n, reason in part.failures.items()}
         return replace(
             self,
@@ -306,7 +309,7 @@ def featurize(
     node_keys: NodeKeys = "unique"
     if isinstance(definition, ComputeDAG):
         flags, node_keys = workload_flags(definition), "recycled"
-        tokens = primitive_tokens(groups, num)
+        tokens = primitive_tokens(groups, num)  # a trace of MetaSchedule has no tokens
     else:
         flags = _flags_of_traces(definition, groups)
 
@@ -342,6 +345,7 @@ def featurize_nests(
     ``groups``: (numbers of programs, nests). Programs in no group, programs that ``failures`` names
     with a reason, and groups whose features cannot be computed are invalid.
     """
+    # A group may hold programs that a later check has refused: they are dropped here.
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     every = list(groups)
     parts = []
@@ -432,6 +436,7 @@ def _resolved(
     if resolved.all():
         return found
     kept = np.flatnonzero(resolved)
+    # TVM fails on such programs (InferBound finds no constant size), so they must not be ranked.
     unknown = dict.fromkeys(np.flatnonzero(~resolved).tolist(), "unresolved-size")
     nothing = ProgramFeatures.empty(num, spec, workload=workload, failures=unknown)
     return nothing.scatter([(kept, found.take(kept))])

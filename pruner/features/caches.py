@@ -112,7 +112,7 @@ def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
     """Return the rows of one statement; operands are chosen per program."""
     num, work = analysis.frame.num, work_of(analysis)
     crossings = _crossings(analysis)
-    written, *reads = range(len(analysis.accesses))
+    written, *reads = range(len(analysis.accesses))  # the written buffer is listed first
     out = np.zeros((rows, len(DATAFLOW_PLACES), num))
 
     def row(access: int, level: int, location: int, ops: Floats | None = None) -> Floats:

@@ -130,10 +130,13 @@ def skeleton_tokens(
     """Return structure [40, 22] and places [num_slots] of one skeleton."""
     structure = np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full(num_slots, -1, np.int64)
+    # TLP cuts longer schedules off, too.
     for number, step in enumerate(skeleton[:NUM_STEPS]):
         structure[number, KINDS.index(type(step))] = 1
         for column, field in enumerate(_fields(step)[:NUM_FIELDS], start=len(KINDS)):
             if isinstance(field, _Slot):
+                # The model scatters the decisions of a program to these places, so structures are
+                # stored once.
                 place[field.number] = number * NUM_COLUMNS + column
             else:
                 structure[number, column] = field
@@ -157,5 +160,6 @@ def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> Prim
         slots = group.decisions.shape[1]
         structure[k], place[k, :slots] = skeleton_tokens(group.skeleton, slots)
         skeleton[group.rows] = k
+        # Lengths span 1 to thousands: logarithms put them on the scale of the other fields.
         number[group.rows, :slots] = np.log2(1.0 + group.decisions)
     return PrimitiveTokens(structure=structure, place=place, skeleton=skeleton, number=number)

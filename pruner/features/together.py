@@ -163,7 +163,7 @@ def _statement_structure(statement: NestStatement) -> Hashable:
     its own.
     """
     places = {loop.var: place for place, loop in enumerate(statement.loops)}
-    if len(places) < len(statement.loops):
+    if len(places) < len(statement.loops):  # two loops share a variable
         return id(statement)
     try:
         return (
@@ -257,6 +257,8 @@ class StoresTogether:
                 elements = [foot.elements[:, some] for foot in group.feet]
                 touched = list(zip(group.accesses, elements, strict=True))
                 seen[part.group].append(recorder.record(store, _loops_of(store), touched))
+                # Products survive from store to store of a buffer, so they are kept per nest (see
+                # `Marked`).
                 stale = of_buffer.get(
                     key, np.zeros((len(marked[part.group].some), one.num_programs))
                 )
@@ -338,7 +340,7 @@ def _store_structure(nests: LoopNests, store: BufferStore) -> Hashable:
             store.value,
             tuple(_sum_structure(slot, places) for slot in store.slots),
         )
-        hash(found)
+        hash(found)  # raises for numbers per program
     except (KeyError, TypeError):
         return id(store)
     return found

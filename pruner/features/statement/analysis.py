@@ -69,6 +69,7 @@ class Footprints:
         """
         touched = np.zeros_like(self.frame.extents)
         for access, foot in zip(self.accesses, self.feet, strict=True):
+            # Denominator of the intensity curve: all bytes one run of each loop touches.
             touched += foot.elements * access.bytes_per_element
         rows = access_features(self.accesses, self.feet, self.frame, seen)
         counts = OpCounter(self.store).counts
@@ -116,6 +117,7 @@ def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[S
         elements = [foot.elements for foot in found.feet]
         touched = list(zip(found.accesses, elements, strict=True))
         seen = recorder.record(store, found.frame.loops, touched)
+        # feature.cc sets its flag at the first GPU index and never resets it: stores before keep 0.
         is_gpu = is_gpu or any(loop.is_bound for loop in store.loops)
         out.append(found.analysed(seen, is_gpu=is_gpu))
     return out

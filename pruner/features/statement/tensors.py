@@ -95,6 +95,7 @@ def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any
     out: list[Any] = []
     last: tuple[Any, ...] = ()
     for values in zip(*levels, strict=True):
+        # By identity, which costs nothing: most loops move only one of the indices.
         same = out and all(map(operator.is_, values, last))
         out.append(out[-1] if same else function(*values))
         last = values
@@ -113,6 +114,7 @@ def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple
     for t in index.terms:  # every loop adds its own reach at its own level ...
         if not isinstance(t.index, LoopVar):
             inner = level_bounds(t.index, depth, levels)
+            # A divided sum is bounded as a whole: its loops do not contribute one by one.
             composites.append(each_level(partial(_reach, t), *inner))
             continue
         own.setdefault(depth[t.index], []).append(_reach(t, 0, t.index.extent - 1))

@@ -38,7 +38,7 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
 
     With ``recycled`` keys a loop bound to a GPU index takes the row of the last such loop that was
     closed, as freed nodes are handed out again, last freed first. Where the allocator did not hand
-    it out (:func:`_refills`), the row is forgotten. ``unique``: every loop has a row of its own.
+    it out (:func:`_refills`), the row is emptied. ``unique``: every loop has a row of its own.
     """
     numbers: dict[Loop, LoopNumber] = {}
     free: list[int] = []
@@ -51,6 +51,8 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
             free += [numbers[loop].row for loop in reversed(opened[kept:]) if loop.is_bound]
         for depth in range(kept, len(store.loops)):
             loop = store.loops[depth]
+            # Ordinary loops are nodes of the program and live on; only the temporaries of GPU
+            # indices are freed.
             if loop.is_bound and free:
                 inner = any(around.is_bound for around in store.loops[:depth])
                 numbers[loop] = LoopNumber(free.pop(), inner & refills)
@@ -83,6 +85,7 @@ def _refills(nests: LoopNests) -> Mask | np.bool_:
     kernels = [key for key, a in nests.allocations.items() if not a.loops]
     if len(kernels) != 1:
         return np.bool_(False)
+    # The kernel's last store has the loops of its outermost stage.
     store = next(s for s in reversed(nests.stores) if s.buffer.key == kernels[0])
     ordinary = [x for x in (store.reduction or store).loops if not x.is_bound]
     return np.equal(sum(np.not_equal(loop.extent, 1) * 1 for loop in ordinary), 2)

@@ -157,6 +157,7 @@ class _GpuRow:
     def _traffic(self) -> PerProgram:
         """Return elements a block moves: staged tiles, or touches of threads."""
         if self._stages:
+            # A tile of a sum of two inputs is fetched from both.
             sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
             return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)

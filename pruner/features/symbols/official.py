@@ -41,7 +41,7 @@ def official_symbols(
 
 
 def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> PerProgram:
-    """Return the product over GPU indices; nested equal ones count once."""
+    """Return the product over GPU indices; nested equal indices count once."""
     out = np.ones(frame.num)
     for mark in marks:
         rows = frame.marked(mark)

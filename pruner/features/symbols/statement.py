@@ -58,6 +58,7 @@ def count_operations(value: Expr) -> Operations:
     pending = [value]
     while pending:
         node = pending.pop()
+        # Neither index arithmetic nor conditions count as work of the statement.
         if isinstance(node, Load) or node.dtype == "bool":
             continue
         if isinstance(node, Binary) and node.dtype.startswith(counted):
@@ -122,6 +123,7 @@ class LoopRoles:
         statement. Results that go out through shared memory are dealt out to threads anew, too.
         """
         threads = [x for x in loops if x.mark in THREADS]
+        # Own threads inside the block's threads: only a fetch has both.
         fetches = {x.is_own for x in threads} == {True, False}
         if not fetches:
             last = {x.mark: x for x in threads}
@@ -167,7 +169,10 @@ def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
 
 @dataclass(slots=True, eq=False)
 class IndexTerm:
-    """A term of an index; ``scale`` is its ``|coef|`` [N], 0 where absent."""
+    """A term ``coef * ((index mod upper) div lower)`` of an index.
+
+    ``scale`` [N] is ``|coef|``, 0 where absent.
+    """
 
     term: Term
     scale: PerProgram
@@ -179,6 +184,7 @@ class IndexTerm:
 
         Largest minus smallest value.
         """
+        # Cached by the variables that matter: most sets of moving loops share them.
         inside = self.variables & moving
         if inside not in self._reach:
             lo, hi = _term_bounds(self.term, inside)
@@ -269,6 +275,7 @@ class NestAccess:
         """
         at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
         start = self._address(at)
+        # Distinct lines are counted as steps of the sorted line numbers of the 32 lanes.
         lines = np.sort(start // _LINE_BYTES, axis=0)
         count = 1 + (np.diff(lines, axis=0) != 0).sum(axis=0)
         if vector is None:
@@ -361,6 +368,8 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     span, count = np.ones(num), np.ones(num)
     for scale, reach in zip(scales, reaches, strict=True):  # from the innermost term outwards
         span = span + scale * reach
+        # Either every step of this term shows all inner values, or the steps overlap and the span
+        # counts.
         count = np.minimum((reach + 1) * count, span)
     return count
 
@@ -416,6 +425,7 @@ def nest_statements(nests: LoopNests) -> list[NestStatement]:
         last.pop(store.buffer.key, None)
         last[store.buffer.key] = store
     extents: dict[LoopVar, PerProgram] = {}
+    # Where threads reduce together, the work is in the hidden update, not in the final store.
     return [_statement(nests, s.reduction or s, extents) for s in last.values()]
 
 
@@ -441,7 +451,7 @@ def _statement(
     ]
     reads = []
     for load in _distinct_loads(store.value):
-        if load.stage != buffer.key:
+        if load.stage != buffer.key:  # the element itself is in a register
             indices = [store.sum_of(index) for index in load.indices]
             reads.append(_access(nests, nests.buffers[load.stage], indices))
     return NestStatement(
@@ -468,6 +478,7 @@ def _distinct_loads(value: Expr) -> list[Load]:
 def _access(nests: LoopNests, buffer: Buffer, indices: Iterable[Affine]) -> NestAccess:
     num = nests.num_programs
     allocation = nests.allocations.get(buffer.key)
+    # A staged buffer holds one tile, so strides are those of the tile.
     sizes = buffer.shape if allocation is None else allocation.extents
     terms = [
         [IndexTerm(t, column(np.abs(t.coef), num), variables_of(t.index)) for t in index.terms]

@@ -191,6 +191,7 @@ class Symbols:
         """
         if self.shared_bytes is not None:
             return self.shared_bytes
+        # S3 counts elements; buffers of a block live at the same time, so their bytes add up.
         return np.asarray((self["l1_mem_alloc"] * self["own_bytes"]).sum(axis=0))
 
     @property

@@ -21,6 +21,7 @@ BinaryOp = Literal[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+# Identity, not value: comparing arrays would give an array, and hashing one is an error.
 class PerProgram:
     """A literal that differs between N programs: int64 [N], equal by identity."""
 

@@ -71,6 +71,7 @@ def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
             Select(cond=cond, then=then, other=other)
             | Call(name="if_then_else", args=(cond, then, other))
         ):
+            # Only the chosen side: the other may divide by zero.
             return integer_value(then if integer_value(cond, iteration) else other, iteration)
         case _:
             raise UnsupportedProgram("not-an-integer", type(expr).__name__)

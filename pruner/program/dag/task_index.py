@@ -41,6 +41,7 @@ class TaskIndex:
         is damaged or unsafe.
         """
         if workload_key not in self._dags:
+            # Converted once: a task has thousands of records.
             self._dags[workload_key] = dag_from_json(self._graph(workload_key))
         return self._dags[workload_key]
 

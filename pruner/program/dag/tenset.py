@@ -148,6 +148,7 @@ def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
     """Check that loads read earlier stages, with one index per dimension."""
     for op, stage in enumerate(stages):
         for load in loads(stage.body) if stage.body is not None else ():
+            # The file may be edited: a cycle would make later walks endless.
             if op not in position or position[load.stage] >= position[op]:
                 raise UnsupportedProgram("damaged-graph", f"{stage.name} reads itself")
             if len(load.indices) != len(stages[load.stage].shape):
@@ -194,6 +195,7 @@ def _reduction(node: Node) -> _Reduction:
     if {result.integer("a"), result.integer("b")} != variables:
         raise UnsupportedProgram("unsupported-reduction", "combines something else than its values")
     condition = node.ref("condition")
+    # A stage has no field for a predicate: the reduction would count as unconditional.
     if condition.type_key != "IntImm" or condition.integer("value") != 1:
         raise UnsupportedProgram("unsupported-reduction", "a condition on the reduction")
     if node.ref("init").items:
@@ -205,6 +207,7 @@ def _reduction(node: Node) -> _Reduction:
 
 
 def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...]) -> AxisDef:
+    # IterVarType of TVM: thread axes and scans have other numbers.
     if axis.integer("iter_type") != kind:
         raise UnsupportedProgram("unsupported-operation", "a loop of an unusual kind")
     domain = axis.ref("dom")
@@ -286,6 +289,8 @@ class ExprReader:
             case "tir.Var" | "tir.SizeVar":
                 if node.number not in self.variables:
                     raise UnsupportedProgram("unsupported-expression", "a free variable")
+                # Variables are told apart by node: names repeat (two loops of a stage may be called
+                # "i").
                 return Axis(self.variables[node.number], node.field("dtype"))
             case "IntImm":
                 return Const(node.integer("value"), node.field("dtype"))
@@ -300,6 +305,8 @@ class ExprReader:
             case "tir.Call":
                 return self._call(node)
             case "tir.ProducerLoad":
+                # Numbers the stage that is read, if this is its first reader (see
+                # `_Reader.operation`).
                 stage = self.stage_of(node.ref("producer"))
                 return Load(stage, self._all(node.ref("indices")), node.field("dtype"))
             case _:

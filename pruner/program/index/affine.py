@@ -184,10 +184,10 @@ def _is_one(factor: IntLike) -> bool:
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
-    """Add ``coef * t`` to the equal term, or else to the list."""
+    """Add ``coef * t`` to the equal term, or to the list."""
     for i, u in enumerate(terms):
         equal = equal_terms(t, u)
-        # Only identity says "no program": an array of False must go through the masks.
+        # Only False itself means "no program": an array of False must go through the masks.
         if equal is False:
             continue
         merged = u.coef + where(equal, coef, 0)

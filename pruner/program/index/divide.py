@@ -6,7 +6,7 @@ features count the divisions it leaves. Its ``SplitExpr`` is :class:`Term`, its 
 :func:`floormod`:
 
 1. ``SeparateDivisibleParts`` (:func:`_split`): terms whose coefficient the divisor divides are
-   divided exactly; only the rest is looked at further;
+   divided exactly; only the rest is divided further;
 2. a rest known to be in ``[0, divisor)`` (:func:`_fits_below`) is 0 in the quotient and itself in
    the remainder;
 3. a rest of one term goes to ``SplitDivConst`` or ``SplitModConst`` (:func:`_divided_term`,
@@ -197,6 +197,7 @@ def _closed_quotient(a: Affine) -> Affine:
         if isinstance(t.index, LoopVar):
             terms.append(t)
             continue
+        # A quotient by itself, without factor, modulo or base.
         closed = (t.coef == 1) & (t.lower != 1) & (_count(a) == 1)
         closed = closed & (t.upper >= INF) & (a.base == 0)
         if not any_nonzero(closed):
@@ -241,6 +242,7 @@ def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
+    # (x mod upper) mod reach is x mod reach where reach divides upper.
     tighter = _divides(reach, t.upper)
     looser = False if is_endless(t.upper) else reach % most(t.upper, 1) == 0
     ok = fits & (tighter | looser)

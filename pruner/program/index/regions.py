@@ -84,6 +84,7 @@ def relax(region: Region, variables: set[int]) -> Region:
             fixed.append(t)
             continue
         if not used <= variables:
+            # The quotient of a sum that moves in part has no interval of constant width.
             raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
         a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
         x, y = t.coef * a, t.coef * b
@@ -118,6 +119,7 @@ def evaluate_region(index: Expr, domains: list[Region]) -> Region:
         case Cast(a=a):
             return evaluate_region(a, domains)
         case Load() | Call() | Select() | Not() | Binary(op=("min" | "max")):
+            # Whatever is looked up or clamped may be any index: int_set.cc gives everything, too.
             return Region(Affine(), -UNKNOWN_WIDTH, UNKNOWN_WIDTH)
         case Binary(op=op, a=a, b=b):
             return _binary_region(op, evaluate_region(a, domains), evaluate_region(b, domains))
@@ -194,6 +196,7 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
         return Region(start, 0, 0)
     width = a.hi - a.lo
     last = floordiv(af.add(first, af.const(width)), divisor)
+    # Equal quotients at both ends: the interval lies in one period of the modulo.
     one = (span(last, floordiv(first, divisor)) == 0) | (width == 0)
     if af.everywhere(one):
         return Region(start, 0, width)

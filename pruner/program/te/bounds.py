@@ -100,6 +100,7 @@ def _legalize_attach(schedule: Schedule) -> None:
                     loop, moved = rel.inner, True
                 elif not isinstance(rel, SplitRelation) and rel.inner is loop:
                     loop, moved = rel.fused, True
+        # A loop that fusing consumed as the outer part cannot hold a stage.
         if loop not in target.leaves:
             raise UnsupportedProgram("bad-compute-at", f"{stage.name} has no attach point")
         stage.attach = Attach(target.key, loop)

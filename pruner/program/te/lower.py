@@ -78,6 +78,7 @@ def _lowered(schedule: Schedule) -> LoopNests:
     lowering = _Lowering(schedule, bounds, nests)
     for key in schedule.nest_order:
         stage = schedule.pool[key]
+        # Inputs have no body, and attached stages are emitted inside their consumer's loops.
         if stage.attach == "root" and key in bounds.bodies:
             lowering.emit_stage(stage, (), 0)
     return nests
@@ -199,6 +200,8 @@ class _Lowering:
         buffer = self.nests.buffers[stage.key]
         # The update inside the call is kept beside the visible store: symbols count its work.
         hidden = BufferStore(buffer, "update", update, every, slots, unroll)
+        # The stored value is a call (the result of tvm_thread_allreduce), which has no operations
+        # to count.
         value = Const(0.0, stage.dtype)
         self._store(stage, "allreduce", value, loops, values, unroll, hidden)
 
@@ -243,6 +246,7 @@ class _Quotient:
 
     def divided(self, by: IntLike) -> _Quotient:
         """Divide the quotient once more."""
+        # The floordiv rules match a bare sum only: after a division nothing is pulled out.
         pulls = (self.divisor == 1) & (self.lead > 0) & (self.lead % by == 0)
         pulls = pulls | (by == 1)
         lead = af.where(pulls, self.lead // by, 0)
@@ -262,7 +266,7 @@ class _PassUp:
     so the pieces of every fused value are kept.
 
     Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
-    loop and for what it was fused from; the simplifier knows the guards (``MakeBoundCheck``).
+    loop and for what it was fused from; the simplifier uses the guards (``MakeBoundCheck``).
     """
 
     def __init__(self, leaves: dict[IterVar, Affine]) -> None:

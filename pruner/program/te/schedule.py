@@ -122,6 +122,8 @@ class Schedule:
         """Insert ``stage`` next to ``near`` in both orders."""
         self.pool.append(stage)
         for keys in (self.order, self.nest_order):
+            # Steps number stages by position, so an insertion shifts the stages behind it, as in
+            # Ansor.
             keys.insert(keys.index(near.key) + (1 if after else 0), stage.key)
 
 
@@ -150,6 +152,7 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
                 leaves=[*axes, *reduce],
             )
         )
+    # Two orders: steps count in Ansor's order, nests follow TE's.
     return Schedule(pool, list(range(len(pool))), _depth_first(dag), num)
 
 
@@ -177,6 +180,7 @@ def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, in
     for rel in stage.relations:
         if isinstance(rel, SplitRelation):
             for child in (rel.outer, rel.inner):
+                # Or: a fused loop of a spatial and a reduction axis carries both flags.
                 flags[child] = flags.get(child, 0) | flags.get(rel.parent, 0)
         else:
             both = flags.get(rel.outer, 0) | flags.get(rel.inner, 0)

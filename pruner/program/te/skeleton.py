@@ -68,7 +68,7 @@ class _Columns:
         return None
 
     def _fixed(self) -> Iterator[tuple[_Column, Any]]:
-        """Yield (column, value it must have), each after the earlier ones held."""
+        """Yield (column, required value), each once the earlier pairs hold."""
         for step, column in zip(self._first, zip(*self._programs, strict=True), strict=True):
             if step[0] not in _OPEN:
                 yield column, step
@@ -86,6 +86,7 @@ class _Columns:
     def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
         """Yield the conditions of a decision field (list or pragma text)."""
         yield _each(type, field), type(first)
+        # Decisions of a pragma hide in its text, auto_unroll_max_step$64; the texts are few.
         if isinstance(first, str):
             depths = {text: _depth(text) for text in set(field)}
             columns = [_each(depths.__getitem__, field)]
@@ -137,6 +138,7 @@ class _Members:
 
     def take_first(self, row: int) -> None:
         """Add the compared program itself, though its numbers are not all plain."""
+        # Ansor writes null for an extent that it has not inferred.
         extents = [[step[3] or 0] for step in self._first if step[0] == "SP"]
         self._add([row], [[value] for value in self._vector], extents)
 
@@ -204,6 +206,7 @@ def _groups_of(
         rows, start = _taken(members, rows[start:], steps_list), 0
         yield members.group()
         found += 1
+        # Comparing costs skeletons x programs: with many skeletons, partition by outline first.
         if found == _COMPARED and len(parts := _by_outline(rows, steps_list)) > 1:
             for part in parts:
                 yield from _groups_of(part, steps_list, failures)
@@ -242,4 +245,5 @@ def group_programs(
         alike.setdefault((len(steps), _kind(steps)), []).append(row)
     failures: dict[int, UnsupportedProgram] = {}
     groups = [group for rows in alike.values() for group in _groups_of(rows, steps_list, failures)]
+    # Ties by first row: the order must not depend on hashing.
     return sorted(groups, key=lambda g: (-len(g.rows), g.rows.min())), failures

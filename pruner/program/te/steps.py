@@ -219,6 +219,8 @@ def _flag(value: Any) -> bool:
 def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
     first = len(decisions)
     decisions.extend(int(v) for v in values)
+    # Slots count up in the order of the steps, so a decision vector is the numbers of the log in
+    # order.
     return tuple(range(first, len(decisions)))
 
 
@@ -237,7 +239,7 @@ def _parse(step: list[Any], decisions: list[int]) -> Primitive:
         case ["FU", stage, iters]:
             return Fuse(stage, tuple(iters))
         case ["AN", stage, it, kind]:
-            return Annotate(stage, it, ANNOTATIONS[kind])
+            return Annotate(stage, it, ANNOTATIONS[kind])  # a number in the log, a name here
         case ["PR", stage, it, text]:
             if str(text).partition("$")[0] != UNROLL_PRAGMA:
                 raise UnsupportedProgram("unknown-pragma", repr(text)[:80])

@@ -95,6 +95,7 @@ def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -
     """Deal consecutive vectors out to consecutive threads."""
     # Rows of the copy have no gaps here (see the module), whatever ``storage_align`` set.
     forget_alignment(block)
+    # The annotation has bytes; a fetch is dealt out in elements.
     wanted = int(str(block.annotations.get(_VECTOR_BYTES, 1)))
     lanes = max(1, wanted // dtype_bytes(tree.buffers[block.buffer].dtype))
     fuse(tree, loops)
@@ -208,6 +209,7 @@ def layouts_permute(tree: Tree) -> Mask:
         box = buffer_places(tree)[block.buffer].box
         rows, columns = (af.plain(region.hi - region.lo + 1) for region in box[-2:])
         even = np.equal(np.mod(columns, _ROW_OF_EVEN), 0) & np.equal(np.mod(rows, 2), 0)
+        # InjectPermutedLayout takes rows of 64 elements, or pairs of rows of 32.
         out &= np.equal(np.mod(columns, _ROW), 0) | even
         out &= np.equal(np.bitwise_and(columns, columns - 1), 0)
     return out

@@ -35,9 +35,7 @@ class Copy:
     def __init__(self, rows: Ints | None = None) -> None:
         self._rows = rows
         self._variables: dict[LoopVar, LoopVar] = {}
-        self._literals = (
-            False  # whether expressions hold numbers per program (layouts put them there)
-        )
+        self._literals = False  # whether expressions hold numbers per program, as layouts do
         self._lacking: list[LoopVar] = []  # variables of loops that no program of the copy has
         self.nodes: dict[TreeNode, TreeNode] = {}
 
@@ -145,6 +143,8 @@ class Copy:
     def _children(self, loop: LoopNode) -> Iterator[TreeNode]:
         """Yield a loop's children, replacing loops that no program has."""
         for child in loop.body:
+            # A loop that no program of the part has would keep structures apart: its children move
+            # up, its variable becomes 0.
             if isinstance(child, LoopNode) and np.all(self._mask(child.absent)):
                 self._lacking.append(self._variable(child.var))
                 yield from self._children(child)

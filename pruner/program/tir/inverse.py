@@ -90,6 +90,7 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
         upper = extent if af.is_endless(t.upper) else _whole(t.upper)
         if extent is None or lower is None or upper is None or t.coef != weight:
             return None
+        # A modulo beyond the extent does nothing.
         upper = min(upper, extent)
         if upper % lower:
             return None
@@ -114,6 +115,7 @@ def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
             digit = Binary("mul", digit, Const(weight), "int64")
         out = digit if out is None else Binary("add", digit, out, "int64")
         weight *= part.size
+    # Some digit is missing: the index does not determine the iterator.
     if weight != block.iters[slot].extent:
         raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is not whole")
     return Const(0) if out is None else out

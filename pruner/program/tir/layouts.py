@@ -51,8 +51,10 @@ def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
     shape = []
     for piece in pieces:
         whole = old[piece.axis]
+        # TVM would have to pad the buffer there.
         if not np.all(np.equal(np.mod(whole, piece.divisor), 0)):
             raise UnsupportedProgram("index-map", f"{buffer.name}: parts do not divide it")
+        # The outermost part of an axis needs no modulo, and TVM writes none.
         bare = isinstance(piece.extent, int) and piece.extent == 0
         shape.append(plain(whole // piece.divisor if bare else piece.extent))
     form = tuple(_piece_of(piece) for piece in pieces)
@@ -90,7 +92,7 @@ def _at(form: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def old_indices(layout: Layout, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the old dimensions' indices from the new ones."""
+    """Return the old dimensions' indices from new indices."""
     out: list[Expr] = [Const(0)] * len(layout.shape)
     for (axis, divisor), index in zip(layout.pieces, indices, strict=True):
         part = index

@@ -27,6 +27,7 @@ def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
     paths = [tree.path(consumer) for consumer in consumers]
     out = []
     for level in zip(*paths, strict=False):
+        # Paths part here: no deeper loop holds all consumers.
         if any(loop is not level[0] for loop in level):
             break
         out.append(level[0])

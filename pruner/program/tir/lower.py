@@ -58,13 +58,14 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
 
     Args: ``tree``, the result of :func:`pruner.program.tir.replay.apply`; ``form``, see the module.
     """
-    places = buffer_places(tree)
+    places = buffer_places(tree)  # first: it may find programs uncertain
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
     shared, ahead = dynamic_bytes(tree), copies_ahead(tree)
     nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)
     lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
     for key, place in places.items():
         lowering.allocated.setdefault(place.loop, []).append(key)
+    # Buffers of several kernels, and results, live outside all loops.
     _allocate(lowering, None, ())
     for node in tree.root.body:
         _emit(lowering, node, (), 0)

@@ -195,7 +195,7 @@ def _counted(taken: Mask, extents: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fusion:
-    """Loops that are fused into one, with arrays [L, N].
+    """Loops fused together, with arrays [L, N].
 
     ``masks``: where a loop is fused; ``steps``: iterations of the fused loop for one of the loop's;
     ``first``: whether it is the outermost fused loop; ``total``: iterations of the fused loop [N].

@@ -79,6 +79,7 @@ def copies_ahead(tree: Tree) -> int:
 def _copies_whole_vectors(tree: Tree, block: Block) -> bool:
     lane = next((x for x in tree.path(block) if x.mark is Mark.VECTORIZE), None)
     rows = [tree.buffers[key].shape[-1] for key in block.loads]
+    # cp.async copies aligned vectors of 4, 8 or 16 bytes only.
     return lane is None or all(np.all(np.equal(np.mod(row, lane.extent), 0)) for row in rows)
 
 

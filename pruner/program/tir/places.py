@@ -35,7 +35,7 @@ def _place(tree: Tree, key: int) -> Place:
     """
     buffer = tree.buffers[key]
     whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
-    if buffer.is_param:
+    if buffer.is_param:  # the caller's memory, whole
         return Place(None, whole)
     users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
     paths = [tree.path(block) for block in users]
@@ -62,5 +62,6 @@ def _known(tree: Tree, region: Region) -> Region:
     unknown = np.greater_equal(region.hi - region.lo, UNKNOWN_WIDTH)
     if not np.any(unknown):
         return region
+    # Refused later, not guessed (see `Tree.uncertain`).
     tree.uncertain = tree.uncertain | unknown
     return Region(region.start, region.lo, af.where(unknown, region.lo, region.hi))

@@ -95,6 +95,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     value = af.variable(fused.var)
     inner: IntLike = 1
     for number, loop in enumerate(reversed(loops)):
+        # From the innermost loop: i_n = f mod n, then f div n mod the next extent, and so on.
         part = floordiv(value, inner)
         if number < len(loops) - 1:
             part = floormod(part, loop.extent)
@@ -135,9 +136,10 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     depth = {loop: len(tree.path(loop)) for loop in order}
     last = max(order, key=lambda loop: depth[loop])
     first = min(order, key=lambda loop: depth[loop])
+    # From the outermost named loop to the innermost: TVM asks for a chain without other children.
     chain = [*tree.path(last)[depth[first] :], last]
     _check_chain(chain)
-    body, place = last.body, first.parent
+    body, place = last.body, first.parent  # before the loops are linked anew
     assert place is not None
     position = place.body.index(first)
     queue = iter(order)
@@ -170,6 +172,7 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
         raise UnsupportedProgram("blockize", loop.var.name)
     block = body[0]
     replace_child(loop, [block])
+    # Definitions stay valid: inner loops keep their variables, only their nodes go.
     block.inner = (*(inner.var for inner in chain), *block.inner)
     block.name += "_o"
     return block
@@ -296,6 +299,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     used = {var for i in spatial for var in tree.uses(block, i)}
     path = tree.path(block)
     inner = path[path.index(loop) :]
+    # A tensorised init fills a whole fragment, so the spatial inner loops come along.
     kept = tuple(var for var in block.inner if var in used)
     names = {var: LoopVar(var.name + "_init", var.extent) for var in kept}
     init = Block(
@@ -339,6 +343,7 @@ def compute_inline(tree: Tree, block: Block) -> None:
     def rule(node: Expr) -> Expr:
         if not isinstance(node, Load) or node.stage != block.buffer:
             return node
+        # The consumer's indices, inverted to the block's iterators.
         values = [substitute_axes(iterator, node.indices) for iterator in iterators]
         return substitute_axes(block.value, values)
 
@@ -424,6 +429,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     below = set(tree.blocks(loop))
     consumers = [b for b in tree.consumers(block) if b in below]
     if not consumers or len(consumers) < len(tree.consumers(block)):
+        # As TVM: NotAllRequiredBlocksAreVisitedError.
         raise UnsupportedProgram("compute-at-consumers", block.name)
     scope = tree.buffers[block.buffer].scope
     boxes, uses = [], []
@@ -431,6 +437,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
         # Threads around the loop share the buffer: one run must serve all of them.
         for load in consumer.loads_of(block.buffer):
+            # Programs without the loop do not use this region, so they stay certain.
             unsure = partly_moving(tree, consumer, load.indices, moving)
             tree.uncertain = tree.uncertain | (unsure & ~lacking(tree, loop))
             boxes.append(region_of(tree, consumer, load.indices, moving))
@@ -455,6 +462,7 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         if len(loads) != 1:
             raise UnsupportedProgram("reverse-compute-at-loads", block.name)
         found = _iter_domains(block, loads[0].indices, _with_uses(tree, box, uses, loop))
+        # Two producers that bound the same iterator have no batched form here.
         if domains and found:
             raise UnsupportedProgram("reverse-compute-at-producers", block.name)
         domains |= found
@@ -526,6 +534,7 @@ def _move(
             continue
         whole = Region(af.Affine(), 0, it.extent - 1)
         region, uses = domains.get(slot, (whole, {}))
+        # Padded tiles overrun the tensor; TVM intersects the domain with the iterator's own.
         region = clipped(region, it.extent)
         # Where the block stays, its new loops have one iteration and its old ones go on.
         extent = af.where(stays, 1, region.hi - region.lo + 1)
@@ -565,7 +574,7 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
 
 
 def _by_phase(*nests: _Loops) -> list[LoopNode]:
-    """Merge nests, of which a program has one, into one nest.
+    """Merge alternative nests into a common nest.
 
     A loop that stands outside of the first reduction, between first and last, or inside the last in
     its nest does so in the merged nest: see :func:`pruner.program.tir.locations.alike`.

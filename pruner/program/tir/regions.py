@@ -23,6 +23,8 @@ def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
+        # Scopes are ranks: shared memory (1) is shared by threads (rank 1), local memory (3) is
+        # not.
         if thread is not None and Scope.GLOBAL < scope <= thread:
             out.add(id(outer.var))
     return out
@@ -35,6 +37,7 @@ def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
     """
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
+    # The loops inside a blockized nest move with every run of the block.
     return {id(loop.var) for loop in path[start:]} | {id(var) for var in block.inner}
 
 
@@ -94,6 +97,7 @@ def clipped(region: Region, extent: IntLike) -> Region:
     ``BlockVarDomainInfo`` of TVM.
     """
     fixed, base = af.is_constant(region.start), region.start.base
+    # A symbolic start cannot be compared with 0: such a region is left as it is.
     lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
     hi = af.where(fixed, np.minimum(region.hi, extent - 1 - base), region.hi)
     return Region(region.start, af.plain(lo), af.plain(hi))
@@ -115,6 +119,7 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
         runs: Truth = np.bool_(False)
         stands: Truth = np.bool_(False)
         for var, scale in tree.uses(block, slot).items():
+            # Only divided variables make the trouble, and a unit loop divides exactly.
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
             runs = runs | (divided & (id(var) in moving))
             stands = stands | (divided & (id(var) not in moving))

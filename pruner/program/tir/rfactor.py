@@ -48,6 +48,7 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
     # Taken before anything changes: an update of another form must leave the tree untouched.
     combine = _combination(block)
     made = _Partial(tree, block, loop, partial, factor_axis, combine).run(old)
+    # The partial block has loops of its own, so every variable is made anew.
     names = {x.var: LoopVar(x.var.name, x.extent) for x in old}
     made.bindings = [
         b if made.iters[i].kind == "derived" else _renamed(tree, b, names)
@@ -103,6 +104,8 @@ class _Partial:
         for slot, it in enumerate(old.iters):
             touched = it.kind == "reduce" and self.loop.var in uses[slot]
             places.append(len(iters))
+            # A touched reduction iterator stays as an expression, because the body's indices still
+            # use it.
             iters.append(BlockIter("derived", it.extent) if touched else it)
             bindings.append(Binding(values[slot], uses[slot]))
             if touched:
@@ -164,6 +167,7 @@ def _finish(
     table: list[Expr] = [Const(0)] * len(block.iters)
     for place, slot in enumerate(spatial):
         table[slot] = Axis(place + 1)
+    # CreateAdditionalIter comes first here, too.
     block.iters = (BlockIter("reduce", loop.extent), *(block.iters[s] for s in spatial))
     block.bindings = bindings
     block.indices = tuple(substitute_axes(index, table) for index in block.indices)

@@ -138,7 +138,7 @@ def load_space(path: Path, name: str | None = None) -> SavedSpace:
         raise UnsupportedProgram("unknown-design-space", f"no file {path}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UnsupportedProgram("bad-design-space", f"{path}: {error}") from error
-    if len(content) > _MAX_BYTES:
+    if len(content) > _MAX_BYTES:  # the file may unpack to more than it should
         raise UnsupportedProgram("bad-design-space", f"{path}: more than {_MAX_BYTES} bytes")
     if name is not None and _name_of(content) != name:
         raise UnsupportedProgram("bad-design-space", f"{path}: its name is not its hash")
@@ -225,6 +225,8 @@ def _node(node: TreeNode, loops: Mapping[LoopVar, int]) -> dict[str, Any]:
         match list(binding.uses.items()):
             case []:
                 return ["const", base]
+            # Before any instruction, iterators are plain loops: split and fused forms never have to
+            # be saved.
             case [(var, 1)] if not base:
                 return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
         raise UnsupportedProgram("unsaved-value", f"{node.name}: an iterator that is no loop")

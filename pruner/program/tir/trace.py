@@ -147,6 +147,7 @@ class State:
         """Return a copy of the state for some programs."""
         copy = Copy(rows)
         tree = copy.tree(self.tree, len(rows))
+        # Results point into the old tree: the same nodes of the copy.
         nodes: dict[Any, Any] = {self.tree: tree, **copy.nodes}
         results = {n: _copied(value, nodes, copy) for n, value in self.results.items()}
         fetches = [
@@ -229,12 +230,13 @@ def _sample_categorical(s: State, i: Instruction) -> IntLike:
     if s.strict:
         index = s.decisions[:, i.slot]
         s.require((index >= 0) & (index < len(candidates)), f"one of {len(candidates)} candidates")
+    # A decision is the index of a candidate, as in TVM's trace.
     return plain(candidates[s.decisions[:, i.slot]])
 
 
 def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode | int:
     taken = settled(s, i)
-    uniform(taken)
+    uniform(taken)  # raises where locations differ
     return places.shared(s.tree, block, taken)
 
 
@@ -336,6 +338,7 @@ def _set_scope(s: State, i: Instruction, block: Block) -> None:
         raise UnsupportedProgram("set-scope", block.name)
     buffer = s.tree.buffers[block.buffer]
     scope = str(i.attrs[1])
+    # TVM renames the buffer on set_scope.
     buffer.scope, buffer.name = Scope.of(scope), f"{buffer.name}_{scope}"
 
 

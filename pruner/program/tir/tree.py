@@ -249,7 +249,7 @@ class Tree:
 
     def producers(self, block: Block) -> list[Block]:
         """Return other blocks that write the inputs of ``block``."""
-        read = block.loads.keys() - {block.buffer}
+        read = block.loads.keys() - {block.buffer}  # a reduction reads its own element
         return [other for other in self.blocks() if other is not block and other.buffer in read]
 
     def consumers(self, block: Block) -> list[Block]:
@@ -289,6 +289,7 @@ class Tree:
                 inner = self._uses_of(block, block.stands_for[var])
                 pending.extend((v, scale * s) for v, s in inner.items())
             elif var in self.made_of:
+                # Factors multiply along the definitions; a divided variable (0) stays divided.
                 pending.extend((v, scale * s) for v, s in self.made_of[var].items())
             else:
                 out[var] = out.get(var, 0) + scale
@@ -327,6 +328,7 @@ class Tree:
             if var not in self.definitions:
                 return None
             leaves = self._leaves(var)
+            # Nothing of it moves: its full definition, in existing loops.
             if not any(id(leaf) in moving for leaf in leaves):
                 return self._value_of(var)
             # A loop whose parts all run covers its own range, whatever its parts overrun (see
@@ -405,6 +407,7 @@ def remove(node: TreeNode) -> None:
     """Remove a node, with the loops that hold nothing else."""
     parent = node.parent
     assert parent is not None
+    # TVM removes loops that would be left empty (LeafBlockRemovalPlan).
     while len(parent.body) == 1 and parent.parent is not None:
         node, parent = parent, parent.parent
     parent.body.remove(node)

@@ -37,6 +37,7 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
     if np.all(np.less_equal(lanes * max(widest, _INDEX_BYTES), VECTOR_BYTES)):
         return np.bool_(True)
     values = dict(enumerate(tree.values(block)))
+    # A vector of one lane is a scalar.
     fits = np.equal(lanes, 1) | np.less_equal(lanes * widest, VECTOR_BYTES)
     steps: Mask | np.bool_ = np.bool_(False)
     for buffer, indices in _accesses(block):
@@ -62,6 +63,7 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
     """Return where lanes touch evenly spaced elements that are no neighbours."""
     flat, row = Affine(), np.int64(1)
     for index, size in zip(reversed(indices), reversed(shape), strict=True):
+        # The check sees flattened buffers: one index of all dimensions.
         flat = af.add(flat, index, row)  # type: ignore[arg-type]
         row = row * size  # type: ignore[assignment]
     form = _lane_form(flat, lane)
@@ -70,7 +72,10 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
 
 @dataclass(slots=True, eq=False)
 class _LaneForm:
-    """Coefficients of ``step * x + base + stride * lane``."""
+    """Coefficients of a sum as ``step * x + base + stride * lane``.
+
+    ``even``: where the sum has that form, [N].
+    """
 
     stride: IntLike = 0
     step: IntLike = 0
@@ -79,10 +84,12 @@ class _LaneForm:
     def take(self, t: Term, lane: LoopVar) -> None:
         """Add a term of the sum."""
         if t.index is lane:
+            # A divided or wrapped lane steps unevenly.
             plain = np.equal(t.lower, 1) & np.greater_equal(t.upper, lane.extent)
             self.stride = self.stride + np.where(plain, t.coef, 0)
             self.even = self.even & (plain | np.equal(t.coef, 0))
         elif isinstance(t.index, LoopVar):
+            # Other loops move the start of the vector by multiples of this.
             self.step = np.gcd(self.step, t.coef)
         else:
             self._take_quotient(t, t.index, lane)
@@ -94,8 +101,8 @@ class _LaneForm:
 
         Terms that a divisor divides come out. Of the rest ``x * c + rest`` with ``rest < c`` is
         understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
-        after ``mod``, and goes with ``div``; of ``mod`` alone the rules know sums of two terms, of
-        ``div`` those of three.
+        after ``mod``, and goes with ``div``; of ``mod`` alone the rules cover sums of two terms, of
+        ``div`` sums of three.
         """
         inner = _lane_form(index, lane)
         present = inner.even & np.not_equal(inner.stride, 0)

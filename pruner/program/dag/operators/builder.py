@@ -15,8 +15,9 @@ Tensors = list[Any]  # TE tensors: the inputs, then the output
 
 
 def positive(**sizes: Any) -> None:
-    """Refuse sizes that are not positive integers, naming the first bad one."""
+    """Refuse sizes that are not positive integers, naming the first."""
     for name, size in sizes.items():
+        # A key comes from a record file: true is an int in Python, and 1.5 is valid JSON.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name} must be a positive integer, got {size!r}")
 

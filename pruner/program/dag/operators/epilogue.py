@@ -38,6 +38,7 @@ def _append_bias(dag: DagBuilder) -> None:
     index = axes(len(shape))
     dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
     body = add(load(source, *index), load(bias, index[channel]))
+    # TOPI names broadcasting additions so; the flag "add" of the workload is read off the text.
     dag.compute("T_add", dims, body, tag="broadcast")
 
 
@@ -90,6 +91,7 @@ def epilogues(fused: Sequence[str]) -> list[Epilogue]:
 
     Raises :class:`UnsupportedProgram` (``unknown-epilogue``).
     """
+    # Log names join operations: conv2d_add_relu.
     names = [part for group in fused for part in group.split("_")]
     for name in names:
         if name not in EPILOGUES:

@@ -26,7 +26,7 @@ def tuned_operators() -> tuple[str, ...]:
 
 
 def checked(spec: Spec) -> dict[str, Any]:
-    """Return the operator's own options with the optional ones filled in.
+    """Return the operator's options with defaults filled in.
 
     Raises:
         PrunerError: unknown operator, option or value, or a size that is missing.

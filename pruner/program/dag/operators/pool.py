@@ -44,6 +44,7 @@ def _dag(
         tag="pool_max" if is_max else "pool_sum",
     )
     if not is_max:
+        # Both stages are called "tensor" in TOPI, the sum and the mean.
         mean = div(load(pooled, b, ch, y, x), float_(kh * kw))
         dag.compute("tensor", dims, mean, tag="elemwise")
     return dag

@@ -65,6 +65,7 @@ def pad_nchw(
     conditions: list[Expr] = []
     indices: list[Expr] = []
     for axis, size, front, back in zip(axes(4), shape, before, after, strict=True):
+        # The comparisons remain in the body and are counted, so which of them TOPI writes matters.
         padded = front + back > 0
         if front or (padded and bounds == "both"):
             conditions.append(compare("ge", axis, int_(front)))
@@ -118,6 +119,7 @@ def torch_pad(
     before.
     """
     top, left, bottom, right = pad_amounts(spec["padding"], spec["kh"], spec["kw"])
+    # max_pool2d raises for more padding than half a window.
     fits = top <= spec["kh"] // 2 and left <= spec["kw"] // 2
     if (top, left) == (bottom, right) and fits:
         return lambda x: x, (top, left)

@@ -1,4 +1,4 @@
-"""What the tuning loop asks of one MetaSchedule design space of one task."""
+"""The interface of a MetaSchedule design space in the tuning loop."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pruner.tune.spaces.design import DesignSpace
 
 
 class LiveSpace(Protocol):
-    """A trace whose sampling decisions are open.
+    """The interface of a trace with open sampling decisions.
 
     A decision vector int64 [d] holds all sampling decisions of the trace in order: the factors of
     ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
     the location index of ``sample_compute_location``.
 
-    ``can_draft``: its draft score tells legal programs apart. ``has_features``: its programs have
+    ``can_draft``: the draft score distinguishes legal programs. ``has_features``: programs have
     features of the definition that models learn from, so that a model can rank them.
-    ``affordable``: how many programs a generation may have where each takes milliseconds; None: as
-    many as one likes.
+    ``affordable``: how many programs a generation may have where each takes milliseconds; None: no
+    limit.
     """
 
     num_slots: int
@@ -38,18 +38,21 @@ class LiveSpace(Protocol):
         """TVM's form of the space."""
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draws as MetaSchedule samples, int64 [num, d]."""
+        """Draw programs with MetaSchedule's distributions, int64 [num, d]."""
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One of MetaSchedule's mutations of every parent (tile size, unroll, compute location,
-        thread binding; not parallel, which changes an annotation)."""
+        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d].
+
+        Mutated are tile size, unroll depth, compute location and thread binding; not the parallel
+        annotation, which no decision vector holds.
+        """
 
     @property
     def keys(self) -> Callable[[Decisions], Keys]:
-        """A 64-bit key for every row; equal rows have equal keys."""
+        """Compute a 64-bit key of every row; equal rows have equal keys."""
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows TVM's postprocessors (``VerifyGPUCode`` and the others) would accept."""
+        """Check which rows TVM's postprocessors (``VerifyGPUCode`` and others) accept, bool [N]."""
 
     def features(
         self,
@@ -57,14 +60,19 @@ class LiveSpace(Protocol):
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Features of the N programs, with dataflow rows of one kind, and `extra` columns."""
+        """Compute the features of N programs.
+
+        ``dataflow`` is the kind of dataflow rows, `extra` adds columns.
+        """
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """Score without a learned model, higher is better; minus infinity where illegal, NaN where
-        a legal program cannot be told from others."""
+        """Score programs without a learned model, [N]; higher is better.
+
+        Minus infinity where a program is illegal, NaN where it is legal and the draft has no score.
+        """
 
     def forget(self) -> None:
-        """A proposal is made: let go of what was kept to answer the same question again."""
+        """Release cached programs after a proposal."""
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
-        """``tvm.s_tir.Schedule``s replayed and postprocessed by TVM; None where TVM refuses."""
+        """Replay and postprocess ``tvm.s_tir.Schedule``s with TVM; None where TVM refuses."""

@@ -31,9 +31,11 @@ SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """A postprocessed schedule, and its ``module``: where the trace asks for a tensor core's
-    instructions as it was before ``RewriteTensorize``, which puts calls in the place of the loops
-    that say what they compute."""
+    """A postprocessed schedule and a ``module`` with readable loops.
+
+    Where the trace requests instructions of a tensor core, ``module`` is the state before
+    ``RewriteTensorize``: afterwards calls stand in place of the loops that define the computation.
+    """
 
     schedule: Any
     module: Any
@@ -41,7 +43,7 @@ class Finished:
 
 @dataclass(frozen=True, eq=False)
 class DesignSpace:
-    """One trace of one task with what finishes its schedules."""
+    """A trace of a task with the context that finishes its schedules."""
 
     module: Any
     target: Any
@@ -50,7 +52,11 @@ class DesignSpace:
 
     @cached_property
     def sampling(self) -> list[Any]:
-        """The sampling instructions in order. Raises `UnsupportedProgram` for a strange one."""
+        """List the sampling instructions in order.
+
+        Raises:
+            UnsupportedProgram: an unknown kind of sampling instruction.
+        """
         found = [inst for inst in self.trace.insts if inst.kind.name.startswith("Sample")]
         strange = sorted({inst.kind.name for inst in found} - set(SAMPLING))
         if strange:
@@ -59,46 +65,51 @@ class DesignSpace:
 
     @cached_property
     def widths(self) -> list[int]:
-        """How many slots each sampling instruction takes."""
+        """List the number of slots of each sampling instruction."""
         return [len(i.outputs) if i.kind.name in TILES else 1 for i in self.sampling]
 
     @cached_property
     def _untouched(self) -> Any:
-        """What every schedule starts from: a copy costs a fiftieth of a new one."""
+        """Create the schedule to copy; a copy costs a fiftieth."""
         return load_tvm().s_tir.Schedule(self.module, debug_mask=0, error_render_level="none")
 
     def replay(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Any | None:
-        """The schedule of a vector (None: TVM draws), postprocessed; None where TVM refuses.
+        """Replay and postprocess a vector; None where TVM refuses.
+
+        Without ``decisions`` TVM draws.
 
         A fault of TVM (`tell_fault`) is logged and costs the program; any other error is raised.
-        ``verify=False`` leaves ``VerifyGPUCode`` out, for programs known to pass it.
+        ``verify=False`` leaves ``VerifyGPUCode`` out, for programs that are known to pass it.
         """
         found = self.finished(decisions, seed, verify=verify)
         return None if found is None else found.schedule
 
     def finish(self, trace: Any, seed: int, *, verify: bool = True) -> Any | None:
-        """Apply a whole trace and the postprocessors; None where TVM refuses."""
+        """Apply a complete trace and the postprocessors; None where TVM refuses."""
         found = self._finished(trace, seed, verify=verify)
         return None if found is None else found.schedule
 
     def finished(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Finished | None:
-        """As :meth:`replay`, with a module whose loops can be read."""
+        """Replay as :meth:`replay`, and add a module with readable loops."""
         chosen = {} if decisions is None else self.mapping(decisions)
         trace = load_tvm().s_tir.Trace(self.trace.insts, chosen)
         return self._finished(trace, seed, verify=verify)
 
     def _finished(self, trace: Any, seed: int, *, verify: bool) -> Finished | None:
         schedule = self._untouched.copy()
+        # instructions without a decision in the trace are drawn from this seed
         schedule.seed(seed)
         module = None
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
             for postproc in self._postprocs(verify):
+                # TVM judges GPU code before RewriteTensorize, so the loops of this module are also
+                # the program that VerifyGPUCode accepted
                 if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
                     module = schedule.mod
                 if not postproc.apply(schedule):
@@ -116,7 +127,7 @@ class DesignSpace:
         return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
-        """The decisions that a finished trace took."""
+        """Read the decisions of a finished trace, int64 [d]."""
         values: list[int] = []
         found = [inst for inst in trace.insts if inst.kind.name.startswith("Sample")]
         for inst in found[: len(self.sampling)]:
@@ -125,7 +136,7 @@ class DesignSpace:
         return np.array(values, np.int64)
 
     def mapping(self, decisions: NDArray[np.int64]) -> dict[Any, Any]:
-        """A vector as TVM wants it: decisions by instruction."""
+        """Convert a vector to TVM's form: decisions by instruction."""
         out, start = {}, 0
         for inst, width in zip(self.sampling, self.widths, strict=True):
             values = [int(value) for value in decisions[start : start + width]]
@@ -135,30 +146,39 @@ class DesignSpace:
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
-    """MetaSchedule's design spaces of a module: those of its default rules, and more of them where
-    these use tensor cores.
+    """List the design spaces of a module.
 
-    There the default has spaces of ``wmma`` instructions alone. The rule for ``mma`` instructions
-    (copies ahead of their use by a software pipeline, from sm_80 on) stands after the one that
-    takes the block, and ordinary lanes, which win where tiles are mostly padding, are not offered.
-    Where TVM can tile no program for tensor cores, the spaces are those of lanes alone.
+    Where the default rules use tensor cores, spaces are added.
+
+    On tensor cores MetaSchedule offers spaces of ``wmma`` instructions only. Its rule for ``mma``
+    instructions (copies ahead of their use by a software pipeline, from sm_80 on) runs after the
+    ``wmma`` rule, which already replaced the block, so it never applies; it is run separately here.
+    Spaces of ordinary lanes are added, too: they win where tiles are mostly padding. Where TVM can
+    tile no program for tensor cores, only the spaces of lanes are returned.
     """
     limited = _static_target(target)
     _, found = _default(module, limited)
     if not any(map(_on_tensor_cores, found)):
         return found
+    # tensor-core programs have dynamic shared memory: the target's full limit holds for these
     if limited is not target:
         _, found = _default(module, target)
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
     if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
         found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
+    # lanes use static shared memory, which CUDA limits to 48 KiB on every device
     return found + _spaces(module, limited, _LANES)
 
 
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
-    """TVM's name of the rules that give a module its default spaces, and the target that fits
-    these: tensor cores have dynamic shared memory."""
+    """Find TVM's default rules of a module, and the fitting target.
+
+    The target keeps its full shared memory for tensor cores only, which use dynamic shared memory.
+
+    Returns:
+        TVM's name of the rules, and the target.
+    """
     if not is_cuda(target):
         return _DEFAULT, target
     limited = _static_target(target)
@@ -167,11 +187,11 @@ def default_rules(module: Any, target: Any) -> tuple[str, Any]:
 
 
 def drawn_spaces(context: Any) -> list[Any]:
-    """What a context's rules make, as TVM's schedules.
+    """Generate the design spaces of a context, as TVM's schedules.
 
-    The rules go on with a program of tiles that they draw, and TVM raises "not a stage pipeline"
-    for some tiles of padded rows (`pruner.program.tir.stages`): then others are drawn, until it
-    raises for `_DRAWS` of them. Any other error is raised at once.
+    The rules continue with a program of tiles that they draw, and TVM raises "not a stage pipeline"
+    for some tiles of padded rows (`pruner.program.tir.stages`): then others are drawn, until TVM
+    has raised for `_DRAWS` draws. Any other error is raised at once.
     """
     for _ in range(_DRAWS - 1):
         try:
@@ -179,14 +199,17 @@ def drawn_spaces(context: Any) -> list[Any]:
         except load_tvm().s_tir.ScheduleError as error:
             if "stage pipeline" not in str(error):
                 raise
+    # the last draw: its error, whatever it is, reaches the caller
     return list(context.generate_design_space())
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """The default rules and their spaces; on GPUs lanes where all draws of those raise.
+    """Generate the default spaces; on GPUs fall back to lanes.
 
-    So it is with convolutions of at most 15 rows and an epilogue: one fragment holds all rows. With
-    one row TVM looks for a loop that there is none of, and raises RuntimeError.
+    The fallback is for modules where all draws of the default rules raise.
+
+    This happens for convolutions of at most 15 rows with an epilogue: one fragment holds all rows.
+    With one row TVM looks for a loop that does not exist, and raises RuntimeError.
     """
     try:
         return _DEFAULT, _spaces(module, target, _DEFAULT)
@@ -197,7 +220,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
 
 
 def _static_target(target: Any) -> Any:
-    """A target as programs with static shared memory have it: with 48 KiB a block at most."""
+    """Limit a target's shared memory to 48 KiB, the static maximum."""
     attributes = json.loads(str(target))
     if attributes.get(_SHARED_BYTES, 0) <= STATIC_BYTES:
         return target
@@ -215,7 +238,7 @@ _SHARED_BYTES = "max_shared_memory_per_block"
 def _spaces(
     module: Any, target: Any, rules: Any, keep: Callable[[Any], bool] = lambda _: True
 ) -> list[DesignSpace]:
-    """What rules make; their own postprocessors and mutators finish it, or those of the target."""
+    """Generate spaces by rules, with postprocessors of the same kind."""
     ms = load_tvm().meta_schedule
     provide_rules(module, target)
     kind = rules if isinstance(rules, str) else _DEFAULT
@@ -223,19 +246,20 @@ def _spaces(
     generator = ms.space_generator.PostOrderApply(
         sch_rules=named, postprocs=kind, mutator_probs=kind
     )
+    # the rules draw while they probe tiles: a fixed seed gives every process the same spaces
     context = ms.TuneContext(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
     schedules = list[Any]()
     refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
     with nullcontext() if isinstance(rules, str) else suppress(*refused):
-        # the rule for `mma` raises where its tiles do not fit, as an odd number of fragments
+        # the rule for `mma` raises where its tiles do not fit, as with an odd number of fragments
         schedules = drawn_spaces(context)
     return [DesignSpace(module, target, s.trace, context) for s in schedules if keep(s)]
 
 
 def _on_tensor_cores(design: DesignSpace) -> bool:
-    # CPUs have such instructions, too
+    # spaces for CPUs request instructions by the same annotation (VNNI, AVX-512)
     return is_cuda(design.target) and _asks_for_instructions(design)
 
 
@@ -246,12 +270,13 @@ def _asks_for_instructions(design: DesignSpace) -> bool:
 
 
 def _architecture(target: Any) -> int:
-    """80 of sm_80, 90 of sm_90a."""
+    """Parse a CUDA target's architecture: 80 of sm_80, 90 of sm_90a."""
     return int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
 
 
 def _loops_of_fragments(design: DesignSpace) -> int:
-    """Loops around the instruction that multiplies, before they are tiled."""
+    """Count the loops around the multiplying instruction, before they are tiled."""
     kinds = [str(inst.kind.name) for inst in design.trace.insts]
+    # the rule splits fragments off, blockizes them, and then fetches the loops that remain outside
     loops = kinds.index("GetLoops", kinds.index("Blockize"))
     return len(design.trace.insts[loops].outputs)

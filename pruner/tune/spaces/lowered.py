@@ -1,7 +1,7 @@
-"""Loop nests of single programs, read from the functions that TVM's schedules are.
+"""Read the loop nests of single programs from TVM's schedules.
 
-The fallback's way to features: where no batched form of a space is known, its programs are replayed
-by TVM one at a time, and what TVM made is read into the tree that the batched replay would have
+The fallback's way to features: where no batched form of a space is known, TVM replays its programs
+one at a time, and the scheduled function is read into the tree that the batched replay would have
 made, for N = 1. All that follows (loop nests, features, draft) is the same code.
 """
 
@@ -39,19 +39,20 @@ _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
 
 
 def read_scheduled(func: Any) -> Tree:
-    """The tree of a function that is scheduled and postprocessed, but for ``RewriteTensorize``.
+    """Read a function that is scheduled and postprocessed, before ``RewriteTensorize``.
 
     Raises:
         UnsupportedProgram: statements that are no stores, loops whose extents are no numbers ...
     """
     tree = _ScheduledReader(func).tree
+    # TVM lowers ReadAt and WriteAt only during compilation; features describe the copies themselves
     lower_auto_copies(tree)
     return tree
 
 
 class _ScheduledReader(Reader):
     def _check(self, func: Any) -> None:
-        """Weights have their layout by now."""
+        """Accept weights to be rewritten: they have their layout by now."""
 
     def _loop(self, stmt: Any) -> LoopNode:
         if whole_number(stmt.min) != 0:
@@ -59,6 +60,7 @@ class _ScheduledReader(Reader):
         var = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
         node = LoopNode(var, mark=_mark(stmt))
         for key, value in stmt.annotations.items():
+            # RewriteParallelVectorizeUnroll turns the block's annotation into this pragma of a loop
             if str(key) == _UNROLL_DEPTH:
                 node.unroll = int(value)
             else:
@@ -68,7 +70,7 @@ class _ScheduledReader(Reader):
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
         block = realize.block
         if _NEW_LAYOUT in block.annotations:
-            return []  # of weights, once and for all: it is gone from what is built
+            return []  # rewrites the layout of weights once, ahead of time: not part of the kernel
         if kind_of(block.body) == "SeqStmt":
             return self._several(realize, parent, loops)
         if AUTO_COPY in block.annotations and kind_of(inside(block.body)) == "BufferStore":
@@ -76,11 +78,12 @@ class _ScheduledReader(Reader):
         return super()._blocks(realize, parent, loops)
 
     def _several(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
-        """Each store of a block by itself, as where a maximum and its place are found together."""
+        """Split a block into its stores, as of argmax."""
         block, out = realize.block, list[Block]()
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
         inits = {} if block.init is None else {x.buffer: x for x in _stores(block.init)}
         for stmt in block.body.seq:
+            # a value that several stores share: each store gets the expression itself
             if kind_of(stmt) == "Bind":
                 slots[stmt.var] = self._expr(stmt.value, slots)
             elif kind_of(stmt) == "BufferStore":
@@ -91,7 +94,10 @@ class _ScheduledReader(Reader):
         return out
 
     def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """A copy that has its loops inside the block: each is an iterator more."""
+        """Read a copy whose loops are inside the block.
+
+        Each of its loops becomes an additional iterator.
+        """
         block = realize.block
         own, stmt = loops_inside(block.body)
         variables = [*(it.var for it in block.iter_vars), *own]
@@ -114,20 +120,22 @@ class _ScheduledReader(Reader):
         )
 
     def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
-        """Sums of loops, which may be divided; what a guard bounds is a loop that was split."""
+        """Read bindings: quotients of sums; guarded sums become loops again."""
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(loops)}
         around = _Around(self.tree, list(loops.values()))
+        # a split whose factors overrun the extent leaves a guard on their sum: that sum is the
+        # loop before the split
         for sum_, bound in _guards(realize.predicate):
             wraps = self._wraps(realize, loops)
             around.bound(self._expr(sum_, slots), bound, wraps=wraps)
         return [around.binding(self._expr(value, slots)) for value in realize.iter_values]
 
     def _wraps(self, realize: Any, loops: dict[Any, LoopVar]) -> bool:
-        """Whether the batched replay takes a guarded sum modulo its bound.
+        """Decide whether the batched replay takes a guarded sum modulo its bound.
 
-        So it does where all loops of a block were fused and split into a parallel loop and vectors
+        It does where all loops of a block were fused and split into a parallel loop and vectors
         that overrun them, and the first of them has one iteration: the modulo of the second stays
-        (:mod:`pruner.program.tir.parallelize`). TVM knows that the guard makes it superfluous.
+        (:mod:`pruner.program.tir.parallelize`). TVM proves from the guard that it is superfluous.
         """
         marks = [self._loops[var].mark for var in loops if var in self._loops]  # not in a block
         first = realize.block.iter_vars[0] if realize.block.iter_vars else None
@@ -160,38 +168,41 @@ class _Around:
         return slot
 
     def bound(self, sum_: Expr, bound: int, *, wraps: bool) -> None:
-        """The sum stays below ``bound``: it is a loop that was split into parts that overrun it.
+        """Bound a sum: it is a loop whose split overruns ``bound``.
 
-        ``wraps``: it is taken modulo the bound instead.
+        ``wraps``: the sum is taken modulo the bound instead.
         """
         value = evaluate_index(sum_, self._roots)
         if wraps:
             self._bounded.append((value, Binary("floormod", sum_, Const(bound), "int32")))
             return
+        # a loop of the tree that no node has: extent and uses are those before the split
         var = LoopVar("guarded", bound)
         self._tree.define(var, value, index_uses(self._tree, self._block, sum_))
         self._bounded.append((value, Axis(self._take(var))))
 
     def binding(self, expr: Expr) -> Binding:
-        """The value of an iterator."""
+        """Compute the binding of an iterator from its expression."""
         found = self._rejoined(expr)
         return Binding(
             evaluate_index(found, self._roots), index_uses(self._tree, self._block, found)
         )
 
     def _rejoined(self, expr: Expr) -> Expr:
-        """With bounded sums as the loops that they were."""
+        """Replace bounded sums by the loops before the split."""
         if not self._bounded or isinstance(expr, (Axis, Const)):
             return expr
         value = evaluate_index(expr, self._roots)
         for bounded, instead in self._bounded:
+            # TVM prints the same sum in different orders: equal is a difference of zero, not equal
+            # text
             if af.is_zero(af.add(value, bounded, -1)):
                 return instead
         return rebuild(expr, tuple(map(self._rejoined, children(expr))))
 
 
 def _guards(predicate: Any) -> list[tuple[Any, int]]:
-    """The sums that a block's predicate bounds from above, and the bounds."""
+    """List the sums with upper bounds in a predicate, and the bounds."""
     kind = kind_of(predicate)
     if kind == "And":
         return [*_guards(predicate.a), *_guards(predicate.b)]
@@ -212,7 +223,10 @@ def _mark(stmt: Any) -> Mark | None:
 
 
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
-    """Axis, factor and offset, as :func:`pruner.program.tir.layouts.storage_align` notes them."""
+    """Parse axis, factor and offset of a storage alignment.
+
+    The form is that of :func:`pruner.program.tir.layouts.storage_align`.
+    """
     if len(asked) != 1 or int(asked[0][0]) != 0:
         raise UnsupportedProgram("storage-align", block)
     axis, factor, offset = (int(part) for part in asked[0][1:])
@@ -220,7 +234,7 @@ def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
 
 
 def lowered(module: Any) -> LoopNests:
-    """The loop nests of one program, of a module with one function.
+    """Read the loop nests of a module with a single program.
 
     Raises:
         UnsupportedProgram: as :func:`read_scheduled`; or a region is not certain.
@@ -232,6 +246,7 @@ def lowered(module: Any) -> LoopNests:
         ((_, func),) = module.functions_items()
         tree = read_scheduled(func)
         nests = lower(tree)
+    # the batched replay refuses such programs, too: a guess here would be a different feature
     if np.any(tree.uncertain):
         raise UnsupportedProgram(UNCERTAIN, "a width that is no number")
     return nests

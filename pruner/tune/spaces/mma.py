@@ -1,8 +1,8 @@
-"""Which spaces of ``mma`` instructions TVM can finish, from the copies that its rule makes.
+"""Find the ``mma`` spaces that TVM can finish, by their copies.
 
-Its rule offers more: programs whose vectors would step, which its check of GPU code refuses one and
-all; results that are added to another tensor on the way out, on which ``LowerAutoCopy`` fails; and
-padded results, whose guard names loops that stand inside what it guards.
+TVM's rule also offers spaces that fail later: programs whose vectors would step, all of which
+``VerifyGPUCode`` refuses; results that are added to another tensor on the way out, on which
+``LowerAutoCopy`` fails; and padded results, whose guard names loops that stand inside the guard.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _SEVERAL = ("args", "indices")
 
 
 def can_finish(schedule: Any) -> bool:
-    """Whether TVM makes programs of a design space's schedule."""
+    """Check whether TVM makes programs of a design space's schedule."""
     copies = list(_copies(schedule.mod["main"].body))
+    # a copy into shared memory brings operands; any other copy stores results
     return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
 
 
 def _copies(stmt: Any) -> Iterator[Any]:
-    """Blocks of ``ReadAt`` and ``WriteAt``."""
+    """Find the blocks of ``ReadAt`` and ``WriteAt``."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         for part in stmt.seq:
@@ -41,8 +42,10 @@ def _stages(block: Any) -> bool:
 
 
 def _reads_rows(block: Any) -> bool:
-    """Neighbours in shared memory are neighbours in global memory, padding aside."""
+    """Check that shared memory's neighbours are global memory's, padding aside."""
     stmt, inner = block.body, None
+    # LowerAutoCopy vectorises the innermost loop of a copy: only the last index may move with it,
+    # or the vector would step
     while type(stmt).__name__ == "For":
         stmt, inner = stmt.body, stmt.loop_var
     loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]
@@ -53,14 +56,15 @@ def _reads_rows(block: Any) -> bool:
 
 
 def _writes_whole(block: Any) -> bool:
-    """From the fragments alone, and all that they have."""
+    """Check that a copy stores all fragments and reads nothing else."""
     (written, *_), reads = block.writes, block.reads
     shapes = [[int(extent) for extent in region.source.shape] for region in (written, reads[0])]
+    # a second read is an operand of an epilogue; fewer elements are the cut of a padded result
     return len(reads) == 1 and prod(shapes[0]) == prod(shapes[1])
 
 
 def _expressions(value: Any) -> Iterator[Any]:
-    """An expression and all inside it."""
+    """Yield an expression and all of its parts."""
     yield value
     parts = [getattr(value, name, None) for name in _ONE]
     parts += [part for name in _SEVERAL for part in getattr(value, name, ())]

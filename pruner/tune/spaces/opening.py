@@ -1,4 +1,7 @@
-"""All design spaces of a task that have legal programs: batched ones, TVM's replay for the rest."""
+"""Open the design spaces of a task, batched if possible.
+
+TVM replays the spaces without a batched form.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
 
-_PROBES = 8  # programs that tell whether a space has legal ones
+_PROBES = 8  # programs that are drawn to find out whether a space has legal programs
 
 
 def open_spaces(
@@ -29,9 +32,13 @@ def open_spaces(
     tell: Tell,
     replay_only: bool = False,
 ) -> UnionSpace:
-    """All spaces of a task that have legal programs; what the engine refuses TVM replays.
+    """Open all spaces of a task that have legal programs.
 
-    ``learns``: a model will rank, so tell of the spaces whose programs it cannot read.
+    TVM replays the spaces that the engine refuses.
+
+    Args:
+        learns: a model will rank; report the spaces without features, which it cannot rank.
+        replay_only: let TVM replay all spaces.
 
     Raises:
         PrunerError: no random program of any space is legal on this target.
@@ -55,12 +62,13 @@ def open_spaces(
             f"({', '.join(sorted(set(reasons)))})"
         )
     union = UnionSpace([s for s, _ in spaces], phases, analyzer, reasons)
+    # the probes cached their trees, which may be gigabytes over all spaces
     union.forget()
     return union
 
 
 def _blind(spaces: Sequence[LiveSpace], *, learns: bool) -> str:
-    """What is said of spaces whose programs cannot be read."""
+    """Phrase how spaces without features are drafted and ranked."""
     number = sum(not space.can_draft for space in spaces)
     if not number:
         return ""
@@ -72,7 +80,7 @@ def _blind(spaces: Sequence[LiveSpace], *, learns: bool) -> str:
 
 
 def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:
-    """The space of a design, why it is the slow one, and whether it has legal programs."""
+    """Open a design: its space, the reason for replay, whether it has programs."""
     reason = "spaces=replay"
     if not replay_only:
         try:
@@ -85,13 +93,17 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, b
 
 
 def _has_programs(space: LiveSpace) -> bool:
-    """Whether some random program is legal; a space without any would end the run later.
+    """Check that some random program is legal.
+
+    A space without any would end the run later.
 
     Raises:
         UnsupportedProgram: a program that the engine cannot judge.
     """
     try:
+        # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
         space.sample(_PROBES, np.random.default_rng(0))
+    # a subclass of PrunerError, and a different verdict: the engine cannot judge, TVM may
     except UnsupportedProgram:
         raise
     except PrunerError:

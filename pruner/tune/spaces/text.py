@@ -1,8 +1,8 @@
-"""The computation of a TIR function as Ansor prints that of a compute DAG: one line a tensor.
+"""Print a TIR function as Ansor prints a compute DAG.
 
 Records get their workload flags from the text of their DAG (:mod:`pruner.features.workload`); this
-is the same text of a live task, so that a model sees the same flags in both places. It is taken
-from the function before anything is scheduled.
+module prints the same text for a live task, so that a model sees the same flags in both. The
+text is taken from the function before it is scheduled.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _SPATIAL = 0  # IterVar.DataPar
 
 
 def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
-    """Workload flags of a task's module."""
+    """Compute the workload flags of a task's module."""
     return text_flags(module_text(module))
 
 
 def module_text(module: Any) -> str:
-    """The computation of a task's module."""
+    """Print the computation of a task's module."""
     return "".join(func_text(func) for _, func in module.functions_items())
 
 
 def func_text(func: Any) -> str:
-    """One line for every input and every block that stores, each ended by a newline."""
+    """Print a line for every input and every storing block."""
     blocks = list(_storing_blocks(func.body))
     written = {str(block.body.buffer.name) for block in blocks}
     buffers = [
@@ -51,12 +51,13 @@ def func_text(func: Any) -> str:
 
 
 def _storing_blocks(node: Any) -> Any:
-    """Blocks whose body is one store, in program order."""
+    """Yield the blocks with a store as body, in program order."""
     kind = type(node).__name__
     if kind == "SeqStmt":
         for part in node.seq:
             yield from _storing_blocks(part)
     elif kind == "SBlockRealize":
+        # Ansor prints no structure above the stores: the root block and nested blocks vanish
         if type(node.block.body).__name__ == "BufferStore":
             yield node.block
         else:
@@ -76,7 +77,7 @@ def _line(block: Any) -> str:
 
 
 def _name(var: Any) -> str:
-    return str(var.name).removeprefix("v_")  # what block iterators are called after their axes
+    return str(var.name).removeprefix("v_")  # TVM names block iterators v_AXIS
 
 
 def _text(expr: Any) -> str:

@@ -1,4 +1,4 @@
-"""From TVM's traces to decision vectors of a task's spaces."""
+"""Convert TVM's traces to decision vectors of a task's spaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARALLEL = re.compile(r'(ann_key="meta_schedule\.parallel", ann_val=)\d+')
 
 
 class Traces:
-    """Which design space a trace is of, by its instructions before postprocessing."""
+    """Assigns traces to design spaces, by their instructions before postprocessing."""
 
     def __init__(self, space: UnionSpace) -> None:
         self._space = space
@@ -28,10 +28,13 @@ class Traces:
     def rows(
         self, traces: Sequence[Any], *, whatever_parallel: bool = False
     ) -> tuple[Decisions, NDArray[np.bool_]]:
-        """Decision vectors int64 [N, d], and which traces [N] are of these spaces.
+        """Convert traces to decision vectors int64 [N, d] and a mask [N].
+
+        The mask selects the traces that belong to these spaces.
 
         TVM's ``MutateParallel`` changes an annotation, which no decision vector holds. Such a trace
-        is of no space here, unless ``whatever_parallel`` takes it for the one with the space's
+        belongs to no space here, unless ``whatever_parallel`` accepts it as a trace with the
+        space's
         own annotation.
         """
         rows = np.zeros((len(traces), self._space.num_slots), np.int64)
@@ -45,6 +48,8 @@ class Traces:
                 continue
             space = self._space.spaces[number]
             vector = space.design.vector(trace)
+            # samplings that nothing uses may be gone from the trace: then its decisions do not fill
+            # a vector of this space
             if len(vector) == space.num_slots:
                 rows[row, 0], rows[row, 1 : 1 + space.num_slots] = number, vector
                 known[row] = True
@@ -52,6 +57,6 @@ class Traces:
 
 
 def _steps(trace: Any) -> str:
-    """The instructions that count, without decisions: TVM's search leaves dead ones out."""
+    """Print the instructions without decisions and dead code, which TVM's search drops."""
     kept = trace.simplified(True)
     return "\n".join(map(str, load_tvm().s_tir.Trace(kept.insts, {}).as_python(True)))

@@ -1,8 +1,8 @@
-"""The fallback: a design space whose every program is replayed by TVM, one at a time.
+"""The fallback: a design space with every program replayed by TVM.
 
 Tens of milliseconds a candidate instead of microseconds; but any trace works. Features and draft
-are those of batched spaces, from the loop nests of what TVM made; a space whose programs cannot be
-read (a loop that is no rectangle, a call by name) has neither.
+are those of batched spaces, from the loop nests of the replayed program; a space whose programs
+cannot be read (a loop that is no rectangle, a call by name) has neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pruner.tune.spaces.lowered import lowered
 from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
-_TRIES = 20  # draws that may be refused for every one that is wanted
+_TRIES = 20  # draws for every program that is wanted
+# the modulus of TVM's random engine (minstd_rand): seeds are 1 to one less, as 0 would stay 0
 _MAX_SEED = (1 << 31) - 1
 _CACHED = 4096  # finished schedules that are kept
 _REFUSED = "refused-by-tvm"
@@ -34,14 +35,14 @@ _REFUSED = "refused-by-tvm"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """The loop nests of a program; None where there are none, and why."""
+    """The loop nests of a program, None with a reason if unreadable."""
 
     nests: LoopNests | None
     reason: str = ""
 
 
 class ReplaySpace:
-    """See :class:`pruner.tune.spaces.base.LiveSpace`.
+    """A space replayed by TVM; see :class:`pruner.tune.spaces.base.LiveSpace`.
 
     ``unreadable``: why its programs have no features and no draft, empty where they have.
     """
@@ -49,7 +50,11 @@ class ReplaySpace:
     affordable: int | None = 64
 
     def __init__(self, design: DesignSpace) -> None:
-        """Raises `UnsupportedProgram` for a sampling instruction that has no vector form."""
+        """Prepare a space and probe it.
+
+        Raises:
+            UnsupportedProgram: a sampling instruction that has no vector form.
+        """
         self._design = design
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
@@ -65,9 +70,14 @@ class ReplaySpace:
         self.can_draft = self.has_features = not self.unreadable
 
     def _probed(self) -> str:
-        """Why a program cannot be read; that of the space's own trace, or else one that is drawn.
+        """Probe why no program can be read; empty if some program can.
 
-        TVM's check of GPU code is not asked, which refuses most random programs."""
+        The space's own trace is tried first, then random traces.
+
+        The space's own trace is tried first, then random traces.
+
+        ``VerifyGPUCode`` is left out here: it refuses most random programs.
+        """
         own = self._design.vector(self._design.trace)
         for seed in range(1, _TRIES + 1):
             found = self._design.finished(own if seed == 1 else None, seed, verify=False)
@@ -81,7 +91,7 @@ class ReplaySpace:
         return self._design
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Random traces that TVM accepts.
+        """Draw random traces that TVM accepts, int64 [num, d].
 
         Raises:
             PrunerError: TVM refuses (nearly) all of them.
@@ -95,12 +105,15 @@ class ReplaySpace:
                 return np.array(found, np.int64).reshape(num, self.num_slots)
         if not found:
             raise PrunerError("TVM refuses every random schedule of this space on this target")
+        # too few legal draws: repeat them, since callers rely on num rows
         return np.array(found, np.int64)[rng.integers(0, len(found), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """TVM's own mutators; a parent that cannot be changed stays as it is.
+        """Mutate by TVM's own mutators; keep parents that cannot change.
 
-        Python's ``Mutator.apply`` takes no seed and draws one from the machine: what it calls does.
+        Python's ``Mutator.apply`` takes no seed and draws one from the machine; the function
+        beneath it
+        takes a seed.
         """
         out = parents.copy()
         if not self._mutators:
@@ -117,11 +130,11 @@ class ReplaySpace:
         return out
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows TVM replays and its postprocessors accept."""
+        """Check which rows TVM replays and its postprocessors accept, bool [N]."""
         return np.array([made is not None for made in self.instantiate(decisions)], bool)
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
-        """Replay every vector."""
+        """Replay every vector; None where TVM refuses."""
         found = [self._replayed(key, row) for key, row in self._keyed(decisions)]
         return [None if one is None else one.schedule for one in found]
 
@@ -131,13 +144,17 @@ class ReplaySpace:
     def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
             if len(self._finished) >= _CACHED:
+                # both caches together, so that nests never outlive the schedule that they were read
+                # from
                 self._finished.clear()
                 self._read.clear()
+            # the seed depends on the row alone: a program is the same in every call and after a
+            # resume
             self._finished[key] = self._design.finished(decision, key % _MAX_SEED + 1)
         return self._finished[key]
 
     def _nests(self, decisions: Decisions) -> list[_Read]:
-        """The loop nests of every vector."""
+        """Read the loop nests of every vector."""
         out = []
         for key, row in self._keyed(decisions):
             finished = self._replayed(key, row)
@@ -148,7 +165,7 @@ class ReplaySpace:
         return out
 
     def forget(self) -> None:
-        """Nothing: what it keeps is bounded, and dear to make again."""
+        """Keep everything: the cache is bounded, and expensive to refill."""
 
     def features(
         self,
@@ -156,9 +173,10 @@ class ReplaySpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """As of a batched space; invalid where TVM refuses a row, or its program cannot be read.
+        """Compute features as a batched space; rows refused or unreadable are invalid.
 
-        TVM's ``PerStoreFeature`` is another definition than the one models learn from.
+        TVM's ``PerStoreFeature`` is a different definition from the features that models learn
+        from.
         """
         found = self._nests(decisions)
         read = [(np.array([n]), one.nests) for n, one in enumerate(found) if one.nests is not None]
@@ -171,7 +189,7 @@ class ReplaySpace:
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """As of a batched space; NaN for an accepted program that cannot be read or scored."""
+        """Score as a batched space; NaN for legal programs without a score."""
         out = np.where(self.legal(decisions), np.nan, -np.inf)
         if not self.can_draft:
             return out

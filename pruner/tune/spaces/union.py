@@ -1,6 +1,7 @@
-"""All design spaces of one task as one space of decision vectors.
+"""All design spaces of a task as one space of decision vectors.
 
-Column 0 says which design space, the others hold its decisions, zeros where it has fewer.
+Column 0 is the number of the design space; the others hold its decisions, zero-padded to the
+longest vector.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often t
 
 
 class UnionSpace:
-    """Sampling draws every design space alike, as MetaSchedule does."""
+    """A union of spaces, each drawn alike, as MetaSchedule does."""
 
     def __init__(
         self,
@@ -34,8 +35,13 @@ class UnionSpace:
         analyzer: Analyzer | None = None,
         replayed: Sequence[str] = (),
     ) -> None:
-        """`analyzer` drafts; None: no draft score. `replayed`: why the engine refuses each of the
-        spaces that TVM replays. Raises `PrunerError` without spaces."""
+        """Join spaces; `analyzer` computes the draft scores, None: no draft score.
+
+        `replayed`: for each space that TVM replays, the reason why the engine refuses it.
+
+        Raises:
+            PrunerError: there are no spaces.
+        """
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
         self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
@@ -51,7 +57,7 @@ class UnionSpace:
         self.affordable = min(limits) * len(spaces) // len(limits) if limits else None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draws int64 [num, d]."""
+        """Draw programs of all spaces, int64 [num, d]."""
         out = np.zeros((num, self.num_slots), np.int64)
         out[:, 0] = rng.integers(0, len(self.spaces), num)
         with self._phases.time("sample"):
@@ -60,7 +66,7 @@ class UnionSpace:
         return out
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """A mutation of every parent inside its own design space."""
+        """Mutate every parent inside its own design space, int64 [N, d]."""
         out = parents.copy()
         with self._phases.time("sample"):
             for space, rows, vectors in self._parts(parents):
@@ -68,7 +74,7 @@ class UnionSpace:
         return out
 
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Draft scores [N]; without an analyzer zero for legal programs.
+        """Score programs by the analyzer, [N]; without it zero for legal programs.
 
         Programs of a space without a draft model get random scores, drawn from the distribution of
         the other spaces' draft scores and independent of the other programs of the call.
@@ -81,12 +87,14 @@ class UnionSpace:
                 else:
                     out[rows] = space.draft_score(vectors, self._analyzer)
             unknown = np.isnan(out)
+            # NaN is a legal program that the draft cannot score: a quantile drawn by its key makes
+            # it comparable with the scored spaces
             if unknown.any():
                 out[unknown] = np.quantile(self._reference(), self.chance(decisions[unknown]))
         return out
 
     def _reference(self) -> NDArray[np.float64]:
-        """Draft scores of the spaces with a draft model, over all generations; else one zero.
+        """Draft scores of all generations of the scored spaces; else [0].
 
         With the generations: compared with random programs only, the scored spaces would evolve
         away from the randomly scored ones.
@@ -107,12 +115,14 @@ class UnionSpace:
         return self._drafted
 
     def chance(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Numbers in [0, 1), the same for the same row every time."""
+        """Hash rows to numbers in [0, 1), equal for equal rows."""
+        # Fibonacci hashing: keys that differ little must not get neighbouring quantiles
         mixed = self.keys(decisions).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        # the 53 high bits are what a float64 holds exactly
         return (mixed >> np.uint64(11)) / 2.0**53
 
     def ranked(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows a learned model can rank: those of design spaces with features."""
+        """Select the rows of spaces with features, which a model ranks."""
         return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
 
     def features(
@@ -121,7 +131,7 @@ class UnionSpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Features of all rows; those of design spaces without features are invalid."""
+        """Compute the features of all rows; invalid where a space has none."""
         num, found = len(decisions), self._parts(decisions)
         parts = [(rows, space.features(vectors, dataflow, extra)) for space, rows, vectors in found]
         spec = FeatureSpec(dataflow=dataflow)
@@ -131,7 +141,7 @@ class UnionSpace:
         return ProgramFeatures.empty(num, spec, workload=workload).scatter(parts)
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
-        """The schedules of all rows; None where TVM refuses."""
+        """Create the schedules of all rows; None where TVM refuses."""
         out: list[Any | None] = [None] * len(decisions)
         with self._phases.time("instantiate"):
             for space, rows, vectors in self._parts(decisions):
@@ -140,7 +150,7 @@ class UnionSpace:
         return out
 
     def forget(self) -> None:
-        """A proposal is made: the spaces let go of its programs."""
+        """Release the cached programs of all spaces after a proposal."""
         for space in self.spaces:
             space.forget()
 

@@ -1,4 +1,4 @@
-"""Sampling and mutating the open decisions of a trace, all candidates at once.
+"""Sample and mutate the open decisions of a trace for all candidates.
 
 Distributions are MetaSchedule's: ``sample_perfect_tile`` is uniform over the ordered factorisations
 whose last factor is small enough (src/s_tir/schedule/primitive/sampling.cc), and each mutator
@@ -20,9 +20,9 @@ from pruner.search.space import divisors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileDecision:
-    """Factors of a loop of ``extent`` iterations; the last is at most ``limit``.
+    """Factors of a loop of ``extent`` iterations, the last at most ``limit``.
 
-    The product of the factors from place ``inside`` on is a multiple of ``divisor``
+    The product of the factors from position ``inside`` on is a multiple of ``divisor``
     (``sample_partitioned_tile``).
     """
 
@@ -33,8 +33,10 @@ class TileDecision:
     divisor: int = 1
 
     def sample(self, out: Decisions, rng: np.random.Generator) -> None:
-        """Fill the columns with uniform factorisations."""
+        """Fill the columns with uniform random factorisations."""
         pending = np.arange(len(out))
+        # rejection keeps the distribution uniform over the allowed factorisations, as in TVM's
+        # sampling
         while len(pending):
             drawn = self._draw(len(pending), rng)
             good = (drawn[:, -1] <= self.limit) & (self._inner(drawn) % self.divisor == 0)
@@ -45,28 +47,30 @@ class TileDecision:
         return np.asarray(tiles[:, self.inside :].prod(axis=1))
 
     def _draw(self, num: int, rng: np.random.Generator) -> Ints:
-        """Every prime's exponent falls into the parts by stars and bars."""
+        """Distribute every prime's exponent over the parts by stars and bars."""
         parts = self.slots.stop - self.slots.start
         out = np.ones((num, parts), np.int64)
         for prime, power in prime_powers(self.extent):
             places = power + parts - 1
+            # the first parts - 1 of a random order are a uniform choice without repetition
             bars = np.sort(rng.random((num, places)).argsort(axis=1)[:, : parts - 1], axis=1)
             edges = np.concatenate([np.full((num, 1), -1), bars, np.full((num, 1), places)], axis=1)
             out *= prime ** (np.diff(edges, axis=1) - 1)
         return out
 
     def can_change(self) -> bool:
-        """Whether a factor can move."""
+        """Check whether a factor can move."""
         return self.extent > 1 and self.slots.stop - self.slots.start > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Move a divisor of one factor to another (``MutateSampleTileSize``).
+        """Move a divisor between two factors (``MutateSampleTileSize``).
 
-        TVM does so with perfect tiles only and leaves partitioned ones as they were drawn; here
-        their factors move, too.
+        TVM does so with perfect tiles only and leaves partitioned tiles as they were drawn; here
+        the factors of both move.
         """
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]
+        # without 1: moving it changes nothing
         found = divisors(self.extent)[1:]
         pending = np.arange(len(rows))
         while len(pending):
@@ -75,18 +79,23 @@ class TileDecision:
             x = rng.integers(0, parts, len(pending))
             y = (x + rng.integers(1, parts, len(pending))) % parts
             fits = now[here, x][:, None] % found[None, :] == 0
+            # only the innermost factor is limited, as in sample_perfect_tile
             room = np.where(y == parts - 1, self.limit // now[here, y], self.extent)
             fits &= found[None, :] <= room[:, None]
+            # a factor that leaves the inner parts must keep their product a multiple of the divisor
             outwards = (x >= self.inside) & (y < self.inside)
             left = self._inner(now)[:, None] // found[None, :]
             fits &= ~outwards[:, None] | (left % self.divisor == 0)
             count = fits.sum(axis=1)
+            # one of the fitting divisors with equal probability, for all rows at once
             rank = (rng.random(len(pending)) * count).astype(np.int64)
             chosen = found[np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)]
             factor = np.where(count > 0, chosen, 1)
             now[here, x] //= factor
             now[here, y] *= factor
             tiles[pending] = now
+            # draw other positions, except where two parts leave no alternative: there TVM keeps the
+            # parent
             stuck = (count == 0) & ((parts > 2) | (tiles[pending][here, x] == 1))
             pending = pending[stuck]
         out[rows, self.slots] = tiles
@@ -100,27 +109,30 @@ class ChoiceDecision:
     probs: NDArray[np.float64]
 
     def sample(self, out: Decisions, rng: np.random.Generator) -> None:
-        """Fill the column."""
+        """Fill the column with indices by the probabilities."""
         shares = self.probs / self.probs.sum()
         out[:, self.slot] = rng.choice(len(shares), size=len(out), p=shares)
 
     def can_change(self) -> bool:
-        """Whether there is another candidate."""
+        """Check whether there is another candidate."""
         return len(self.probs) > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Another candidate, by the probabilities of the others."""
+        """Draw another candidate, by the probabilities of the others."""
         weights = np.tile(self.probs, (len(rows), 1))
+        # TVM removes the present choice, too, so a mutation always changes the
+        # program
         weights[np.arange(len(rows)), out[rows, self.slot]] = 0.0
         edges = np.cumsum(weights, axis=1)
         drawn = rng.random(len(rows)) * edges[:, -1]
         chosen = (edges <= drawn[:, None]).sum(axis=1)
+        # rounding may push the draw past the last edge
         out[rows, self.slot] = np.minimum(chosen, len(self.probs) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocationDecision:
-    """Where a block is computed; what is on offer depends on the decisions before it."""
+    """The location of a block; its options depend on earlier decisions."""
 
     slot: int
     program: TraceProgram
@@ -130,21 +142,23 @@ class LocationDecision:
         self._draw(out, np.arange(len(out)), rng, change=False)
 
     def can_change(self) -> bool:
-        """It may."""
+        """Return True: the options depend on the program."""
         return True
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Another location, each alike; none where there is no other."""
+        """Draw another location uniformly; keep the only location."""
         self._draw(out, rows, rng, change=True)
 
     def _draw(self, out: Decisions, rows: Ints, rng: np.random.Generator, *, change: bool) -> None:
         places, allowed = location_options(self.program, out[rows], self.slot)
-        if not len(places):  # no program, or none that can be replayed, which the replay tells of
+        if not len(places):  # no program, or none that can be replayed: the replay reports it
             return
         if change:
             allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
         count = allowed.sum(axis=1)
         rank = (rng.random(len(rows)) * count).astype(np.int64)
+        # location_options returns one list for all programs and a mask: the rank counts allowed
+        # columns
         chosen = places[
             np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
         ]
@@ -155,7 +169,7 @@ Decision = TileDecision | ChoiceDecision | LocationDecision
 
 
 def prime_powers(number: int) -> list[tuple[int, int]]:
-    """Prime factors with their exponents."""
+    """Factorise into primes with their exponents."""
     out, prime = [], 2
     while prime * prime <= number:
         power = 0

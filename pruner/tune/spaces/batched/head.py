@@ -1,8 +1,10 @@
-"""The head of a trace: instructions before the first decision, which TVM applies once.
+"""The head of a trace: instructions that TVM applies once.
+
+The head ends before the first decision.
 
 Tensor-core spaces begin with instructions that no decision changes and that have no batched form:
-``ReIndex``, ``TransformLayout`` of whole buffers, ``PadEinsum``. The tree is read from what they
-make, and the batched replay goes on with the rest of the trace.
+``ReIndex``, ``TransformLayout`` of whole buffers, ``PadEinsum``. The tree is read from the function
+after these instructions, and the batched replay continues with the rest of the trace.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pruner.tune.tvm_import import load_tvm
 
 
 def read_program(design: DesignSpace) -> TraceProgram:
-    """A design space as a tree and the instructions that decisions change.
+    """Read a design space as a tree and its decision-dependent instructions.
 
     Raises:
         UnsupportedProgram: the function or the trace has no batched form.
@@ -35,7 +37,7 @@ def read_program(design: DesignSpace) -> TraceProgram:
 
 
 def _head_length(insts: Any) -> int:
-    """Instructions up to the last strange one before the first decision."""
+    """Count instructions up to the last unbatched kind before any decision."""
     length = 0
     for number, inst in enumerate(insts):
         kind = str(inst.kind.name)
@@ -50,8 +52,9 @@ _WITH_DECISIONS = ("TransformLayout", "Blockize")  # batched where decisions are
 
 
 def _apply_head(design: DesignSpace, length: int) -> tuple[Any, dict[int, Any]]:
-    """The function after the head, and what its results are there, by their numbers."""
+    """Apply the head; return the function and numbered results."""
     s_tir = load_tvm().s_tir
+    # debug_mask=0: without it TVM verifies its state again after every primitive
     schedule = s_tir.Schedule(design.module, seed=1, debug_mask=0, error_render_level="none")
     s_tir.Trace(design.trace.insts[:length], {}).apply_to_schedule(schedule, remove_postproc=False)
     known: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Which decision a mutation changes: MetaSchedule's mutators and their probabilities.
+"""Choose the decision that a mutation changes, by MetaSchedule's mutators and probabilities.
 
 Defaults of ``Mutator::DefaultCUDA`` and ``DefaultLLVM`` (src/s_tir/meta_schedule/mutator).
 """
@@ -24,7 +24,7 @@ CPU = {"tile": 0.90, "location": 0.05, "unroll": 0.03}
 
 
 class Mutators:
-    """Decisions by the mutator that changes them; mutators without any are left out."""
+    """Decisions grouped by their mutator, without empty groups."""
 
     def __init__(
         self,
@@ -32,10 +32,11 @@ class Mutators:
         decisions: dict[int, Decision],
         shares: dict[str, float],
     ) -> None:
-        """``decisions`` by the slot where they start."""
+        """Group ``decisions``, which are keyed by the slot where they start."""
         samples = {i.outputs[0]: i.slot for i in instructions if i.kind == "SampleCategorical"}
         groups: dict[str, list[Decision]] = {name: [] for name in shares}
         groups["tile"] = [d for d in decisions.values() if isinstance(d, TileDecision)]
+        # MutateTileSize also changes the vector lanes of cooperative fetches (mutate_tile_size.cc)
         groups["tile"] += _of(decisions, _annotated(instructions, samples, "cooperative_fetch"))
         groups["unroll"] = _of(decisions, _annotated(instructions, samples, "unroll_"))
         groups["location"] = [d for d in decisions.values() if isinstance(d, LocationDecision)]
@@ -44,10 +45,12 @@ class Mutators:
         kept = {name: [d for d in found if d.can_change()] for name, found in groups.items()}
         self._groups = [found for found in kept.values() if found]
         chances = np.array([shares.get(name, 0.0) for name, found in kept.items() if found])
+        # MetaSchedule draws another mutator if the first finds nothing to change: the rest share
+        # its probability
         self._chances = chances / chances.sum() if len(chances) else chances
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One mutation of every parent; a space without choices gives the parents back."""
+        """Mutate every parent once; a space without choices returns the parents unchanged."""
         out = parents.copy()
         if not self._groups:
             return out
@@ -67,7 +70,7 @@ def _of(decisions: dict[int, Decision], slots: Sequence[int]) -> list[Decision]:
 
 
 def _annotated(instructions: Sequence[Instruction], samples: dict[int, int], key: str) -> list[int]:
-    """Slots of the choices that annotations whose key holds ``key`` use."""
+    """List the slots of choices that annotations with ``key`` use."""
     out = []
     for i in instructions:
         if i.kind == "Annotate" and f"meta_schedule.{key}" in str(i.attrs[0]):
@@ -78,10 +81,12 @@ def _annotated(instructions: Sequence[Instruction], samples: dict[int, int], key
 
 
 def _thread_factors(instructions: Sequence[Instruction], samples: dict[int, int]) -> list[int]:
-    """Slots of the choices that split a loop in two whose inner part becomes ``threadIdx.x``."""
+    """List the slots of choices that split off ``threadIdx.x``."""
     inner: dict[int, int] = {}
     out = []
     for i in instructions:
+        # MutateThreadBinding looks for [None, factor]: the form in which AutoBind splits a fused
+        # loop
         if i.kind == "Split" and len(i.inputs) == 3 and i.inputs[1] is None:
             factor = i.inputs[2]
             if isinstance(factor, Ref) and factor.number in samples:

@@ -1,6 +1,6 @@
-"""A TVM ``PrimFunc`` as a block tree.
+"""Read a TVM ``PrimFunc`` as a block tree.
 
-Understood are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
+Supported are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
 each, constant extents; and blocks that ``blockize`` made of such a block and the loops around it.
 """
 
@@ -27,7 +27,7 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 
 def read_prim_func(func: Any) -> Tree:
-    """The tree of a function that is not scheduled yet, or only by what leaves plain loops.
+    """Read a function that has plain loops only.
 
     Raises:
         UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
@@ -36,9 +36,9 @@ def read_prim_func(func: Any) -> Tree:
 
 
 def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
-    """Where TVM's blocks and loops of a function stand in :meth:`Tree.nodes` of its tree.
+    """Find the positions of TVM's blocks and loops in :meth:`Tree.nodes`.
 
-    What the tree has no node for, as a block inside a blockized one, is left out.
+    Objects without a node in the tree, such as a block inside a blockized one, are left out.
     """
     reader = Reader(func)
     places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
@@ -47,10 +47,13 @@ def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
 
 
 class Reader:
-    """Reads a function block by block; :mod:`pruner.tune.spaces.lowered` reads scheduled ones."""
+    """Reads a function block by block.
+
+    :mod:`pruner.tune.spaces.lowered` reads scheduled functions.
+    """
 
     def __init__(self, func: Any) -> None:
-        """Raises as :func:`read_prim_func`."""
+        """Read a function; raises as :func:`read_prim_func`."""
         self._keys: dict[Any, int] = {}
         self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
@@ -69,9 +72,10 @@ class Reader:
             raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def node_of(self, thing: Any) -> LoopNode | Block | None:
-        """The node of a loop or a block; None where the tree has none."""
+        """Find the node of a loop or block, None without a node."""
         if kind_of(thing) == "For":
             return self._loops.get(thing.loop_var)
+        # te.create_prim_func numbers repeated names, so a name means one block
         name = str(thing.name_hint)
         if name == "root":
             return self.tree.root
@@ -104,17 +108,18 @@ class Reader:
             raise UnsupportedProgram("statement", kind)
 
     def _loop(self, stmt: Any) -> LoopNode:
-        """A loop without its body."""
+        """Read a loop without its body."""
         if whole_number(stmt.min) != 0 or int(stmt.kind) != 0:
             raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
         return LoopNode(LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent)))
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
-        """A block as one statement, or as the several that it has."""
+        """Read a block as a statement for every store."""
         block = realize.block
         if _is_blockized(block):
             return [self._blockized(realize, parent, loops)]
         _check_plain(block)
+        # expressions name iterators by position, so that blocks of the same computation are equal
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
         return [self._statement(realize, parent, loops, slots, (block.body, block.init))]
 
@@ -126,7 +131,7 @@ class Reader:
         slots: dict[Any, Expr],
         stores: tuple[Any, Any | None],
     ) -> Block:
-        """One store of a block, with that of its initialisation where it has one."""
+        """Read a store of a block and its initialisation."""
         block, (store, init) = realize.block, stores
         return Block(
             name=str(block.name_hint),
@@ -142,11 +147,16 @@ class Reader:
         )
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """A block around the loops of another one: the iterators of both, its loops inside."""
+        """Read a block around another block.
+
+        It gets the iterators of both; the loops between the blocks are inner loops.
+        """
         outer = realize.block
         inner_loops, nested = loops_inside(outer.body)
         inner = nested.block
         _check_plain(inner)
+        # TVM's outer iterators count fragments and the inner ones elements: an index is a sum of
+        # both
         iters = [*outer.iter_vars, *inner.iter_vars]
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(iters)}
         store = inner.body
@@ -170,6 +180,8 @@ class Reader:
         bindings = []
         for value in realize.iter_values:
             expr = self._expr(value, loop_slots)
+            # before scheduling an iterator is one loop; anything else is a function that was
+            # scheduled
             if not isinstance(expr, (Axis, Const)):
                 raise UnsupportedProgram("binding", str(value))
             variables = list(loops.values())
@@ -178,7 +190,7 @@ class Reader:
         return bindings
 
     def _inner_init(self, outer: Any, slots: dict[Any, Expr]) -> Expr:
-        """Of the block that ``blockize`` makes of an initialisation."""
+        """Read the initialisation inside a block that ``blockize`` made."""
         inner = inside(outer.init).block
         store = inner.body if inner.init is None else inner.init
         return self._init(store, str(inner.name_hint), slots)
@@ -189,7 +201,7 @@ class Reader:
         return self._expr(store.value, slots)
 
     def _notes(self, block: Any) -> dict[str, object]:
-        """The annotations of a block."""
+        """Read the annotations of a block."""
         return _annotations(block)
 
     def _key(self, buffer: Any) -> int:
@@ -200,6 +212,7 @@ class Reader:
     def _expr(self, expr: Any, slots: dict[Any, Expr]) -> Expr:
         kind = kind_of(expr)
         if kind in ("IntImm", "FloatImm"):
+            # IntImm holds booleans, too; their dtype says so
             value = expr.value
             return Const(int(value) if kind == "IntImm" else float(value), _dtype(expr))
         if kind in ("Var", "PrimVar"):
@@ -228,14 +241,14 @@ class Reader:
 
 
 def inside(stmt: Any) -> Any:
-    """What stands inside a chain of loops."""
+    """Descend through a chain of loops to the statement inside."""
     while kind_of(stmt) == "For":
         stmt = stmt.body
     return stmt
 
 
 def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
-    """A chain of loops by their variables, and what stands inside it."""
+    """Collect a chain of loops by their variables, and the statement inside."""
     loops: dict[Any, LoopVar] = {}
     while kind_of(stmt) == "For":
         loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
@@ -273,12 +286,19 @@ def _annotations(block: Any) -> dict[str, object]:
 
 
 def kind_of(node: Any) -> str:
-    """The name of a TIR node's class, "For" of a loop: TVM is not imported to compare classes."""
+    """Return the class name of a TIR node, such as "For".
+
+    Names are compared because comparing classes would import TVM.
+    """
     return type(node).__name__
 
 
 def whole_number(value: Any) -> int:
-    """An extent or a place. Raises `UnsupportedProgram` where it is none that is known."""
+    """Convert an extent or a position to int.
+
+    Raises:
+        UnsupportedProgram: the value is not a constant.
+    """
     if kind_of(value) != "IntImm" and not isinstance(value, int):
         raise UnsupportedProgram("dynamic-shape", str(value))
     return int(value)

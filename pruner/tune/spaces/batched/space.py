@@ -1,4 +1,4 @@
-"""A MetaSchedule design space whose programs are computed in batches, without TVM per candidate."""
+"""A MetaSchedule design space that computes programs in batches, without TVM."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from pruner.tune.spaces.text import module_flags
 
 Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
-_BATCH = 4096
+_BATCH = 4096  # rows of one replay, which bounds the memory of its trees
 _PROBES = 8  # each has a structure of its own, so each costs milliseconds
 _SHARE_PROBES = 1024
 _UNCERTAIN = "uncertain-region"
 
 
 class BatchedSpace:
-    """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+    """A batched space; see :class:`pruner.tune.spaces.base.LiveSpace`."""
 
     can_draft = True
     has_features = True
@@ -55,7 +55,9 @@ class BatchedSpace:
     def __init__(
         self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = _PROBES
     ) -> None:
-        """``lowering``: see :mod:`pruner.program.tir.lower`; ``probes`` programs are tried.
+        """Read a design space and probe it with ``probes`` random programs.
+
+        ``lowering``: see :mod:`pruner.program.tir.lower`.
 
         Raises:
             UnsupportedProgram: the function or the trace has no batched form.
@@ -78,34 +80,40 @@ class BatchedSpace:
         shares = mutators.GPU if on_gpu else mutators.CPU
         self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
-        self._legal_share: float | None = None  # of random programs, once it is asked for
+        self._legal_share: float | None = None  # of random programs, computed on first use
         self._probe(probes)
 
     def _probe(self, num: int) -> None:
-        """Try some programs; a space with refusals is refused as a whole."""
+        """Try random programs and raise `UnsupportedProgram` at any refusal."""
         draws = self.sample_any(num, np.random.default_rng(0))
         reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
+        # single uncertain programs score minus infinity later; any other refusal is a form that the
+        # engine lacks, and it would be met again in the search
         reasons -= {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
 
     def _share(self) -> float:
+        """Estimate the share of legal programs among random draws, above zero."""
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
     def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
-        """What is decided at every slot that starts a decision."""
+        """Create a decision object for every slot that starts a decision."""
         extents = tile_extents(self.program, example)
         out: dict[int, Decision] = {}
         for i in self.program.instructions:
             if i.kind == "SamplePerfectTile":
                 parts, limit = int(i.attrs[0]), int(i.attrs[1])
                 extent = extents[i.slot]
+                # TVM writes -1 for an innermost factor without limit
                 limit = extent if limit < 0 else limit
                 out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
             elif i.kind == "SamplePartitionedTile":
                 parts, inside, divisor = (int(attr) for attr in i.attrs)
                 extent = extents[i.slot]
+                # sample_partitioned_tile limits no innermost factor: the divisor keeps fragments
+                # complete
                 slots = slice(i.slot, i.slot + parts)
                 out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
             elif i.kind == "SampleCategorical":
@@ -120,24 +128,28 @@ class BatchedSpace:
         return self._design
 
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draws of MetaSchedule's distributions, legal or not, int64 [num, d]."""
+        """Draw from MetaSchedule's distributions, legal or not, int64 [num, d]."""
         out = np.zeros((num, self.num_slots), np.int64)
+        # in the order of the trace: locations depend on the tiles that are already drawn
         for decision in self._decisions.values():
             decision.sample(out, rng)
         return out
 
     def _plausible(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Of `num` draws those whose decisions alone do not say that they are illegal."""
+        """Draw `num` rows and drop rows with too many threads."""
         draws = self.sample_any(num, rng)
         for threads in self._threads:
             draws = draws[threads.holds(draws)]
         return draws
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draws that TVM would accept (as MetaSchedule keeps drawing until it has enough).
+        """Draw programs that TVM would accept, int64 [num, d].
 
-        On CPUs nothing is asked: the few programs that the engine is not sure of have a draft score
-        of minus infinity, and finding them here would take a replay of every draw.
+        As MetaSchedule, it draws until there are enough. On CPUs nothing is checked: the few
+        programs
+        that the engine is not sure of have a draft score of minus infinity, and finding them here
+        would
+        take a replay of every draw.
 
         Raises:
             PrunerError: none of very many draws is legal.
@@ -149,6 +161,8 @@ class BatchedSpace:
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):
+            # a fifth more than expected, so that one pass usually suffices; each pass replays a
+            # batch
             wanted = int(1.2 * (num - count) / self._legal_share) + 16
             size = min(wanted, 4 * _BATCH)
             draws = self._plausible(size, rng)
@@ -157,17 +171,21 @@ class BatchedSpace:
             count, drawn = count + len(good), drawn + size
         if num and not count:
             raise PrunerError("no random schedule of this space is legal on this target")
+        # the empty array keeps the shape where num is 0
         some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
         return some[:num] if count >= num else some[rng.integers(0, len(some), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One of MetaSchedule's mutations of every parent."""
+        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d]."""
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows TVM's postprocessors would accept, its primitives can make and its compiler
-        can write, as to permuted shared memory and to waits for copies; False where the engine
-        refuses."""
+        """Check which rows TVM would accept and compile, bool [N].
+
+        Covered are TVM's postprocessors, the conditions of its primitives, and its compiler's
+        limits on
+        permuted shared memory and waits for copies. False where the engine refuses a row.
+        """
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
@@ -179,7 +197,7 @@ class BatchedSpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Statement and dataflow features; invalid where the engine refuses a row."""
+        """Compute statement and dataflow features; rows that the engine refuses are invalid."""
         groups, refused = self._trees(decisions)
         nests = []
         for rows, tree in groups:
@@ -188,6 +206,7 @@ class BatchedSpace:
                     nests.append((rows, lower(tree, self._lowering)))
             except UnsupportedProgram as error:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
+            # after lowering, which is where the last regions are found to be uncertain
             unsure = np.broadcast_to(tree.uncertain, len(rows))
             refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
         return featurize_nests(
@@ -199,7 +218,7 @@ class BatchedSpace:
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """Scores without a learned model; minus infinity where illegal."""
+        """Score programs without a learned model, [N]; minus infinity where illegal."""
         out = np.full(len(decisions), -np.inf)
         found: list[tuple[Rows, Verdicts, LoopNests]] = []
         for rows, tree, good in self._judged(decisions)[0]:
@@ -214,7 +233,7 @@ class BatchedSpace:
         return out
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
-        """The schedules that TVM makes, postprocessed; None where it refuses.
+        """Create the schedules by TVM, postprocessed; None where TVM refuses.
 
         TVM's check of GPU code takes half of the time; the verdict of :meth:`legal` stands for it
         (of 4,512 programs it differed for six: docs/metaschedule-features.md).
@@ -228,8 +247,8 @@ class BatchedSpace:
         ]
 
     def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
-        """Trees by rows, and refusals; the last answer is kept for the next question."""
-        last = self._last  # read once: threads may ask at the same time
+        """Replay rows to trees; the last result is cached, with the refusals."""
+        last = self._last  # read once: another thread may replace it
         if last is not None and np.array_equal(last[0], decisions):
             return last[1], dict(last[2])
         groups: list[tuple[Rows, Tree]] = []
@@ -238,17 +257,21 @@ class BatchedSpace:
             some, bad = apply_groups(self.program, decisions[start : start + _BATCH])
             groups += [(rows + start, tree) for rows, tree in some]
             refused |= {row + start: reason for row, reason in bad.items()}
+        # legality, features and draft score of one generation are computed one after the other
         self._last = (decisions.copy(), groups, refused)
         return groups, dict(refused)
 
     def forget(self) -> None:
-        """Let go of the trees of the last question, which may be gigabytes."""
+        """Release the trees of the last call, which may be gigabytes."""
         self._last = None
 
     def _judged(
         self, decisions: Decisions
     ) -> tuple[list[tuple[Rows, Tree, Verdicts]], dict[int, str]]:
-        """Trees by rows with TVM's verdicts, and refusals of the replay or of the check."""
+        """Group trees by rows with TVM's verdicts, and collect refusals.
+
+        A row is refused by the replay or by the check.
+        """
         groups, refused = self._trees(decisions)
         judged = []
         for rows, tree in groups:
@@ -260,17 +283,18 @@ class BatchedSpace:
         return judged, refused
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
-        buffer_places(tree)  # and with them all that is uncertain
+        buffer_places(tree)  # computes all regions, and by that marks the uncertain ones
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
         if self._limits is None:
             return certain
+        # checks that TVM makes outside VerifyGPUCode: LowerAutoCopy's permuted layouts, ComputeAt's
+        # stage pipeline, cp.async's constant waits
         whole = layouts_permute(tree) & stages_cover(tree) & waits_are_numbers(tree)
         return certain & verify_gpu_code(tree, self._limits) & whole
 
 
 def score_each(nests: Sequence[LoopNests], analyzer: Analyzer) -> list[Scores | None]:
-    """Scores of every one; where that fails for all together, those that fail cost themselves: they
-    have none."""
+    """Score loop nests, together or else singly; None where scoring fails."""
     try:
         with unforeseen_refused():
             return [*analyzer.score_all(nests)]

@@ -1,4 +1,4 @@
-"""A MetaSchedule trace as instructions of :mod:`pruner.program.tir.trace`."""
+"""Convert a MetaSchedule trace to instructions of :mod:`pruner.program.tir.trace`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ _WIDTH = {"SampleCategorical": 1, "SampleComputeLocation": 1}
 
 
 def numbered(insts: Iterable[Any]) -> dict[Any, int]:
-    """A number for everything that instructions make."""
+    """Number all results of instructions in order."""
     made = (value for inst in insts for value in inst.outputs)
     return {value: number for number, value in enumerate(made)}
 
 
 def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]:
-    """Instructions before the postprocessors, and the length of a decision vector.
+    """Convert the instructions before the postprocessors, and count the slots.
 
-    The first ``head`` instructions are left out; what they make keeps its numbers.
+    The first ``head`` instructions are left out; their results keep their numbers.
+
+    Returns:
+        The instructions, and the length d of a decision vector.
+
+    Raises:
+        UnsupportedProgram: an index map that is not a quotient or remainder of axes.
     """
     numbers = numbered(trace.insts[:head])
     out: list[Instruction] = []
@@ -43,7 +49,7 @@ def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]
 
 
 def decision_width(inst: Any) -> int:
-    """Slots that the decision of an instruction takes."""
+    """Count the slots that the decision of an instruction takes."""
     kind = str(inst.kind.name)
     return int(inst.attrs[0]) if kind in TILES else _WIDTH.get(kind, 0)
 
@@ -52,6 +58,8 @@ def _input(value: Any, numbers: dict[Any, int]) -> Any:
     if type(value).__name__ in ("Array", "list", "tuple"):
         return tuple(_input(item, numbers) for item in value)
     if type(value).__name__ == "IndexMap":
+        # the accumulator's layout is the only index map with decisions in it, see the rule
+        # MultiLevelTilingTensorCore of TVM
         return tuple(_Quotient(value, numbers).read(index) for index in value.final_indices)
     return Ref(numbers[value]) if value in numbers else _plain(value)
 
@@ -70,7 +78,12 @@ def _plain(value: Any) -> Any:
 
 
 class _Quotient:
-    """Indices ``(i // a // b) % c`` of an index map: (axis, (a, b), (c,)), None without ``%``."""
+    """Indices ``(i // a // b) % c`` of an index map.
+
+    They are read as (axis, (a, b), (c,)).
+
+    The last part is None without ``%``.
+    """
 
     def __init__(self, index_map: Any, numbers: dict[Any, int]) -> None:
         self._numbers = numbers
@@ -79,6 +92,7 @@ class _Quotient:
     def read(self, index: Any) -> tuple[int, tuple[Any, ...], tuple[Any, ...] | None]:
         if type(index).__name__ == "FloorMod":
             axis, divisors, extent = self.read(index.a)
+            # TVM writes the remainder outermost; anything else is not a tile of an axis
             if extent is None:
                 return axis, divisors, self._factors(index.b)
         elif type(index).__name__ == "FloorDiv":

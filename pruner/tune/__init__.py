@@ -1,4 +1,6 @@
-"""Live tuning, the only package with TVM: ``from pruner.tune import operator, this_cpu, tune``.
+"""Live tuning: ``from pruner.tune import operator, this_cpu, tune``.
+
+This is the only package with TVM.
 
 * `workloads`: operators, TVMScript files, and lists of them
 * `networks`: complete networks and their tasks

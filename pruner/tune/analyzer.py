@@ -1,4 +1,4 @@
-"""The analyzer that drafts for a platform: its own, for as many cores as the target has."""
+"""The analyzer that drafts for a platform."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pruner.tune.measure.measurer import Platform
 
 
 def platform_analyzer(platform: Platform, form: AnyForm = "hardware") -> Analyzer:
-    """The analyzer of a platform, for as many cores as its target has.
+    """Load the analyzer of a platform, for its target's number of cores.
 
     Raises:
         DataError: no such platform, or nothing to draft with.
-        PrunerError: a form that is for GPUs was asked for a CPU.
+        PrunerError: a form for GPUs was chosen for a CPU.
     """
     analyzer = load_analyzer(conf_folder(), platform.name, form=form)
     if isinstance(analyzer, CpuAnalyzer):
+        # the description is of all cores, the target may use fewer
         return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
     return analyzer

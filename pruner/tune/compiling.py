@@ -1,4 +1,4 @@
-"""Scheduled programs compiled by TVM: what it is told, and what is written out before."""
+"""Compile scheduled programs by TVM, with its options and our rewrites."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from pruner.tune.vector_math import with_vector_math
 
 
 def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
-    """The executable of scheduled functions; arguments as of :func:`pass_context`.
+    """Compile scheduled functions to an executable.
+
+    ``exact``: exp and similar functions call the C library, also where vector units could compute
+    them.
+    See :func:`pass_context` for the arguments.
 
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
-    # nvcc is told the architecture of the target in whose scope it is called, else of a device here
+    # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
     with scope, pass_context(module, target):
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
 
 
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
-    """Scheduled functions as TVM is given them, alone or of a network, so that a network has the
-    programs that were measured.
+    """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks.
 
-    For GPUs without vectors that TVM cannot write and loops that it must not unroll, for CPUs with
-    exp and its like as vector instructions unless they are to be ``exact``.
+    So a network contains the programs that were measured. On GPUs, vectors that TVM cannot write
+    and
+    loops that it must not unroll are rewritten; on CPUs exp and similar functions become vector
+    instructions, unless they must be ``exact``.
     """
     if is_gpu(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
@@ -36,7 +41,15 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
 
 
 def pass_context(module: Any, target: Any) -> Any:
-    """The settings for a module, to be entered around the compiler.
+    """Make the compiler's settings for a module.
+
+    They are a context to enter around the compiler.
+
+    Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and
+    of two of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy through
+    registers would be waited for at once, so that the pipeline would cost shared memory and gain
+    nothing. TVM makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of
+    other sizes stay as they are) only on request.
 
     Some pipelines are to copy into shared memory ahead of the use: those of ``mma`` programs, and
     of two of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy that goes

@@ -1,4 +1,8 @@
-"""TVM's CUDA runtime: why it is not there, and its compiler where there is no driver.
+"""Explain a missing CUDA runtime of TVM, and compile without a driver.
+
+TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
+which needs the driver's library. Elsewhere a "built" program is uncompiled source code: its
+errors appear, and its compile time is spent, where it is loaded on the device.
 
 TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
 which needs the driver's library. Elsewhere a "built" program is source code that nobody has
@@ -19,13 +23,13 @@ from pathlib import Path
 
 from pruner.tune.tvm_import import load_tvm
 
-_MAKE = "ffi.Module.create.cuda"  # what TVM's code generator asks for
+_MAKE = "ffi.Module.create.cuda"  # the function that TVM's code generator calls
 _DRIVER = "libcuda.so.1"
 _INSTALLED = Path("/usr/local")  # by CUDA's installer, and drivers of containers
 
 
 def runtime_error() -> str | None:
-    """Why TVM could not load its CUDA runtime, in one line; None where it has."""
+    """Explain why TVM's CUDA runtime is missing in a line, else None."""
     if _is_loaded():
         return None
     try:
@@ -38,7 +42,10 @@ def runtime_error() -> str | None:
 
 
 def _found(library: str) -> Iterator[Path]:
-    """Where CUDA's installer, drivers of containers and CUDA's Python packages put a library."""
+    """Yield the paths of a library in the usual places of CUDA.
+
+    These are of CUDA's installer, of drivers of containers, and of CUDA's Python packages.
+    """
     for pattern in ("cuda*/lib*", "nvidia/lib*"):
         yield from sorted(_INSTALLED.glob(f"{pattern}/{library}"))
     for packages in sys.path:
@@ -46,10 +53,10 @@ def _found(library: str) -> Iterator[Path]:
 
 
 def cuda_environment() -> dict[str, str]:
-    """``PATH`` and ``LD_LIBRARY_PATH`` with which commands find nvcc and what TVM's CUDA runtime
-    needs, as far as it is in the usual places; without those that need no change.
+    """Find ``PATH`` and ``LD_LIBRARY_PATH`` for nvcc and TVM's CUDA runtime.
 
-    What the runtime lacks in this process is loaded.
+    Only variables that need a change are returned, as far as the usual places have the files.
+    Libraries that the runtime lacks in this process are loaded.
     """
     folders = {"LD_LIBRARY_PATH": _lacking()}
     if shutil.which("nvcc") is None:
@@ -63,7 +70,7 @@ def cuda_environment() -> dict[str, str]:
 
 
 def _lacking() -> list[str]:
-    """Folders of the libraries that the runtime could not be loaded without."""
+    """List the folders of libraries that the runtime lacks."""
     found: dict[str, str] = {}
     while True:
         try:
@@ -75,16 +82,18 @@ def _lacking() -> list[str]:
             if path is None or library in found:
                 break
             found[library] = str(path.parent)
-            with suppress(OSError):  # told by `runtime_error`
+            with suppress(OSError):  # `runtime_error` reports it
+                # global: the runtime, loaded later, resolves its symbols against this library
                 ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     return list(dict.fromkeys(found.values()))
 
 
 def provide_compiler() -> bool:
-    """Have this process compile CUDA programs, by nvcc, though there is no driver; whether it does.
+    """Make this process compile CUDA programs without a driver; return success.
 
-    It must not run any, nor ask for a device: an empty library stands where the driver's would, and
-    the runtime is bound to it lazily. Changes nothing where the runtime is loaded already, and
+    The process must not run programs, nor look for a device: an empty library stands in for the
+    driver's,
+    and the runtime is bound to it lazily. Nothing changes where the runtime is loaded already, and
     where nvcc or a C compiler is missing: then programs stay source code.
     """
     if _is_loaded():
@@ -108,7 +117,7 @@ def _runtime() -> Path:
 
 
 def _open(library: Path) -> bool:
-    """Load a library whose functions are looked for once they are called, as ctypes would not."""
+    """Load a library with lazy binding, which ctypes does not offer."""
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
     return dlopen(os.fsencode(library), os.RTLD_LAZY | os.RTLD_GLOBAL) is not None

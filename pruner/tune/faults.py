@@ -1,4 +1,4 @@
-"""Faults of TVM: errors that are no refusal of a program, so they must not pass for a refusal."""
+"""Log faults of TVM, errors that must not pass for a refusal."""
 
 import logging
 
@@ -7,9 +7,9 @@ _told: set[str] = set()
 
 
 def tell_fault(what: str, error: Exception) -> None:
-    """Log a fault of TVM with what it cost; equal faults of a process are logged once.
+    """Log a fault of TVM and its cost, once for equal faults.
 
-    The last line of TVM's text says what failed; the lines before are a trace of calls.
+    The last line of TVM's text names the failure; the lines before are a trace of calls.
     """
     lines = str(error).strip().splitlines() or ["no text"]
     text = f"{what}: {type(error).__name__}: {lines[-1]}"

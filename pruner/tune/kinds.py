@@ -1,4 +1,4 @@
-"""Kinds of TVM's targets, asked in one place."""
+"""Kinds of TVM's targets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
 def is_gpu(target: Any) -> bool:
-    """Whether programs of a target are of GPU kind: blocks, threads, shared memory."""
+    """True if programs have blocks, threads and shared memory."""
     return str(target.kind.name) in GPU_KINDS
 
 
 def is_cuda(target: Any) -> bool:
-    """Whether a target is a CUDA device, which may have tensor cores and asynchronous copies."""
+    """True for a CUDA device, which may have tensor cores and `cp.async`."""
     return str(target.kind.name) == CUDA
 
 
 def is_pocl(target: Any) -> bool:
-    """Whether a target is a CPU that PoCL makes an OpenCL device, as our platforms say it."""
+    """True for a CPU that PoCL makes an OpenCL device.
+
+    Our platforms mark it in the target's model.
+    """
     return str(target.attrs.get("model", "")) == POCL_MODEL
 
 
 def is_opencl(target: Any) -> bool:
-    """Whether a target is an OpenCL device."""
+    """True for an OpenCL device."""
     return str(target.kind.name) == OPENCL

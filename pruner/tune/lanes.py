@@ -1,4 +1,12 @@
-"""Vectors of GPU programs that TVM cannot write: their lanes become loops that it unrolls.
+"""Rewrite vectors of GPU programs that TVM cannot write as unrolled loops.
+
+TVM's check of GPU code accepts such vectors, its compiler does not. CUDA has no vectors of an odd
+number of 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And
+where the lanes of a fetch straddle rows, their indices in shared memory may stay vectors, parts of
+which ``CommonSubexprElim`` names; inside a loop ``ThreadSync`` computes the range of such an index
+and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More
+than four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes
+four. All such lanes are written one after the other in any case.
 
 Its check of GPU code takes them, its compiler does not. CUDA has no vectors of an odd number of
 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And where the
@@ -27,10 +35,10 @@ _MOST_GATHERED = 4  # lanes of 16 bits
 
 
 def lanes_written_out(module: Any, target: Any) -> Any:
-    """The scheduled functions, with loops in place of the vectors that TVM cannot write.
+    """Replace the vectors that TVM cannot write by loops.
 
-    Whether lanes that straddle rows stop its compiler, and which are neighbours, only its passes
-    say, so they are run once more for functions where that is open.
+    Only TVM's passes decide whether lanes that straddle rows stop the compiler, and which lanes are
+    neighbours, so the passes are run once more for functions where that is open.
     """
     tvm, changed = load_tvm().tvm, dict[Any, Any]()
     for name, function in module.functions_items():
@@ -51,7 +59,7 @@ def lanes_written_out(module: Any, target: Any) -> Any:
 
 
 def copies_ahead(function: Any) -> bool:
-    """Whether a loop of a scheduled function copies into shared memory asynchronously."""
+    """Check whether a loop of a function copies asynchronously into shared memory."""
     loops = _inside(function.body, load_tvm().tvm.tirx.For)
     return any(ASYNC_STAGES in loop.annotations for loop in loops)
 
@@ -67,7 +75,7 @@ def _blocks(loop: Any) -> list[Any]:
 
 
 def _is_odd(loop: Any) -> bool:
-    """Whether a vector has an odd number of 16-bit floats, but not one."""
+    """Check for a vector of 3, 5, 7 ... 16-bit floats."""
     blocks = [one.block for one in _blocks(loop)]
     buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
     lanes = int(loop.extent)
@@ -75,7 +83,7 @@ def _is_odd(loop: Any) -> bool:
 
 
 def _straddles(loop: Any) -> bool:
-    """Whether lanes of one vector may be on two rows of what is fetched into shared memory."""
+    """Check whether a fetched vector may cover two rows of its source."""
     tirx, lanes = load_tvm().tvm.tirx, int(loop.extent)
     return any(
         int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
@@ -88,10 +96,10 @@ def _straddles(loop: Any) -> bool:
 
 
 def _may_be_misaligned(loop: Any) -> bool:
-    """Whether lanes of one vector that is fetched into shared memory may begin between its
-    multiples."""
+    """Check whether a fetched vector may begin between two multiples of itself."""
     tvm, lanes = load_tvm().tvm, int(loop.extent)
     analyzer = tvm.sym.Analyzer()
+    # the first lane decides: the others follow it
     analyzer.bind(loop.loop_var, loop.min)
     for one in _blocks(loop):
         if not str(one.block.writes[0].source.scope()).startswith("shared"):
@@ -109,8 +117,10 @@ def _may_be_misaligned(loop: Any) -> bool:
 
 
 def _may_gather(loop: Any) -> bool:
-    """Whether more than four lanes of 16 bits may be no neighbours in what is loaded: they move an
-    index that is not the last."""
+    """Check whether more than four 16-bit lanes may be no neighbours.
+
+    They are none where a lane moves an index that is not the last.
+    """
     tirx = load_tvm().tvm.tirx
     for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
         values = zip(one.block.iter_vars, one.iter_values, strict=True)
@@ -123,7 +133,7 @@ def _may_gather(loop: Any) -> bool:
 
 
 def _moves(value: Any, lane: Any) -> bool:
-    """Whether neighbouring lanes differ in a value: the lane is not only in what is divided."""
+    """Check that neighbouring lanes differ outside of quotients."""
     quotients = _inside(value, load_tvm().tvm.tirx.FloorDiv)
     return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
 
@@ -133,13 +143,14 @@ def _holds(value: Any, lane: Any) -> bool:
 
 
 def _is_written(function: Any, target: Any) -> bool:
-    """Whether TVM's compiler takes a function, in the settings that are in force, and loads no more
-    than four lanes that are no neighbours.
+    """Check that TVM compiles a function and gathers at most four lanes.
 
-    Only InternalError means that it does not; any other error of TVM is raised.
+    The settings in force count. Only InternalError means a refusal; any other error of TVM is
+    raised.
     """
     tvm = load_tvm().tvm
     host = target.host if target.host is not None else tvm.target.Target("llvm")
+    # the passes of the pipeline read the target from the function
     bound = tvm.tirx.transform.BindTarget(target.with_host(host))
     passes, *_ = tvm.tirx.get_default_tir_pipeline(target)
     try:
@@ -155,7 +166,7 @@ def _is_written(function: Any, target: Any) -> bool:
 
 
 def _is_gather(load: Any) -> bool:
-    """Whether more than four lanes of 16 bits are loaded that are no neighbours."""
+    """Check for a strided load of more than four 16-bit lanes."""
     kind, _, lanes = str(load.ty).partition("x")
     index = load.indices[-1]
     is_row = type(index).__name__ == "Ramp" and str(index.stride) == "1"
@@ -163,7 +174,7 @@ def _is_gather(load: Any) -> bool:
 
 
 def _unrolled(function: Any, loops: list[Any]) -> Any:
-    """The function with these loops unrolled."""
+    """Mark loops of a function as unrolled."""
     if not loops:
         return function
     tvm, ffi = load_tvm().tvm, load_tvm().ffi
@@ -171,6 +182,7 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
     def rule(loop: Any) -> Any:
         if not any(loop.same_as(other) for other in loops):
             return loop
+        # TVM's nodes are immutable: a loop of another kind is a new loop
         place = (loop.thread_binding, loop.annotations, loop.step, loop.span)
         return type(loop)(loop.loop_var, loop.min, loop.extent, _UNROLLED, loop.body, *place)
 

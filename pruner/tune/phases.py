@@ -1,4 +1,4 @@
-"""Where the seconds of a run go: one phase at a time, the rest is idle."""
+"""Measure the seconds of each phase of a run, and idle time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE = "idle"
 
 
 class Phases:
-    """A stopwatch with phases that nest: the inner one counts, the outer one pauses.
+    """A stopwatch with nested phases: the inner counts, the outer pauses.
 
     Build and run are the seconds that the loop waited for workers; what workers do while the loop
     explores costs no time here. ``check`` is called before every phase: what it raises ends the
@@ -26,15 +26,16 @@ class Phases:
         self.check: Callable[[], None] = lambda: None
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Take in the seconds of an earlier start of the run."""
+        """Add the seconds of an earlier start of the run."""
         for name in PHASES:
             self._seconds[name] += seconds[name]
         self._before_s += sum(seconds.values())
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
-        """Count what happens inside as `phase`."""
+        """Count the time inside as `phase`."""
         self.check()
+        # closes the account of the outer phase before the inner phase begins
         self._settle()
         self._open.append(phase)
         try:
@@ -51,25 +52,25 @@ class Phases:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the whole run, those before a resumption included."""
+        """Seconds of the complete run, including the time before a resumption."""
         return self._before_s + time.perf_counter() - self._started
 
     def seconds(self) -> dict[str, float]:
-        """Seconds a phase; ``idle`` is what no phase claimed, so all add up to `elapsed_s`."""
+        """Return seconds by phase; with ``idle`` they add up to `elapsed_s`."""
         self._settle()
         idle = max(0.0, self.elapsed_s - sum(self._seconds.values()))
         return {**self._seconds, IDLE: idle}
 
 
 class Stopwatch:
-    """Seconds of named steps, one after another."""
+    """Seconds of named steps that follow each other."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def time(self, step: str) -> Iterator[None]:
-        """Count what happens inside as `step`."""
+        """Count the time inside as `step`."""
         start = time.perf_counter()
         try:
             yield

@@ -1,4 +1,9 @@
-"""Import TVM once, quickly, and tell kindly where it is missing.
+"""Import TVM once, quickly, and explain where it is missing.
+
+The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
+source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. They use
+only
+file, line and function, which a plain walk over the frames gives at once.
 
 The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
 source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. All they
@@ -21,7 +26,7 @@ from pruner.errors import MissingExtra
 
 
 class Tvm(NamedTuple):
-    """The modules of TVM 0.27 that tuning uses; properties are imported once they are used."""
+    """The modules of TVM 0.27 for tuning; properties import on first use."""
 
     tvm: Any
     s_tir: Any
@@ -30,7 +35,7 @@ class Tvm(NamedTuple):
 
     @property
     def relax(self) -> Any:
-        """``tvm.relax``: whole networks."""
+        """``tvm.relax``: complete networks."""
         return importlib.import_module("tvm.relax")
 
     @property
@@ -41,12 +46,16 @@ class Tvm(NamedTuple):
 
 @cache
 def load_tvm() -> Tvm:
-    """Return TVM's modules, imported on the first call. Raises `MissingExtra` without TVM."""
+    """Return TVM's modules, imported on the first call.
+
+    Raises:
+        MissingExtra: TVM is not installed.
+    """
     first = "tvm" not in sys.modules
     if shutil.which("nvcc") is not None:
-        # TVM's default, NVRTC, needs a package (cuda-bindings) that it does not ask for
+        # TVM's default, NVRTC, needs a package (cuda-bindings) that TVM does not require
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
-    # Without this, tvm_ffi imports torch and asks it for a CUDA device. No worker forked from the
+    # Without this, tvm_ffi imports torch and initialises its CUDA device. No worker forked from the
     # process can use the device then: every program ends with cudaErrorInitializationError.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     original = inspect.stack
@@ -60,7 +69,7 @@ def load_tvm() -> Tvm:
             importlib.import_module("tvm.tirx"),
             importlib.import_module("tvm.s_tir.meta_schedule"),
         )
-        if first:  # what was imported stays: the collector need not walk it again and again
+        if first:  # imported objects stay: the collector need not walk them again and again
             gc.freeze()
         return found
     except ModuleNotFoundError as error:
@@ -72,7 +81,7 @@ def load_tvm() -> Tvm:
 
 
 def warm_worker() -> None:
-    """Import TVM in a worker of TVM's before its time counts.
+    """Import TVM in a worker process of TVM before its time counts.
 
     ``LocalBuilder(initializer=warm_worker)`` and ``LocalRunner(initializer=warm_worker)``: TVM's
     workers are fresh processes whose slow import otherwise uses up the 30 s of a candidate.

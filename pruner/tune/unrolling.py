@@ -1,4 +1,9 @@
-"""Loops of CUDA programs that TVM must not unroll itself, because shared memory lies inside.
+"""Let nvcc unroll loops of CUDA programs that contain shared memory.
+
+MetaSchedule has TVM write an unrolled loop out, body after body. Without ``StorageRewrite``
+(:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
+what ``VerifyGPUCode`` counted once: twelve turns of 16 KiB are more than a block may have. Such
+programs get ``#pragma unroll`` instead, and nvcc unrolls them.
 
 MetaSchedule has TVM write an unrolled loop out, body after body. Without ``StorageRewrite``
 (:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
@@ -22,14 +27,14 @@ _SERIAL = (0, 3)  # kinds of loops: serial, unrolled
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A block under loops that one thread runs, the outermost first."""
+    """A block and the loops around it within a thread, outermost first."""
 
     block: Any
     loops: Sequence[Any]
 
 
 def unrolled_by_nvcc(module: Any) -> Any:
-    """The scheduled functions, with ``#pragma unroll`` where a shared buffer may be multiplied."""
+    """Request ``#pragma unroll`` where TVM's unrolling may multiply a shared buffer."""
     tvm, ffi = load_tvm().tvm, load_tvm().ffi
     changed = {
         name: ffi.structural_map(function, (tvm.tirx.For, _said_to_nvcc))
@@ -47,17 +52,19 @@ def unrolled_by_nvcc(module: Any) -> Any:
 def _said_to_nvcc(loop: Any) -> Any:
     if _EXPLICIT not in loop.annotations:
         return loop
+    # 0 makes TVM print the pragma and leave the loop alone
     annotations = {**dict(loop.annotations.items()), _EXPLICIT: 0}
     place = (loop.thread_binding, annotations, loop.step, loop.span)
     return type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, *place)
 
 
 def _multiplies(function: Any) -> bool:
-    """Whether TVM may write out a loop that a shared buffer is filled and read in.
+    """Check whether TVM may write out a loop with a shared buffer.
 
-    It does so from the innermost loop outwards, with loops of at most so many steps; what is
-    counted here is less than its count.
-    Not in a pipeline: its copies wait for each other by numbers that TVM must know.
+    TVM does so from the innermost loop outwards, for loops below a limit of steps; the count here
+    is a lower bound of TVM's count. Pipelines are excluded: their copies wait for each other by
+    numbers
+    that TVM must compute.
     """
     loops = _loops(function.body)
     allowed = max(map(_allowed, loops), default=0)
@@ -73,7 +80,7 @@ def _multiplies(function: Any) -> bool:
 
 
 def _allowed(loop: Any) -> int:
-    """Up to how many steps are to be written out."""
+    """Return the largest number of steps that TVM may write out."""
     annotations = loop.annotations
     return int(annotations.get(_STEPS, 0)) if int(annotations.get(_EXPLICIT, 0)) else 0
 
@@ -86,12 +93,13 @@ def _loops(stmt: Any) -> list[Any]:
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
-    """All blocks, in program order."""
+    """Yield all blocks, in program order."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         for part in stmt.seq:
             yield from _placed(part, loops)
     elif kind == "For":
+        # a loop bound to threads is no loop of a thread, and a single turn multiplies nothing
         alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
         yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
     elif kind == "SBlockRealize":
@@ -100,7 +108,7 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
 
 
 def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
-    """The innermost loop that the buffer is written and read in, None where there is none."""
+    """Find the innermost loop around all uses of a buffer, or None."""
     readers = [
         one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
     ]
@@ -113,7 +121,7 @@ def _is_in(one: _Placed, loop: Any) -> bool:
 
 
 def _steps(loop: Any, placed: Sequence[_Placed]) -> int:
-    """Runs of the block that runs most often, in all turns of a loop."""
+    """Count the runs of the most frequent block in a complete loop."""
     runs = []
     for one in placed:
         places = [i for i, other in enumerate(one.loops) if other.same_as(loop)]

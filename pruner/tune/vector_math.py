@@ -1,4 +1,9 @@
-"""Functions of CPU programs that vector units can compute: exp, erf, tanh, sigmoid of float32.
+"""Write exp, erf, tanh, sigmoid of float32 as vector instructions of CPUs.
+
+LLVM calls the C library for them, one number at a time, also inside a vectorised loop: gelu of a
+transformer was a quarter of its latency. As polynomials they are a dozen vector instructions. The
+calls are replaced when a scheduled program is compiled, in everything that is tuned, built or
+compared; tasks, records and features are independent of it.
 
 LLVM calls the C library for them, one number at a time, also inside a vectorised loop: gelu of a
 transformer was a quarter of its latency. As polynomials they are a dozen vector instructions. They
@@ -48,11 +53,11 @@ _TANH_BELOW = (
 
 
 def with_vector_math(module: Any, target: Any) -> Any:
-    """The module with those functions written out, where the target is a CPU.
+    """Write out the vectorisable functions of a module for a CPU.
 
     Args:
         module: scheduled functions, alone or of a network.
-        target: what they are compiled for.
+        target: the target to compile for; others than CPUs return the module unchanged.
     """
     if target.kind.name != "llvm":
         return module
@@ -77,7 +82,7 @@ def with_vector_math(module: Any, target: Any) -> Any:
 
 
 def _named(value: Any, use: Callable[[Any], Any]) -> Any:
-    """An expression that computes `value` once, whatever `use` makes of it."""
+    """Build an expression that computes `value` once for any `use`."""
     kinds = load_tvm().tvm.tirx
     name = kinds.Var("value", str(value.ty))
     return kinds.Let(name, value, use(name))
@@ -88,9 +93,9 @@ def _exp(value: Any) -> Any:
 
 
 def _exp_of(x: Any) -> Any:
-    """``exp(r) 2^n``, the power in two halves, of which none overflows."""
+    """Build ``exp(r) 2^n``, with the power in two halves against overflow."""
     kinds = load_tvm().tvm.tirx
-    # A maximum whose second number is NaN is NaN: compared this way round, it stays.
+    # a maximum is NaN only if its second operand is NaN: in this order NaN stays
     inside = kinds.max(_f32(_SMALLEST), kinds.min(_f32(_LARGEST), x))
 
     def scaled(n: Any) -> Any:
@@ -107,12 +112,15 @@ def _exp_of(x: Any) -> Any:
 
 
 def _power_of_two(n: Any) -> Any:
-    """``2^n`` by its bits, for -127 < n < 128."""
+    """Build ``2^n`` by its bits, for -127 < n < 128."""
     return load_tvm().tvm.tirx.reinterpret("float32", (n + 127) << 23)
 
 
 def _odd(value: Any, bound: float, above: Sequence[float], below: Sequence[float]) -> Any:
-    """``x P(x^2) / Q(x^2)`` of `value` held within ±bound, P `above` and Q `below` the line."""
+    """Build ``x P(x^2) / Q(x^2)`` of a bounded `value`.
+
+    P are the coefficients `above` the fraction line, Q `below`.
+    """
     kinds = load_tvm().tvm.tirx
 
     def of(x: Any) -> Any:
@@ -125,7 +133,7 @@ def _odd(value: Any, bound: float, above: Sequence[float], below: Sequence[float
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's rule, the highest power first."""
+    """Evaluate by Horner's rule, the highest power first."""
     first, *rest = map(_f32, coefficients)
     return reduce(lambda sum_, next_: sum_ * x + next_, rest, first)
 

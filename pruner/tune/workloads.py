@@ -1,4 +1,4 @@
-"""What is tuned: named operators, TVMScript files, and lists of them, as TIR modules."""
+"""Workloads to tune: named operators, TVMScript files, and lists, as TIR modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pruner.tune.tvm_import import load_tvm
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
-    """One task: a TIR module with the function ``main``, and how often a model runs it.
+    """A task: a TIR module with ``main``, and its weight.
 
     ``spec`` is the operator it came from, None for a program of the user's and for a function of a
     network, whose operators are ``kind``.
@@ -31,28 +31,30 @@ class Workload:
 
     @property
     def operator(self) -> str | None:
-        """The kind of operator with what follows it, for tasks that may be similar; None where a
-        user's program does not say."""
+        """Return the operator with its epilogue, which marks similar tasks; else None."""
         if self.spec is None:
             return self.kind
         return "_".join([str(self.spec["operator"]), *self.spec["epilogue"]])
 
     @property
     def key(self) -> str:
-        """Workload key of the same work: that of records for an operator, else of this program."""
+        """Return the workload key of an operator's records, else of the program."""
         if self.spec is not None:
             return operators.key_of(self.spec)
         return json.dumps(["tir", self.fingerprint])
 
     @property
     def fingerprint(self) -> str:
-        """TVM's structural hash of the program, 16 hexadecimal digits."""
+        """Compute TVM's structural hash of the program, 16 hexadecimal digits."""
         number = load_tvm().ffi.structural_hash(self.module)
+        # TVM returns a signed number
         return f"{number & (1 << 64) - 1:016x}"
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
-    """Make workloads from options as in ``conf/workload``: an operator, a file, or a list.
+    """Make workloads from options as in ``conf/workload``.
+
+    The options name an operator, a file, or a list of both.
 
     Raises:
         PrunerError: the operator is unknown, the file has no TIR function, or two tasks have the
@@ -81,7 +83,11 @@ def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
 
 
 def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
-    """A named operator. Raises `PrunerError` for options it does not take."""
+    """Make the workload of an operator from its options.
+
+    Raises:
+        PrunerError: options that the operator does not take.
+    """
     spec = operators.checked(spec)
     tvm = load_tvm().tvm
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
@@ -91,7 +97,9 @@ def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
 
 
 def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> list[Workload]:
-    """Every TIR function of a Python file (PrimFunc or IRModule), or the one that is named.
+    """Load every TIR function of a Python file, or the named function.
+
+    A function is a PrimFunc or a member of an IRModule.
 
     Raises:
         PrunerError: no such file, it does not run, or it holds no (such) TIR function.
@@ -141,13 +149,17 @@ def _alone(func: Any) -> Any:
 
 
 def normalised(module: Any) -> Any:
-    """The form in which MetaSchedule keys its database: one function ``main`` without aliasing."""
+    """Convert to MetaSchedule's database form: a function ``main`` without aliasing."""
     tune_context = load_tvm().meta_schedule.tune_context
     return tune_context._normalize_mod(module)
 
 
 def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and dtype of every argument of ``main``. Raises `PrunerError` for symbolic shapes."""
+    """List shape and dtype of every argument of ``main``.
+
+    Raises:
+        PrunerError: a symbolic shape.
+    """
     try:
         found = load_tvm().meta_schedule.arg_info.ArgInfo.from_prim_func(module["main"])
         return [(tuple(int(e) for e in info.shape), str(info.dtype)) for info in found]
@@ -156,7 +168,7 @@ def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
 
 
 def described(workload: Workload) -> str:
-    """What is tuned, in one line: every size, also those that nobody gave, and the arithmetic."""
+    """Describe a workload in a line, with all sizes and its arithmetic."""
     if workload.spec is None:
         each = [f"{list(shape)} {dtype}" for shape, dtype in arguments(workload.module)]
         what = f"main({', '.join(each)})"
@@ -168,11 +180,11 @@ def described(workload: Workload) -> str:
 
 
 def flops(module: Any) -> float:
-    """Floating-point operations of the module as TVM estimates them."""
+    """Estimate the floating-point operations of a module by TVM."""
     estimate = load_tvm().s_tir.analysis.estimate_tir_flops
     return float(estimate(module))
 
 
 def by_name(workloads: Sequence[Workload]) -> dict[str, Workload]:
-    """Tasks by name."""
+    """Index workloads by name."""
     return {workload.name: workload for workload in workloads}

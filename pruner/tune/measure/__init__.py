@@ -1,8 +1,10 @@
-"""Build and run candidates in worker processes; every failure is an outcome of one candidate.
+"""Build and run candidates in worker processes.
+
+A failure is an outcome of its candidate, never of the run.
 
 * `measurer`: candidates in, outcomes out
-* `jobs`: what worker processes do
-* `loaded`: TVM, imported once for all of them
+* `jobs`: the jobs of worker processes
+* `loaded`: TVM, imported once for all workers
 * `numerics`: inputs, and how far results may be off
 * `repeats`: how often to repeat
 * `energy`: joules that a device has used

@@ -1,4 +1,4 @@
-"""Joules that a device has used: NVML's counter of a GPU, powercap's of a processor.
+"""Read the joules that a device has used, by NVML or powercap.
 
 NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and
 covers the whole board; RAPL's is of the package. So one turn should last seconds, and of kernels of
@@ -22,16 +22,22 @@ _MILLI, _MICRO = 1e-3, 1e-6
 
 
 class EnergyMeter(Protocol):
-    """A counter of joules that only grows."""
+    """A counter of joules that only increases."""
 
     name: str
 
     def read(self) -> tuple[float, float]:
-        """Seconds and joules since some moment in the past. Raises `OSError` where it is gone."""
+        """Read the seconds of a clock and the joules of a counter.
+
+        Both start at an arbitrary moment; only differences have a meaning.
+
+        Raises:
+            OSError: the counter is gone.
+        """
 
 
 class NvmlMeter:
-    """The board of one GPU: the first that this process may see."""
+    """The board of the first GPU that this process may see."""
 
     name = "nvml"
 
@@ -39,7 +45,7 @@ class NvmlMeter:
         self._library, self._device = library, device
 
     def read(self) -> tuple[float, float]:
-        """See `EnergyMeter`."""
+        """Read clock and counter; see `EnergyMeter`."""
         used = ctypes.c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
         if code != 0:
@@ -48,7 +54,7 @@ class NvmlMeter:
 
 
 class PowercapMeter:
-    """All packages of this machine's processors; counters that wrap around are added up."""
+    """All processor packages of this machine, with wrapping counters added up."""
 
     name = "powercap"
 
@@ -59,7 +65,10 @@ class PowercapMeter:
         self._used = 0
 
     def read(self) -> tuple[float, float]:
-        """See `EnergyMeter`; asked less often than a counter wraps, that is lost."""
+        """Read clock and counter; see `EnergyMeter`.
+
+        A counter that wraps more than once between two reads loses energy.
+        """
         now = [_number(zone / "energy_uj") for zone in self._zones]
         for before, after, size in zip(self._last, now, self._ranges, strict=True):
             self._used += after - before if after >= before else after - before + size
@@ -74,24 +83,34 @@ def energy_meter(
     nvml: str = _NVML,
     environment: Mapping[str, str] | None = None,
 ) -> EnergyMeter | None:
-    """The meter of ``cpu`` or ``cuda``; None where this machine tells nothing, as of OpenCL."""
+    """Open the meter of ``cpu`` or ``cuda``; None where there is none.
+
+    OpenCL devices have none, and neither have machines without a driver or powercap.
+    """
     if device not in ("cpu", "cuda"):
         return None
     with suppress(OSError, ValueError):
         if device == "cuda":
             return _nvml(nvml, os.environ if environment is None else environment)
+        # one colon: packages; deeper zones (cores, DRAM) are parts of them and would count twice
         zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if z.name.count(":") == 1]
         if zones:
             meter = PowercapMeter(zones)
+            # a counter that only root may read raises here, not in the middle of a comparison
             meter.read()
             return meter
     return None
 
 
 def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
-    """Raises `OSError` without a driver, or where it does not tell energy."""
+    """Open NVML's counter of the first visible GPU.
+
+    Raises:
+        OSError: no driver, or no energy counter.
+    """
     library, device = ctypes.CDLL(name), ctypes.c_void_p()
     visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
+    # an index or a UUID, as CUDA_VISIBLE_DEVICES has it; NVML itself ignores that variable
     code = library.nvmlInit_v2()
     if code == 0 and visible.isdigit():
         code = library.nvmlDeviceGetHandleByIndex_v2(int(visible), ctypes.byref(device))

@@ -1,4 +1,4 @@
-"""What worker processes do: build a program, run it, compute its reference, check its results."""
+"""The jobs of worker processes: build, run, compute references, check results."""
 
 from __future__ import annotations
 
@@ -43,14 +43,19 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
 JOBS, LOADED = __name__, "pruner.tune.measure.loaded"
-PRELOADED = (LOADED, JOBS)  # what the workers' server imports, TVM first
-_CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
+PRELOADED = (LOADED, JOBS)  # modules that the workers' server imports, TVM first
+_CHEAP_S = 1.0  # a program that takes longer is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How long and how often a program runs: MetaSchedule's evaluator settings.
+
+    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
+    kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
+    most ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before
+    each. ``priority`` requests real-time priority, where the system permits it.
 
     A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
     kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
@@ -66,7 +71,11 @@ class Timing:
     priority: bool = True
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
+        """Check the settings.
+
+        Raises:
+            PrunerError: numbers that cannot work.
+        """
         if min(self.number, self.repeats) < 1 or self.min_repeat_ms < 0:
             raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
         if self.cv_limit is not None and not self.cv_limit > 0:
@@ -80,7 +89,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcAddress:
-    """A device behind a TVM RPC tracker; ``devices`` of its key are asked at the same time."""
+    """A key at a TVM RPC tracker, with ``devices`` used at once."""
 
     host: str
     port: int
@@ -90,13 +99,15 @@ class RpcAddress:
 
 
 def ready() -> bool:
-    """TVM is there, and with this answer the worker."""
+    """Import TVM and return True, which shows that the worker is ready."""
     load_tvm()
     return True
 
 
 def build(module_json: str, target_json: str, path: str, exact: bool = False) -> float:
-    """Compile a scheduled module into the shared library `path`; its size in bytes.
+    """Compile a scheduled module to the library `path`; return its bytes.
+
+    ``exact``: with the C library's own functions, for reference programs.
 
     ``exact``: with the C library's own functions, for what others are compared with.
     """
@@ -117,14 +128,18 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
 
 
 def load_target(target_json: str) -> Any:
-    """The target that ``str(target)`` wrote."""
+    """Parse the text of ``str(target)``."""
     return load_tvm().tvm.target.Target(importlib.import_module("json").loads(target_json))
 
 
 def run(
     path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
 ) -> list[float]:
-    """Seconds of every repeat. Raises `ConnectionError` where the device is lost meanwhile."""
+    """Time a library; return the seconds of every repeat.
+
+    Raises:
+        ConnectionError: the device was lost meanwhile.
+    """
     with _still_there(address):
         return _timed(path, device, arguments, timing, address)
 
@@ -138,6 +153,7 @@ def _timed(
         "main",
         handle,
         number=timing.number,
+        # adaptive repeats are single calls, since TVM makes a fixed number a call
         repeat=timing.repeats if timing.cv_limit is None else 1,
         min_repeat_ms=timing.min_repeat_ms,
         f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
@@ -146,6 +162,7 @@ def _timed(
     def measure() -> list[float]:
         return [float(cost) for cost in evaluator(*arrays).results]
 
+    # inputs are uploaded before: only the timed runs have the priority
     with undisturbed() if timing.priority else nullcontext():
         if timing.cv_limit is None:
             return measure()
@@ -154,11 +171,16 @@ def _timed(
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:
-    """Run the unscheduled program on this CPU, keep its results in `out`; seconds of one run.
+    """Run the unscheduled program on this CPU and save its results.
 
-    With inputs of [-1, 1), and where that is quick those of edge cases, too; an operator that is
-    not defined below zero gets positive ones instead. Raises `ValueError` where no result is a
-    number.
+    Inputs are in [-1, 1), and edge cases are added where a run is quick; an operator that is not
+    defined below zero gets positive inputs instead.
+
+    Returns:
+        Seconds of one run.
+
+    Raises:
+        ValueError: no result is a number.
     """
     module, handle = _open(path, "cpu", None)
 
@@ -188,9 +210,11 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Largest `worst_error` over all arguments and all inputs that the reference has.
+    """Compute the largest `worst_error` over all arguments and reference inputs.
 
-    Raises `NoReference` where it cannot be read, `ConnectionError` where the device is lost.
+    Raises:
+        NoReference: the reference cannot be read.
+        ConnectionError: the device was lost.
     """
     wanted = _loaded_reference(expected)
     with _still_there(address):
@@ -209,6 +233,7 @@ def _worst(
     for kind, values in wanted.items():
         arrays = _upload(_same_inputs(arguments, kind), handle)
         module["main"](*arrays)
+        # a GPU's call returns at once: its error belongs to this program, not to the next
         handle.sync()
         pairs = zip(arrays, values, strict=True)
         found = max(found, *(worst_error(array.numpy(), value) for array, value in pairs))
@@ -240,14 +265,14 @@ def _drawn(arguments: tuple[tuple[tuple[int, ...], str], ...], kind: Kind) -> li
 
 
 def servers(address: RpcAddress) -> dict[str, int]:
-    """How many devices of each key the tracker knows."""
+    """Count the devices of each key at the tracker."""
     found = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
     keys = [info["key"].partition(":")[2] for info in found.summary()["server_info"]]
     return {key: keys.count(key) for key in sorted(set(keys))}
 
 
 def health(address: RpcAddress) -> float:
-    """Get a device and move bytes there and back; their sum as a sign of life."""
+    """Get a device and move bytes there and back; return their sum."""
     values = np.arange(16, dtype=np.float32)
     array = load_tvm().tvm.runtime.tensor(values, device=_session(address).cpu(0))
     return float(array.numpy().sum())
@@ -255,10 +280,13 @@ def health(address: RpcAddress) -> float:
 
 @contextmanager
 def _still_there(address: RpcAddress | None) -> Iterator[None]:
-    """Raise `ConnectionError` for whatever fails while a remote device goes away: that is no fault
-    of its program. Of several devices one is lost where there are fewer than before. A program that
-    crashes takes TVM 0.27's server with it (`tvm.rpc.server._serving` raises), so it may look the
-    same: it gets no second turn, which would cost a second device.
+    """Raise `ConnectionError` for errors while a remote device disappears.
+
+    Such an error is no fault of the program. Of several devices one is lost where there are fewer
+    than
+    before. A program that crashes takes TVM 0.27's server with it (`tvm.rpc.server._serving`
+    raises),
+    so it may look the same: it gets no second turn, which would cost a second device.
     """
     before = _number(address) if address is not None and address.devices > 1 else 1
     try:
@@ -276,8 +304,8 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
 
 
 def _number(address: RpcAddress) -> int:
-    """How many devices of the key there are; none where there is no tracker."""
-    try:  # TVM's client asks a tracker that is gone for a minute
+    """Count the devices of the key; 0 without a tracker."""
+    try:  # TVM's client retries a lost tracker for a minute
         socket.create_connection((address.host, address.port), _SESSION_S).close()
         return servers(address).get(address.key, 0)
     except Exception:  # no tracker any more
@@ -291,8 +319,8 @@ def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]
             load_runtime()
             if not tvm.device(device, 0).exist:
                 raise ConnectionError("the OpenCL device is not there any more")
-        # TVM's own load_module keeps every library it has opened: its mappings, of which a process
-        # may have 65,530, and around them the memory that inputs were in.
+        # TVM's own load_module keeps every library that it opened: its mappings, of which a
+        # process may have 65,530, and between them the memory of freed inputs.
         load = importlib.import_module("tvm_ffi").load_module
         return load(path, keep_module_alive=False), tvm.device(device, 0)
     session = _session(address)
@@ -301,10 +329,14 @@ def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]
 
 
 def _session(address: RpcAddress) -> Any:
-    """A connection to a device. Raises `ConnectionError` where there is none to be had in time.
+    """Connect to a device within a time limit.
 
-    TVM's client tries a lost tracker for a minute and waits for a free device for ever: the job's
+    TVM's client retries a lost tracker for a minute and waits for a free device without end: the
+    job's
     own time would be over first, and its program blamed.
+
+    Raises:
+        ConnectionError: no device was available in time.
     """
     asking = ThreadPoolExecutor(1)
     try:

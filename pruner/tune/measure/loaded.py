@@ -1,4 +1,4 @@
-"""TVM, imported with this module: by the server process, once for all workers that it forks."""
+"""Import TVM with this module, before the server process forks workers."""
 
 from pruner.tune.tvm_import import load_tvm
 

@@ -1,4 +1,4 @@
-"""Which target a platform name means: this machine's own CPU, a described CPU, or a GPU."""
+"""Map a platform name to the target of a CPU or GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def make_platform(
     target: str | Mapping[str, Any] | None = None,
     address: RpcAddress | None = None,
 ) -> Platform:
-    """The target of a described device; `target` (`TARGET_FORM`, or its JSON text) replaces it.
+    """Make the platform of a described device, or of a given `target`.
+
+    `target` has the form `TARGET_FORM`, or is its JSON text.
 
     ``target="host"`` is this machine's CPU with all its cores and instructions. What a given
     target leaves open is as on this machine (cores) or as the platform has it (CUDA).
@@ -48,6 +50,7 @@ def make_platform(
             "runner=rpc out"
         )
     cores = int(built.attrs["num-cores"]) if kind == "cpu" else 1
+    # the description's peak is of all its cores
     share = cores / device.num_cores if isinstance(device, CpuDevice) else 1.0
     return Platform(
         target=built,
@@ -99,6 +102,7 @@ def _built(given: Mapping[str, Any]) -> Any:
     try:
         return load_tvm().tvm.target.Target(dict(given))
     except (ValueError, TypeError, RuntimeError) as error:
+        # without TVM's suffix that the creation of the target failed
         reason = str(error).splitlines()[0].partition(". Target creation")[0]
         raise PrunerError(
             f"target={given.get('kind')}: {reason}; write for example {TARGET_FORM}"
@@ -146,12 +150,12 @@ def _described(device: Device) -> dict[str, Any]:
 
 
 def host_cpu() -> str:
-    """LLVM's name for the processor of this machine."""
+    """Return LLVM's name for the processor of this machine."""
     return str(load_tvm().tvm.target.codegen.llvm_get_system_cpu())
 
 
 def missing_device(platform: Platform) -> str | None:
-    """Why programs of a platform cannot run here, None where they can."""
+    """Explain why programs of a platform cannot run here, else None."""
     if platform.address is not None or platform.device == "cpu":
         return None
     if platform.device == OPENCL:
@@ -159,17 +163,18 @@ def missing_device(platform: Platform) -> str | None:
     gpus = nvidia_smi("-L")
     if gpus is None:
         return "no NVIDIA driver on this machine"
+    # a GPU alone is not enough: TVM's runtime opens CUDA's libraries when it is loaded
     return runtime_error() if gpus else "no NVIDIA GPU is visible"
 
 
 def on_opencl(
     platform: Platform, device: Device, asked: str | int | None = None, *, own_limits: bool = True
 ) -> tuple[Platform, OpenCLDevice]:
-    """The platform with the OpenCL device of this machine that its programs run on.
+    """Bind a platform to the OpenCL device that runs its programs.
 
-    ``asked``: number or words of the device (measure.device=), instead of those of the platform's
-    file. ``own_limits``: work groups and local memory are limited as the device says, where the
-    platform's file describes another one or any; they never exceed the device's.
+    ``asked``: number or words of the device (measure.device=), instead of the words in the
+    platform's file. ``own_limits``: the device limits work groups and local memory, where the
+    platform's file describes another device or none; they never exceed the device's.
 
     Raises:
         PrunerError: there is no such device, or no OpenCL.
@@ -188,6 +193,7 @@ def on_opencl(
     }
     if found.driver == POCL:
         attributes["model"] = POCL_MODEL
+    # a runner finds its device by this variable: TVM itself numbers only the chosen device
     place = {CHOSEN: str(found.number)}
     return replace(platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu), found
 

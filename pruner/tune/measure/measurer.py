@@ -1,4 +1,4 @@
-"""Build and run candidates in worker processes; every failure is an outcome of one candidate."""
+"""Build and run candidates in worker processes; a failure is an outcome."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
-KERNELS = "kernels"  # what PoCL compiled
-BUILDS = "builds"  # folder of a run with what is being measured; cleared by the next start
-_BUILDERS_A_REFERENCE = 4  # one of so many may compute one, the others build
+KERNELS = "kernels"  # PoCL's cache of compiled kernels
+BUILDS = "builds"  # folder with the libraries in work; cleared by the next start
+_BUILDERS_A_REFERENCE = 4  # one builder in four may compute a reference, the others build
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
 
 
 def never() -> bool:
-    """Nobody asks to end."""
+    """Return False: no request to end."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSettings:
-    """How candidates are built and run.
+    """Settings to build and run candidates.
 
-    ``alone``: nothing else of ours works while a program is timed. On a CPU exploration and
+    ``alone``: no other work of ours runs while a program is timed. On a CPU, exploration and
     compilation take the cores and the caches that the program is measured on, so there it is the
     default; a GPU or a remote device is not disturbed. ``lag`` batches (0 or 1) are proposed before
-    the results of the one before are in: exploration then overlaps with building, and without
-    ``alone`` with measuring, but knows one batch less. By default 0 where programs run alone.
-    ``reference_timeout_s``: for what results are compared with, which a builder computes on one
-    core of this machine without any schedule.
+    the results of the previous batch arrive: exploration then overlaps with building, and without
+    ``alone`` with measuring, but lacks the results of one batch. Default: 0 if programs run alone.
+    ``reference_timeout_s``: for the reference results, which a builder computes on one core of this
+    machine without any schedule.
     """
 
     timing: Timing = field(default_factory=Timing)
@@ -61,7 +61,11 @@ class MeasureSettings:
     baseline: bool = True  # the unscheduled program is timed once, on CPUs
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
+        """Check the settings.
+
+        Raises:
+            PrunerError: numbers that cannot work.
+        """
         limits_s = (self.build_timeout_s, self.run_timeout_s, self.reference_timeout_s)
         if (
             min(*limits_s, self.memory_gib) <= 0
@@ -75,7 +79,7 @@ class MeasureSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Seconds of each repeat, or the kind of failure.
+    """The repeats of a measured candidate in seconds, or a failure's kind.
 
     Kinds: ``refused`` by TVM's postprocessors; ``wrong_result``; and ``build_``, ``run_`` or
     ``check_`` with ``error``, ``timeout``, ``crash``, ``illegal_access``, ``out_of_memory``,
@@ -87,23 +91,30 @@ class Outcome:
     message: str = ""
     build_s: float = 0.0
     run_s: float = 0.0
-    checked: bool = False  # its results were compared with the reference, and are right
+    checked: bool = False  # the results were compared with the reference, and are right
 
     @property
     def latency_s(self) -> float:
-        """Mean of the repeats; infinite for a failure."""
+        """Average the repeats, in seconds; infinite for a failure."""
         return float(np.mean(self.costs_s)) if self.error is None else float("inf")
 
     @property
     def tells_of_program(self) -> bool:
-        """Whether the program itself did well or failed: all kinds but ``_no_worker`` and
-        ``_no_device``, where it never had its turn."""
+        """True if the program itself ran or failed.
+
+        False for ``_no_worker`` and ``_no_device``: the program was never tried.
+        """
         return self.error is None or not self.error.endswith(NOT_TRIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A TVM target, the kind of device that runs it, and the remote address of that device.
+    """A TVM target, the kind of its device, and its remote address.
+
+    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
+    CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
+    that many cores. ``places``: the devices that measure at the same time, each as additional
+    environment variables of its process.
 
     ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
     CPU. ``name`` is the described platform it belongs to,
@@ -123,17 +134,17 @@ class Platform:
 
     @property
     def shares_cpu(self) -> bool:
-        """Whether programs run on the CPU that this process works on."""
+        """True if programs run on the CPU of this process."""
         return self.address is None and (self.device == "cpu" or self.on_cpu)
 
     @property
     def target_json(self) -> str:
-        """The target as text, for worker processes."""
+        """Return the target as text, for worker processes."""
         return str(self.target)
 
 
 class Measurer:
-    """A pool of builders, and a runner for every device, alive for the whole run."""
+    """A pool of builders and a runner for every device."""
 
     def __init__(
         self,
@@ -143,9 +154,13 @@ class Measurer:
         folder: Path | None = None,
         kernels: Path | None = None,
     ) -> None:
-        """`folder` is for what is built, and for the files of compilers: what is there is removed,
-        at the end too. None: a new one among the system's temporary files. ``kernels``: where
-        PoCL keeps what it compiled, which stays; None: in that folder."""
+        """Create the pools; start no worker yet.
+
+        `folder` holds the built libraries and the compilers' files: it is emptied now and removed
+        at the
+        end. None: a new folder among the system's temporary files. ``kernels``: PoCL's cache, which
+        stays; None: inside `folder`.
+        """
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone
         if self.alone is None:
@@ -154,6 +169,8 @@ class Measurer:
         preload(*PRELOADED)
         memory_bytes = int(settings.memory_gib * GIB)
         self._folder = _emptied(folder)
+        # TVM would bind threads to fixed cores, where other work may disturb them for the complete
+        # run
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
@@ -167,7 +184,7 @@ class Measurer:
             memory_bytes=memory_bytes,
             environment=threads | {"OMP_NUM_THREADS": "1"},
         )
-        # a GPU's driver takes addresses of the host by the size of the device
+        # no memory limit: a GPU's driver reserves host addresses by the size of the device
         own = not platform.shares_cpu and platform.address is None
         devices = len(platform.places)
         self._runner = Pool(
@@ -186,14 +203,15 @@ class Measurer:
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
     def __enter__(self) -> Measurer:
-        """Start the workers before the clock matters."""
+        """Start the workers before their time counts."""
         self._builders.warm_up()
         self._runner.warm_up()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers and remove what they built."""
+        """End the workers and remove the built libraries."""
         for waiting in (self._runs, self._references):
+            # queued jobs first, so that none starts while the pools close
             waiting.shutdown(wait=False, cancel_futures=True)
         self._builders.close()
         self._runner.close()
@@ -201,7 +219,7 @@ class Measurer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def begin(self, candidates: Sequence[Candidate], arguments: Arguments) -> Batch:
-        """Queue the builds of a batch; with a device of its own, runs follow by themselves."""
+        """Queue the builds of a batch; on a separate device, runs follow."""
         return Batch([self._begin(c, arguments) for c in candidates])
 
     def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
@@ -214,19 +232,22 @@ class Measurer:
         return job
 
     def _new_library(self) -> str:
-        """A path that no library of this run had: a process that opened one at a path keeps it,
-        and would be given the old one again where a new one has taken its place."""
+        """Return a path that no library of this run had.
+
+        A process that opened a library keeps it, and returns it again for a new file of the same
+        path.
+        """
         self._number += 1
         return str(self._folder / f"{self._number}.so")
 
     def _run(self, job: _Job) -> Reply:
-        """Run a program as soon as it is built; an empty reply where it could not be."""
+        """Run a program once it is built; return an empty reply otherwise."""
         if job.built.result().error is not None:
             return Reply()
         return self._timed(job.path, job.arguments, self._settings.timing)
 
     def _timed(self, path: str, arguments: Arguments, timing: Timing) -> Reply:
-        """Run a library on the device; only what shares this CPU with others can need priority."""
+        """Run a library on the device, with priority on this CPU."""
         timing = replace(timing, priority=timing.priority and self._platform.shares_cpu)
         where = self._platform.device, arguments, timing, self._platform.address
         return self._runner.submit("run", path, *where).result()
@@ -238,13 +259,14 @@ class Measurer:
         check: Check | None,
         stopped: Callable[[], bool] = never,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Outcomes in the order of the batch, the last ones missing once `stopped` says so.
+        """Yield outcomes in batch order; end early once `stopped` returns True.
 
-        ``accept(position, outcome)`` says whether a program would be the best so far: only those
-        are checked.
+        ``accept(position, outcome)`` returns True if a program would be the best so far: only such
+        programs are checked.
         """
         if self.alone:
             with self._phases.time("build"):
+                # all builds first: a compiler at work would disturb the first timings
                 for job in batch.jobs:
                     wait_for(job.built, stopped)
             self._wait_for_references(stopped)
@@ -258,13 +280,15 @@ class Measurer:
             if check is not None and outcome.error is None and accept(position, outcome):
                 outcome = self._checked(job, outcome, check)
             if outcome.error is not None and stopped():
-                batch.cancel()  # what asks us to end may have ended the program, too
+                batch.cancel()  # a signal to the process group may have ended the program, too
                 return
+            # thousands of libraries of a long run would fill the folder; the best is built again at
+            # the end
             Path(job.path).unlink(missing_ok=True)
             yield position, outcome
 
     def _wait_for_references(self, stopped: Callable[[], bool] = never) -> None:
-        """They run on the cores that programs are timed on."""
+        """Wait for references, which run on the cores that time programs."""
         with self._phases.time("build"):
             for reference in self._begun:
                 wait_for(reference, stopped)
@@ -276,8 +300,10 @@ class Measurer:
         arguments: Arguments,
         stopped: Callable[[], bool] = never,
     ) -> list[Outcome]:
-        """Compile without running: an outcome without costs, or why it could not be built; the
-        last ones missing once `stopped` says so."""
+        """Compile without running; outcomes have no costs, or a failure.
+
+        The last outcomes are missing once `stopped` returns True.
+        """
         batch = Batch([self._begin(candidate, arguments, run=False) for candidate in candidates])
         found = list[Outcome]()
         for job in batch.jobs:
@@ -313,10 +339,11 @@ class Measurer:
         with self._phases.time("run"):
             reply = self._runner.submit("check", job.path, *where).result()
         run_s = outcome.run_s + reply.seconds
-        if reply.error == NO_REFERENCE:  # measured, but nobody knows whether it is right
+        if reply.error == NO_REFERENCE:  # measured, but its correctness is unknown
             return replace(outcome, message=f"not checked: {reply.message}", run_s=run_s)
         if reply.error is not None:
             return _failure("check", reply, build_s=outcome.build_s, run_s=run_s)
+        # written so that a NaN counts as wrong
         if not reply.value <= check.tolerance:
             message = (
                 f"an element differs from the reference by {reply.value:.3g} of its value and "
@@ -326,11 +353,11 @@ class Measurer:
         return replace(outcome, run_s=run_s, checked=True)
 
     def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
-        """Compute what ``main`` returns without schedule; None, or why that was not possible."""
+        """Compute the results of ``main`` without schedule; None, or an error text."""
         return self.begin_reference(module, arguments, path).result()
 
     def begin_reference(self, module: Any, arguments: Arguments, path: Path) -> Future[str | None]:
-        """The same while others explore."""
+        """Begin to compute a reference while exploration continues; see :meth:`reference`."""
         text = importlib.import_module("tvm").ir.save_json(module)
         library = self._new_library()
         begun = self._references.submit(self._reference, text, arguments, path, library)
@@ -348,7 +375,7 @@ class Measurer:
         return None if done.error is None else f"{done.error}: {done.message}{longer}"
 
     def untuned_s(self, module: Any, arguments: Arguments) -> float | None:
-        """Seconds of one run of ``main`` without schedule; None where that does not run.
+        """Time ``main`` without schedule, in seconds; None if it does not run.
 
         On GPUs it never does: a program needs its loops bound to threads.
         """
@@ -368,17 +395,17 @@ class Measurer:
         return float(np.mean(done.value))
 
     def export(self, module: Any, path: Path) -> str | None:
-        """Build a scheduled module into a library that stays; None, or why that failed."""
+        """Build a scheduled module into a permanent library; return an error or None."""
         done = self.begin_build(module, path).result()
         return None if done.error is None else f"{done.error}: {done.message}"
 
     def begin_build(self, module: Any, path: Path) -> Future[Reply]:
-        """Queue the build of a scheduled module into a library that stays."""
+        """Queue the build of a scheduled module into a permanent library."""
         text = importlib.import_module("tvm").ir.save_json(module)
         return self._builders.submit("build", text, self._platform.target_json, str(path))
 
     def time_library(self, path: Path, arguments: Arguments, check: Check | None = None) -> Outcome:
-        """Time a library that stays; with `check` its results are compared, too."""
+        """Time a permanent library; with `check` compare its results, too."""
         built: Future[Reply] = Future()
         built.set_result(Reply())
         job = _Job(path=str(path), arguments=arguments, built=built)
@@ -389,17 +416,18 @@ class Measurer:
 
 
 def _emptied(folder: Path | None) -> Path:
-    """A folder of ours alone, with nothing in it."""
+    """Create an empty folder that only this user can read."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="pruner-build-"))
     shutil.rmtree(folder, ignore_errors=True)
+    # libraries in it are loaded and executed: nobody else may put files there
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The file with the reference's results, and the largest `worst_error` that counts as right."""
+    """The file of the reference's results, and the largest tolerated `worst_error`."""
 
     expected: str
     tolerance: float
@@ -414,7 +442,7 @@ class _Job:
 
 
 def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:
-    """Until it is done, or nobody wants it any more."""
+    """Wait for a future until it is done or `stopped` returns True."""
     while not stopped():
         try:
             future.result(_POLL_S)
@@ -425,12 +453,12 @@ def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:
 
 @dataclass(slots=True)
 class Batch:
-    """Candidates on their way through the builders."""
+    """Candidates in the builders' queue."""
 
     jobs: list[_Job]
 
     def cancel(self) -> None:
-        """Begin no more builds."""
+        """Cancel the builds that have not begun."""
         for job in self.jobs:
             job.built.cancel()
 

@@ -1,6 +1,6 @@
-"""Inputs of a measured program, and how far its results may be from the reference.
+"""Inputs of a measured program, and the error of its results.
 
-Imported inside the Ansor environment too, so nothing here that needs more than numpy.
+This module is imported inside the Ansor environment, too, so it needs nothing but numpy.
 """
 
 from __future__ import annotations
@@ -23,24 +23,30 @@ Kind = Literal["signed", "positive", "edges"]  # of inputs
 # Half precision accumulates in half precision here, so its sums are only this close.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2, "bfloat16": 2.4e-1}
 FLOOR = 8.0
-"""Of normally distributed results the error allowed near zero is then about what a tolerance of the
-largest of a million allowed; of those that span many magnitudes it is far less."""
-MAX_SAMPLE = 1 << 20  # values from which the usual magnitude is taken
+"""With normally distributed results, the error allowed near zero equals about the tolerance times
+the largest of a million values; with results of many magnitudes it is far smaller."""
+MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:
-    """Whether these can be seconds: some, finite and above 0 (a clock or a device may lie)."""
-    # The comparison is false for NaN too.
+    """Check for timings: at least a value, each finite and above 0.
+
+    A clock or a device may return anything.
+    """
+    # the comparison is false for NaN, too
     return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
 
 
 def tolerance(arguments: Arguments) -> float:
-    """The largest relative error that counts as right; exact for integers."""
+    """Return the largest relative error that counts as right; 0 for integers."""
     return max(TOLERANCE.get(dtype, 0.0) for _, dtype in arguments)
 
 
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """max |found - wanted| / max |wanted|; infinite where either is not finite.
+    """Compute max |found - wanted| / max |wanted|; infinite for non-finite values.
+
+    For complete networks, whose engines compute in different ways; kernels are held to
+    `worst_error`.
 
     Of whole networks, whose engines compute in different ways; a kernel has to meet `worst_error`.
     """
@@ -52,7 +58,9 @@ def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 
 
 def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """max over elements of |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
+    """Compute the largest error of an element, relative to its magnitude.
+
+    That is max over elements of |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
 
     The usual magnitude is the median of the values that are not zero (1 / FLOOR where all are): an
     element near zero is a sum that cancels, whose rounding is that of its terms. Where the
@@ -61,7 +69,7 @@ def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     if found.shape != wanted.shape:
         return float("inf")
     if found.dtype == wanted.dtype and np.array_equal(found, wanted):
-        return 0.0  # inputs, which most programs leave as they are: no copies in float64
+        return 0.0  # inputs, which most programs do not change: no copies in float64
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     differs = ~((found == wanted) | (np.isnan(found) & np.isnan(wanted)))
     if not differs.any():
@@ -73,22 +81,24 @@ def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 
 
 def _usual(magnitude: NDArray[np.float64]) -> float:
+    # an odd step: an even one would sample the same columns of every row of an even width
     values = magnitude.ravel()[:: 1 + 2 * (magnitude.size // (2 * MAX_SAMPLE))]
     values = values[np.isfinite(values) & (values > 0)]
     return float(np.median(values)) if values.size else 1 / FLOOR
 
 
 def inputs(arguments: Arguments, seed: int = 0, kind: Kind = "signed") -> list[NDArray[Any]]:
-    """The same values for every candidate and for the reference.
+    """Draw the inputs that all candidates and the reference share.
 
     ``signed``: in [-1, 1), integers in [0, 8). ``positive``: in (0, 1], for operators that are not
-    defined below zero. ``edges``: half of them 0, 1, -1 or a thousandth of what they would be.
+    defined below zero. ``edges``: half of the values are 0, 1, -1 or a thousandth of the usual.
     """
     rng = np.random.default_rng(seed)
     out = []
     for shape, dtype in arguments:
         values: NDArray[Any]
         if dtype.startswith(("float", "bfloat")):
+            # drawn as float32 for every float type: the generator has no half precision
             values = _FLOATS[kind](rng, shape)
         else:
             values = rng.integers(0, 2 if dtype == "bool" else 8, shape)
@@ -118,25 +128,29 @@ _FLOATS: dict[Kind, Callable[..., NDArray[np.float32]]] = {
 
 
 def defined(values: Sequence[NDArray[Any]]) -> bool:
-    """Whether no value is NaN."""
+    """Check that no value is NaN."""
     return not any(bool(np.isnan(v).any()) for v in values if v.dtype.kind not in "iub")
 
 
 def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
-    """Write all arguments after a run, of one or several kinds of inputs.
+    """Write all arguments after a run, for each kind of inputs.
 
-    Bfloat16 becomes float32, which holds it exactly: NumPy's files do not know the type.
+    Bfloat16 becomes float32, which holds it exactly: NumPy's files have no such type.
     """
     names = {
         f"{kind}.{i}": v.astype(np.float32) if v.dtype.name == "bfloat16" else v
         for kind, values in results.items()
         for i, v in enumerate(values)
     }
-    np.savez(file, **names)  # type: ignore[arg-type]  # the stub knows one keyword only
+    np.savez(file, **names)  # type: ignore[arg-type]  # the stub has one keyword only
 
 
 def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
-    """What `save_reference` wrote; raises `NoReference` where that cannot be read."""
+    """Read the file of `save_reference`.
+
+    Raises:
+        NoReference: the file cannot be read, or holds no results.
+    """
     found: dict[Kind, list[NDArray[Any]]] = {}
     try:
         stored = read_arrays(Path(path))

@@ -1,4 +1,4 @@
-"""Devices of a kind that measure at the same time: GPUs of this machine, servers of a key."""
+"""Devices that measure at the same time: local GPUs or RPC servers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform:
-    """The platform with `wanted` of the devices that are `there` (None: with all of them).
+    """Give a platform `wanted` of the devices that are `there`, None: all.
 
-    Every runner has one: of this machine the GPU that its process may see, of a tracker whatever
-    server of the key is free.
+    Every runner has one device: on this machine the GPU that its process may see, behind a tracker
+    any free server of the key.
 
     Raises:
-        PrunerError: more devices than there are, or several of a CPU or of OpenCL's.
+        PrunerError: more devices than there are, or several of a CPU or of an OpenCL platform.
     """
     if platform.device == OPENCL:
         if wanted not in (None, 1):
@@ -42,12 +42,13 @@ def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform
         return replace(platform, address=address, places=({},) * number)
     if number == 1:
         return platform
+    # CUDA reads this variable once a process: a runner with one visible GPU always uses cuda:0
     places = tuple({_VISIBLE: name} for name in visible_gpus()[:number])
     return replace(platform, places=places)
 
 
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` would call each GPU that this process may use."""
+    """List the names in `CUDA_VISIBLE_DEVICES` of all usable GPUs."""
     given = (os.environ if environment is None else environment).get(_VISIBLE)
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]

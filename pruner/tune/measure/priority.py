@@ -1,4 +1,4 @@
-"""Real-time priority while a program is timed, so that other work on the machine disturbs less."""
+"""Real-time priority while a program is timed, against disturbance by other work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run all threads of this process before any ordinary process, where the system permits it.
+    """Run all threads of this process before ordinary processes, where permitted.
 
     Threads that are created meanwhile inherit the priority. Without the right to it (usually:
     not root), nothing changes.
@@ -23,6 +23,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _schedule(policy: int, priority: int) -> None:
+    # TVM's thread pool exists already, and Linux sets the policy of single threads only
     for thread in Path("/proc/self/task").iterdir():
         with suppress(PermissionError, ProcessLookupError):
             os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))

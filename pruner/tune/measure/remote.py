@@ -1,4 +1,4 @@
-"""Devices behind a TVM RPC tracker: is one there, does it answer, before any tuning begins."""
+"""Check a device behind a TVM RPC tracker before tuning begins."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ _MEMORY_BYTES = 4 << 30
 
 
 def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
-    """Get a device of the key, move some bytes there and back; ``seconds`` and ``servers``.
+    """Get a device of the key and move bytes there and back.
 
     Everything happens in a worker process: TVM's own client retries for minutes and cannot be
     interrupted.
 
+    Returns:
+        ``seconds`` of the transfer, and ``servers``, the number of devices of the key.
+
     Raises:
-        PrunerError: no tracker, no server of this key, or none that answers in time.
+        PrunerError: no tracker, no server of this key, or none that responds in time.
     """
     where = f"runner.host={address.host} runner.port={address.port}"
     try:
+        # a plain socket first: TVM's client retries a missing tracker for a minute
         socket.create_connection((address.host, address.port), timeout_s).close()
     except OSError as error:
         raise PrunerError(

@@ -1,4 +1,4 @@
-"""AdaTune (Li et al., NeurIPS'20): repeat a measurement only while it is noisy.
+"""Repeat a measurement while it is noisy: AdaTune (Li et al., NeurIPS'20).
 
 Facts from the release (measure_methods.py): a limit of 0.1 on the coefficient of variation of the
 speeds, more than two repeats, from five on without the fastest and the slowest.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveRepeats:
-    """When to stop repeating one measurement.
+    """A rule that ends the repeats of a measurement.
 
     After each repeat beyond the second: stop if the coefficient of variation of the speeds
     (``1 / seconds``; of five and more the fastest and slowest left out) is below ``cv_limit``. The
@@ -25,7 +25,7 @@ class AdaptiveRepeats:
     cv_limit: float = 0.1
 
     def enough(self, costs_s: Sequence[float] | NDArray[np.float64]) -> bool:
-        """Whether the repeats made so far [R] agree."""
+        """Check whether the repeats so far, seconds [R], agree."""
         if len(costs_s) < 3:
             return False
         speed = np.sort(1.0 / np.asarray(costs_s))
@@ -33,16 +33,17 @@ class AdaptiveRepeats:
         return bool(speed.std() < self.cv_limit * speed.mean())
 
     def num_repeats(self, costs_s: NDArray[np.float64]) -> int:
-        """How many of the given repeats [R] would have been made."""
+        """Count how many of the given repeats, seconds [R], the rule makes."""
+        # recorded repeats are fed to the same loop as live ones, so both apply one rule
         return len(self.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
 
     def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Seconds from the repeats that would have been made."""
+        """Average the repeats that the rule makes, in seconds."""
         made = np.sort(costs_s[: self.num_repeats(costs_s)])
         return float((made[1:-1] if len(made) > 2 else made).mean())
 
     def measured(self, measure: Callable[[], float], most: int) -> list[float]:
-        """Call `measure`, which returns seconds, until its results agree, at most `most` times."""
+        """Call `measure`, which returns seconds, until results agree or `most` calls."""
         costs_s: list[float] = []
         while len(costs_s) < most and not self.enough(costs_s):
             costs_s.append(measure())

@@ -1,4 +1,4 @@
-"""Three honestly different CPU targets of one x86-64 machine."""
+"""CPU targets of an x86-64 machine, distinct in instructions and cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTarget:
-    """A code generation target and the number of cores a program may use."""
+    """A code generation target, and the number of cores for programs."""
 
     platform: str
     target: str
@@ -22,6 +22,7 @@ class CpuTarget:
     cache_line_bytes: int = 64
 
 
+# from narrow to wide vectors: `local_platform` takes the last that fits
 CPU_TARGETS: tuple[CpuTarget, ...] = (
     CpuTarget(
         platform="cpu-sse4",
@@ -48,16 +49,16 @@ CPU_TARGETS: tuple[CpuTarget, ...] = (
 
 
 def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the instruction sets that the target needs and this machine lacks."""
+    """Return the instruction sets that a target needs and this machine lacks."""
     present = _flags(cpuinfo)
     return [flag for flag in target.cpu_flags if flag not in present]
 
 
 def local_platform() -> str:
-    """The described CPU platform whose instructions this machine has, the widest first.
+    """Choose the widest described CPU platform that this machine can run.
 
     Raises:
-        PrunerError: none of them.
+        PrunerError: the machine has the instructions of none.
     """
     for target in reversed(CPU_TARGETS):
         if not missing_flags(target):
@@ -69,17 +70,18 @@ def local_platform() -> str:
 def reference_target(
     dtypes: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")
 ) -> dict[str, Any]:
-    """Of programs that others are compared with: for any x86-64, so that nothing is contracted.
+    """Choose the target of reference programs: any x86-64, without contraction.
 
     Half precision is converted by the processor where it can (F16C), in a fifth of the time that
     the C library's functions take; both round as IEEE 754 has it, so results are the same bits.
     """
+    # without -mcpu LLVM emits no fused multiply-add, whose single rounding would change the results
     halves = "float16" in dtypes and "f16c" in _flags(cpuinfo)
     return {"kind": "llvm", **({"mattr": ["+f16c"]} if halves else {})}
 
 
 def _flags(cpuinfo: Path) -> set[str]:
-    """Instruction sets of this processor."""
+    """Read the instruction sets of this processor."""
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     lines = [line for line in text.splitlines() if line.startswith("flags")]
     return set(lines[0].split(":", 1)[1].split()) if lines else set()

@@ -395,7 +395,7 @@ class Measurer:
         return float(np.mean(done.value))
 
     def export(self, module: Any, path: Path) -> str | None:
-        """Build a scheduled module into a permanent library; return an error or None."""
+        """Build a scheduled module into a permanent library; return any error."""
         done = self.begin_build(module, path).result()
         return None if done.error is None else f"{done.error}: {done.message}"
 

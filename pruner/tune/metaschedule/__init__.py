@@ -1,4 +1,4 @@
-"""TVM's own tuning with our search or our model in it (docs/metaschedule-plugin.md).
+"""Use our search or our model in TVM's own tuning (docs/metaschedule-plugin.md).
 
 ``tune_tir(..., strategy=search_strategy(), cost_model="none")``: everything else stays TVM's.
 

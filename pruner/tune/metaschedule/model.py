@@ -1,4 +1,4 @@
-"""Analyzer and learned model as a cost model behind TVM's own evolutionary search."""
+"""Use analyzer and learned model as cost model of TVM's evolutionary search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ def cost_model(
     prior: float = LIVE.prior,
     seed: int | None = None,
 ) -> Any:
-    """Make the cost model for ``tune_tir`` and ``tune_relax`` with ``strategy="evolutionary"``.
+    """Make the cost model for TVM's tuning with ``strategy="evolutionary"``.
+
+    It fits ``tune_tir`` and ``tune_relax``.
+
+    `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
+    alone until a program of the task has been measured. Then its score has the weight
+    ``prior / (prior + measured)``, and the learned score has the rest.
 
     `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
     alone until a program of the task has been measured. Then its score has the weight
@@ -49,10 +55,14 @@ def cost_model(
 
 
 class TaskScores:
-    """Scores of one task's candidates, in (0, 1); 0 for programs that the engine is not sure of."""
+    """Scores of a task's candidates, in (0, 1); 0 for uncertain programs."""
 
     def __init__(self, session: Session, task: Task, prior: float) -> None:
-        """Raises `PrunerError` where no program is legal, or no described device fits."""
+        """Open the task's spaces.
+
+        Raises:
+            PrunerError: no program is legal, or no described device fits.
+        """
         self._task, self._prior, self._rng = task, prior, session.rng(task)
         self._space = session.open(task, task.designs(task.context.generate_design_space()))
         self._traces = Traces(self._space)
@@ -62,9 +72,10 @@ class TaskScores:
         self._judge: ScoreFunction | None = None
 
     def learn(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take in measured programs. Other annotations than ours are other programs."""
+        """Add measured programs; ignore annotations that our spaces lack."""
         rows, known = self._traces.rows([candidate.sch.trace for candidate in candidates])
         found = outcomes(results, self._task.tell)
+        # a builder that never started is no failure of the program
         known &= np.array([one.tells_of_program for one in found], bool)
         latency_s = np.array([one.latency_s for one in found])
         self._history.add(rows[known], latency_s[known])
@@ -73,20 +84,26 @@ class TaskScores:
         self._judge = None
 
     def scores(self, candidates: Sequence[Any]) -> NDArray[np.float64]:
-        """Of N candidates, comparable until the next measurements are in."""
+        """Score N candidates in (0, 1), comparable until the next measurements."""
         traces = [candidate.sch.trace for candidate in candidates]
+        # a parallel annotation of TVM's mutator is scored as the space's own: closest known program
         rows, known = self._traces.rows(traces, whatever_parallel=True)
         out = np.full(len(rows), 0.5)
         if known.any():
             if self._judge is None:
                 self._judge = self._standardised(rows[known])
+            # TVM's search samples parents by these scores as weights: they must be positive and
+            # bounded
             out[known] = 0.5 + 0.5 * np.tanh(0.5 * self._judge(rows[known]))
-            # of no space of ours: chance decides among the scores of the others
+            # programs outside our spaces get random scores of the other candidates
             out[~known] = self._rng.choice(out[known], int((~known).sum()))
         return out
 
     def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
-        """Drafted and learned score as the policy weighs them, in standard deviations of `seen`."""
+        """Weigh drafted and learned score as the policy, in units of deviation.
+
+        The standard deviations are those of `seen`.
+        """
         learned, draft = self._learned, self._space.draft_score
         if learned is None:
             return standard(draft, seen)
@@ -97,21 +114,21 @@ class TaskScores:
 
 @_derived_object
 class PrunerModel(_PyCostModel):
-    """See :func:`cost_model`."""
+    """The cost model object for TVM; see :func:`cost_model`."""
 
     def __init__(self, session: Session, prior: float) -> None:
         self._session, self._prior = session, prior
         self._tasks: dict[tuple[int, str], TaskScores | None] = {}
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """TVM's: measured candidates of a task."""
+        """Learn from the measured candidates of a task (called by TVM)."""
         task = self._task(context)
         if task is not None and len(candidates):
             with self._session.one_thread():
                 task.learn(candidates, results)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
-        """TVM's: scores float64 [N] between 0 and 1, higher is better."""
+        """Return scores float64 [N] in (0, 1), the best highest (for TVM)."""
         task = self._task(context)
         if task is None:
             return np.full(len(candidates), 0.5)
@@ -119,11 +136,11 @@ class PrunerModel(_PyCostModel):
             return task.scores(candidates)
 
     def load(self, path: str) -> None:
-        """Not possible. Raises `PrunerError`."""
+        """Raise `PrunerError`: the model has no file."""
         raise PrunerError(f"{path}: this model is not kept in a file; give model= one of your own")
 
     def save(self, path: str) -> None:
-        """Not possible. Raises `PrunerError`."""
+        """Raise `PrunerError`: the model has no file."""
         raise PrunerError(f"{path}: this model is not kept in a file; the database has its records")
 
     def _task(self, context: Any) -> TaskScores | None:

@@ -1,4 +1,4 @@
-"""What TVM's builders, runners and databases say of programs, as outcomes."""
+"""Convert results of TVM's builders, runners and databases to outcomes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pruner.tune.spaces.traces import Traces
 
 
 def outcomes(results: Sequence[Any], tell: Tell) -> list[Outcome]:
-    """Of the runner's results.
+    """Convert the runner's results of a round.
 
-    Where every program of a round ran out of the builder's time, its workers did: TVM starts them
-    anew for every round, and their import of TVM counts. Then no program is to blame.
+    If every program of a round exceeded the builder's time, the workers did: TVM starts them anew
+    for
+    every round, and their import of TVM counts. Then no program is blamed.
     """
     found = [_outcome(result) for result in results]
     if len(found) > 1 and all(one.error == "build_timeout" for one in found):
@@ -36,17 +37,17 @@ def _outcome(result: Any) -> Outcome:
     if result.error_msg is None and result.run_secs:
         return Outcome(costs_s=tuple(float(seconds) for seconds in result.run_secs))
     message = str(result.error_msg)
-    # TVM joins what builders and runners say to one text
+    # TVM joins the messages of builders and runners to one text
     stage = "build" if "Builder" in message.partition(":")[0] else "run"
     kind = "timeout" if "Timeout" in message else "error"
     return Outcome(error=f"{stage}_{kind}", message=message)
 
 
 def know_earlier(database: Any, task: Task, search: DecisionSearch, traces: Traces) -> None:
-    """Have a search know the programs that a database has a measurement of, on the same target.
+    """Add a database's measurements on the same target to a search.
 
     Failures count where something ran; a database of failures alone (workers that never started)
-    tells nothing. Records of other spaces are counted in one line.
+    is ignored. Records of other spaces are counted in one line.
     """
     if database is None:
         return
@@ -58,6 +59,7 @@ def know_earlier(database: Any, task: Task, search: DecisionSearch, traces: Trac
             f"{task.name}: {int((~known).sum())} of {len(records)} records of the database are of "
             "programs outside these design spaces"
         )
+    # all failed: the workers never started, so nothing is learned about the programs
     if np.isfinite(latency_s).any():
         task.tell(f"{task.name}: {len(latency_s)} programs of the database count as measured")
         search.know(rows[known], latency_s)

@@ -1,4 +1,7 @@
-"""What all tasks of one tuning share: analyzer, learned model, settings and clock."""
+"""The state that all tasks of a tuning share.
+
+It holds analyzer, learned model, settings and clock.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _MODELS: dict[str, Callable[[int], OnlineModel]] = {
 
 
 class Session:
-    """One call of a constructor; the copies that TVM makes for its tasks share it."""
+    """The state of a constructor's call; TVM's copies for tasks share it."""
 
     def __init__(
         self,
@@ -49,7 +52,12 @@ class Session:
         model: str | OnlineModel | None,
         seed: int | None,
     ) -> None:
-        """Raises `PrunerError` for an unknown model."""
+        """Create the shared model.
+
+        Raises:
+            PrunerError: an unknown model.
+        """
+        # otherwise an error that crosses TVM's C++ frames comes back as RuntimeError
         importlib.import_module("tvm_ffi").register_error("PrunerError", PrunerError)
         self.phases = Phases()
         self._platform, self._analyzer, self._seed = platform, analyzer, seed
@@ -58,7 +66,7 @@ class Session:
         self._shared = None if made is None else SharedModel(made)
 
     def analyzer(self, target: Any, tell: Tell) -> Analyzer:
-        """What drafts for a target.
+        """Return the analyzer that drafts for a target.
 
         Raises:
             PrunerError: no described device fits the target.
@@ -72,7 +80,11 @@ class Session:
         return self._analyzers[text]
 
     def open(self, task: Task, designs: Sequence[DesignSpace]) -> UnionSpace:
-        """The spaces of a task. Raises `PrunerError` where no program is legal."""
+        """Open the spaces of a task.
+
+        Raises:
+            PrunerError: no program is legal.
+        """
         return open_spaces(
             designs,
             name=task.name,
@@ -83,7 +95,7 @@ class Session:
         )
 
     def learner(self, task: Task, space: UnionSpace) -> LiveLearner | None:
-        """What fits the shared model to a task; None where nothing learns or can be ranked."""
+        """Make the learner of a task, None without a model or features."""
         if self._shared is None or not space.has_features:
             return None
         digest, target = identity(task.context)
@@ -94,11 +106,11 @@ class Session:
         return LiveLearner(key, space, self._shared, self.phases, self.rng(task))
 
     def one_thread(self) -> AbstractContextManager[None]:
-        """Torch works on one thread in here: two make so small a network slower, not faster."""
+        """Limit torch to a thread: two slow down so small a network."""
         return cpu_threads(1)
 
     def rng(self, task: Task) -> np.random.Generator:
-        """Random numbers of a task: from the seed that was given, else from TVM's."""
+        """Make the random generator of a task, from our seed or TVM's."""
         if self._seed is None:
             return np.random.default_rng(task.seed)
         return np.random.default_rng([self._seed, *task.name.encode()])

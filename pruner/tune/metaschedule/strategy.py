@@ -1,5 +1,8 @@
 """Draft-then-verify as a search strategy of MetaSchedule.
 
+TVM's scheduler calls it from its own thread, for one task at a time: ``pre_tuning`` once a task,
+then rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
+
 TVM's scheduler calls it from its own thread, one task at a time: ``pre_tuning`` once a task, then
 rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
 """
@@ -58,7 +61,7 @@ def search_strategy(
 
 
 class TaskSearch:
-    """The search of one task, from ``pre_tuning`` to ``post_tuning``."""
+    """The search of a task, from ``pre_tuning`` to ``post_tuning``."""
 
     def __init__(
         self,
@@ -70,11 +73,14 @@ class TaskSearch:
         database: Any,
         budget: tuple[int, int],
     ) -> None:
-        """`schedules` are TVM's design spaces; `budget`: trials in all and of a round.
+        """Prepare a search in `schedules`, TVM's design spaces.
+
+        `budget`: trials in all and of a round.
 
         Raises:
             PrunerError: no described device fits the target.
         """
+        # before the first round: a missing platform ends the tuning instead of giving up its task
         session.analyzer(task.target, task.tell)
         self._session, self._policy, self._task = session, policy, task
         self._schedules, self._database = schedules, database
@@ -84,7 +90,7 @@ class TaskSearch:
         self._rounds = 0
 
     def propose(self) -> list[Candidate] | None:
-        """The next round; None when the budget is spent or nothing legal is left."""
+        """Propose the next round; None if the budget or the programs end."""
         num = min(self._batch, self._left)
         if num < 1:
             return None
@@ -94,7 +100,7 @@ class TaskSearch:
                 if self._search is None:
                     self._search = self._open()
                 found = self._search.propose(num)
-        except PrunerError as error:  # of this task; TVM goes on with the others
+        except PrunerError as error:  # of this task; TVM continues with the others
             self._task.tell(f"{self._task.name} is given up: {error}")
             return None
         seconds = time.perf_counter() - started
@@ -107,7 +113,7 @@ class TaskSearch:
         return found or None
 
     def observe(self, results: Sequence[Any]) -> None:
-        """Take in the results of the last round, in its order."""
+        """Add the results of the last round, in its order."""
         assert self._search is not None, self._task.name
         self._search.observe(self._waiting, outcomes(results, self._task.tell))
         self._waiting = []
@@ -123,7 +129,7 @@ class TaskSearch:
 
 @_derived_object
 class PrunerStrategy(_PySearchStrategy):
-    """See :func:`search_strategy`."""
+    """The search strategy object for TVM; see :func:`search_strategy`."""
 
     def __init__(self, session: Session, policy: PolicySettings) -> None:
         self._session, self._policy = session, policy
@@ -131,7 +137,7 @@ class PrunerStrategy(_PySearchStrategy):
         self._search: TaskSearch | None = None
 
     def _initialize_with_tune_context(self, context: Any) -> None:
-        """TVM's: which task this is."""
+        """Store the task (called by TVM)."""
         self._task = Task.of(context)
 
     def pre_tuning(
@@ -142,7 +148,7 @@ class PrunerStrategy(_PySearchStrategy):
         database: Any = None,
         cost_model: Any = None,
     ) -> None:
-        """TVM's: the budget of the task, its spaces, and what is known of it."""
+        """Begin a task with its budget, spaces and database (called by TVM)."""
         assert self._task is not None, "TVM initializes a strategy before it tunes"
         if cost_model is not None:
             self._task.tell('the strategy brings its own model; cost_model="none" saves TVM\'s')
@@ -156,11 +162,12 @@ class PrunerStrategy(_PySearchStrategy):
         )
 
     def post_tuning(self) -> None:
-        """TVM's: the task is done."""
+        """End a task (called by TVM)."""
+        # the strategy may outlive the tuning: spaces and history of the task are large
         self._search = self._task = None
 
     def generate_measure_candidates(self) -> list[Any] | None:
-        """TVM's: the next round; None ends the task."""
+        """Propose the next round; None ends the task (called by TVM)."""
         assert self._search is not None, "TVM calls pre_tuning first"
         found = self._search.propose()
         return None if found is None else [_measurable(one.schedule) for one in found]
@@ -168,12 +175,12 @@ class PrunerStrategy(_PySearchStrategy):
     def notify_runner_results(
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
-        """TVM's: what became of the last round."""
+        """Add the results of the last round (called by TVM)."""
         assert self._search is not None, "TVM calls pre_tuning first"
         self._search.observe(results)
 
     def clone(self) -> Any:
-        """TVM's: a strategy for another task, which shares the learned model."""
+        """Return a strategy for another task and this session (for TVM)."""
         return PrunerStrategy(self._session, self._policy)
 
 

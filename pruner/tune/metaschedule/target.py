@@ -1,4 +1,4 @@
-"""Which described device a target of TVM stands for."""
+"""Find the described device of a target of TVM."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DEVICE_KINDS = {"llvm": "cpu", "cuda": "gpu"}  # of the targets that have an an
 
 
 def platform_of(target: Any, name: str | None, tell: Tell) -> Platform:
-    """The platform called `name`, by default the one that the target describes best.
+    """Find the platform `name`, by default the best fit of the target.
 
-    A CPU is found by its instructions, a CUDA device by its architecture; `tell` hears where that
-    leaves a choice.
+    A CPU is found by its instructions, a CUDA device by its architecture; `tell` receives a line
+    where several fit.
 
     Raises:
         PrunerError: no described device fits the target, or `name` is of another kind.
@@ -45,7 +45,7 @@ def _files() -> list[Any]:
 
 
 def _cpu(target: Any, tell: Tell) -> str | None:
-    """The widest described instructions that the target has."""
+    """Find the CPU platform with the widest instructions of the target."""
     has = importlib.import_module("tvm.target.codegen").target_has_features
     for cpu in reversed(CPU_TARGETS):
         if all(has([flag.replace("_", ".")], target) for flag in cpu.cpu_flags):
@@ -60,7 +60,8 @@ def _cpu(target: Any, tell: Tell) -> str | None:
 
 
 def _gpu(target: Any, devices: dict[str, Device], tell: Tell) -> str | None:
-    """A device of the target's architecture (sm_90a counts as sm_90)."""
+    """Find a device of the target's architecture (sm_90a counts as sm_90)."""
+    # the suffix selects architecture-specific instructions of the same device
     architecture = re.sub(r"(?<=\d)[a-z]$", "", str(target.attrs.get("arch", "")))
     found = [
         name

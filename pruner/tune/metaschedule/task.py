@@ -1,4 +1,4 @@
-"""One task as TVM's tuning context describes it."""
+"""A task as TVM's tuning context describes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _LOG = "tvm.s_tir.meta_schedule"  # a context does not give its own logger away
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What is tuned and for which target; ``tell`` writes a line into TVM's log.
+    """A task: program, target and random seed, from TVM's tuning context.
+
+    ``tell`` writes a line into TVM's log.
 
     ``context`` is a context of our own with a copy of the rules of TVM's: one that held TVM's
     context would be held by it, and neither would ever be freed.
@@ -30,7 +32,7 @@ class Task:
 
     @classmethod
     def of(cls, context: Any) -> Task:
-        """From the context that TVM's callbacks are given."""
+        """Read the context that TVM passes to its callbacks."""
         own = load_tvm().meta_schedule.TuneContext(
             mod=context.mod,
             target=context.target,
@@ -48,16 +50,16 @@ class Task:
 
     @property
     def module(self) -> Any:
-        """The module before anything is scheduled."""
+        """The module before it is scheduled."""
         return self.context.mod
 
     @property
     def target(self) -> Any:
-        """TVM's target."""
+        """The target of TVM."""
         return self.context.target
 
     def designs(self, schedules: Sequence[Any]) -> list[DesignSpace]:
-        """TVM's design spaces as ours."""
+        """Wrap TVM's design spaces as ours."""
         return [
             DesignSpace(self.module, self.target, schedule.trace, self.context)
             for schedule in schedules
@@ -65,6 +67,6 @@ class Task:
 
 
 def identity(context: Any) -> tuple[int, str]:
-    """Equal for contexts of the same program and target."""
+    """Return a key that is equal for equal programs and targets."""
     digest = importlib.import_module("tvm_ffi").structural_hash(context.mod)
     return int(digest), str(context.target)

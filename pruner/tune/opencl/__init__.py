@@ -1,4 +1,4 @@
-"""OpenCL devices, whose runtime TVM's wheel was built without.
+"""OpenCL devices, with the runtime that TVM's wheel lacks.
 
 * `drivers`: where the loader and its drivers are, PoCL's of the extra ``opencl`` too
 * `library`: ``runtime.cc`` compiled once a version of TVM

@@ -1,4 +1,4 @@
-"""Environment of OpenCL's loader: the system's drivers, and PoCL of the extra ``opencl``."""
+"""The environment of OpenCL's loader: system drivers, and PoCL's wheel."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SYSTEM = "libOpenCL.so.1"
 
 
 def cache_folder() -> Path:
-    """Where compiled things of this user stay: ``$XDG_CACHE_HOME/pruner/opencl``.
+    """Create and return ``$XDG_CACHE_HOME/pruner/opencl``, for compiled files of this user.
 
     Raises:
-        PrunerError: it cannot be made.
+        PrunerError: the folder cannot be made.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "pruner" / "opencl"
@@ -32,17 +32,19 @@ def cache_folder() -> Path:
 
 
 def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What must be set before libOpenCL is opened; what is set already stays.
+    """Find the variables to set before libOpenCL is opened.
 
-    The loader of pyopencl's wheel finds drivers by ``OCL_ICD_VENDORS`` alone, and crashes without
-    ``PYOPENCL_HOME``. PoCL shares a program's work groups out to all cores of the machine; with one
-    thread its device is one core.
+    Variables that are set already stay. The loader of pyopencl's wheel finds drivers by
+    ``OCL_ICD_VENDORS`` alone, and crashes without ``PYOPENCL_HOME``. PoCL distributes a program's
+    work
+    groups over all cores of the machine; with one thread its device is one core.
     """
     given = os.environ if environment is None else environment
     wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}
     package = _pyopencl()
     if package is not None:
         wanted["PYOPENCL_HOME"] = str(package)
+        # a system loader finds vendor drivers that the wheel's loader does not
         bundled = sorted((package / ".libs").glob("libOpenCL*.so*"))
         if bundled and not _opens(_SYSTEM):
             wanted[_LIBRARY] = str(bundled[0])
@@ -53,7 +55,10 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
 
 
 def _pyopencl() -> Path | None:
-    """The folder of the package; it is not imported, which would open the loader."""
+    """Find the folder of the package without importing it.
+
+    An import would open the loader before its environment is set.
+    """
     found = importlib.util.find_spec("pyopencl")
     return None if found is None or found.origin is None else Path(found.origin).parent
 
@@ -65,7 +70,7 @@ def _opens(library: str) -> bool:
 
 
 def _vendors(pocl: Path) -> Path:
-    """A folder that names the drivers of the system and PoCL, each by its absolute path."""
+    """Create a folder with the system's drivers and PoCL, by absolute paths."""
     folder = cache_folder() / "vendors"
     folder.mkdir(exist_ok=True)
     wanted = {"pruner-pocl.icd": f"{pocl}\n"}
@@ -78,6 +83,7 @@ def _vendors(pocl: Path) -> Path:
     for name, text in wanted.items():
         path = folder / name
         if not path.is_file() or path.read_text() != text:
+            # several processes may write at once: a reader sees a complete file or none
             partial = folder / f".{name}.{os.getpid()}"
             partial.write_text(text)
             partial.replace(path)

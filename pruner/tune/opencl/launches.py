@@ -1,4 +1,4 @@
-"""A kernel's launches, as JSON that a few lines of Python run without TVM."""
+"""Record a kernel's launches as JSON that runs without TVM."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ if __name__ == "__main__":
 
 
 def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any]:
-    """How the kernels of a compiled program are launched, as JSON; no device is needed.
+    """Describe as JSON how the kernels of a program are launched.
+
+    No device is needed.
 
     ``arguments`` are those of ``main``, the output last, with shape, dtype and bytes;
     ``workspaces`` the bytes of further buffers. Buffers are numbered in this order. A launch has
@@ -74,8 +76,9 @@ def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any
 
 
 def _launch(line: str) -> tuple[dict[str, Any], dict[int, int]]:
-    """A recorded line as JSON, and the bytes of its buffers by their numbers."""
+    """Parse a recorded line: its launch, and buffer sizes in bytes."""
     name, *words = line.split(" ")
+    # runtime.cc writes: name, global x y z, local x y z, then the arguments
     sizes, buffers = [int(word) for word in words[:6]], dict[int, int]()
     given = list[dict[str, Any]]()
     for word in words[6:]:

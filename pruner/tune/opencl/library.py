@@ -1,4 +1,4 @@
-"""``runtime.cc`` as a shared library, compiled once for a version of TVM."""
+"""Compile ``runtime.cc`` once for every version of TVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCE, _HEADERS = HERE / "runtime.cc", HERE / "include"
 
 
 def runtime_library() -> Path:
-    """The library, compiled now (some seconds) where this user has none yet.
+    """Return the runtime's library, compiled on first use (some seconds).
 
     Raises:
         PrunerError: no compiler, or it fails.
@@ -27,6 +27,7 @@ def runtime_library() -> Path:
     ffi: Any = importlib.import_module("tvm_ffi")
     texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
     versions = f"{tvm.__version__} {ffi.__version__} {sysconfig.get_platform()}"
+    # TVM's C++ interface has no stable ABI: every version and every change gets its own library
     digest = hashlib.sha256(b"\n".join([versions.encode(), *texts])).hexdigest()[:12]
     library = cache_folder() / f"runtime-tvm{tvm.__version__}-{digest}.so"
     if not library.is_file():

@@ -1,4 +1,4 @@
-"""TVM's OpenCL runtime in a process, and the devices that it finds."""
+"""Load TVM's OpenCL runtime into a process, and find devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pruner.tune.opencl.library import runtime_library
 from pruner.tune.tvm_import import load_tvm
 
 POCL = "Portable Computing Language"  # name of its platform
-CHOSEN = "PRUNER_OPENCL_DEVICE"  # number of the device that TVM's opencl:0 is
+CHOSEN = "PRUNER_OPENCL_DEVICE"  # number of the device that TVM calls opencl:0
 _CPU = 2  # CL_DEVICE_TYPE_CPU
 _RUN, _COMPILE, _RECORD = 0, 1, 2  # modes of runtime.cc
 _LOST = ("CL_DEVICE_NOT_AVAILABLE", "CL_DEVICE_NOT_FOUND", "CL_INVALID_DEVICE")
@@ -29,7 +29,10 @@ _MODULE = "pruner.opencl.module"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCLDevice:
-    """A device of this machine, in its driver's words; `number` is its place among all."""
+    """A device of this machine as its driver describes it.
+
+    `number` is its place among all devices.
+    """
 
     number: int
     driver: str
@@ -44,19 +47,20 @@ class OpenCLDevice:
     has_half: bool
 
     def __str__(self) -> str:
-        """For people, and what names of devices are looked for in."""
+        """Describe the device in the text that device names are searched in."""
         return f"{self.number}: {self.name} ({self.vendor}; {self.driver}, {self.version})"
 
 
 @cache
 def load_runtime() -> None:
-    """Give TVM its OpenCL runtime; no driver is opened yet.
+    """Load TVM's OpenCL runtime; open no driver yet.
 
     Raises:
         PrunerError: it cannot be compiled or loaded.
     """
     load_tvm()
     for name, value in driver_environment().items():
+        # os.environ calls setenv, so the library's getenv sees the value, too
         os.environ[name] = value  # which the library's getenv sees, too
     try:
         ctypes.CDLL(str(runtime_library()))
@@ -67,7 +71,7 @@ def load_runtime() -> None:
 
 
 def _created(code: Any, _: str, infos: Mapping[Any, Any], __: Any) -> Any:
-    """What TVM's code generator makes a module with."""
+    """Create a module for TVM's code generator."""
     lines = [
         "|".join((str(name), _joined(info.arg_types), _joined(info.launch_param_tags)))
         for name, info in infos.items()
@@ -85,7 +89,7 @@ _LOCAL = re.compile(r"^[ ]+(__local [\w]+ \w+\[\d+\];)\n", re.MULTILINE)
 
 
 def outermost(source: str) -> str:
-    """OpenCL C with its arrays of local memory at the top of their kernels.
+    """Move the local arrays of OpenCL C to their kernels' top.
 
     The language allows them nowhere else (OpenCL C 3.0, 6.7.2), and without ``StorageRewrite`` TVM
     declares them in the loops that use them. TVM gives every array of a kernel its own name.
@@ -101,7 +105,7 @@ def outermost(source: str) -> str:
 
 
 def devices() -> list[OpenCLDevice]:
-    """All OpenCL devices of this machine: GPUs, then accelerators, then CPUs.
+    """List all OpenCL devices of this machine: GPUs, accelerators, then CPUs.
 
     Raises:
         MissingExtra: no library of OpenCL is installed.
@@ -136,7 +140,9 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
 
 
 def find_device(asked: str | int | None, described: str | None = None) -> OpenCLDevice:
-    """The device of a number or of words of its name, whatever their case.
+    """Find a device by its number or by words of its name.
+
+    Upper and lower case are equal.
 
     ``asked`` (measure.device=) comes before ``described`` (words, alternatives between ``|``, of a
     platform's file); None of both: the first device.
@@ -158,13 +164,13 @@ def find_device(asked: str | int | None, described: str | None = None) -> OpenCL
 
 
 def lost_device(error: Exception) -> bool:
-    """Whether an error of TVM's says that the device went away, which is no program's fault."""
+    """Check for an error of a lost device, which no program causes."""
     return any(word in str(error) for word in _LOST)
 
 
 @contextmanager
 def _mode(mode: int) -> Iterator[list[str]]:
-    """Kernels are launched in a mode; the list holds the recorded launches afterwards."""
+    """Launch kernels in a mode; the list then holds the recorded launches."""
     set_mode = importlib.import_module("tvm_ffi").get_global_func("pruner.opencl.set_mode")
     lines = list[str]()
     set_mode(mode)
@@ -175,15 +181,17 @@ def _mode(mode: int) -> Iterator[list[str]]:
 
 
 def compile_kernels(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> None:
-    """Have the device's driver compile all kernels of a program for their sizes of work groups.
+    """Compile all kernels of a program by the device's driver.
 
-    What the driver refuses is raised here, in TVM's kinds of errors, and its cache has the rest.
+    They are compiled for their sizes of work groups. An error of the driver is raised here, in
+    TVM's
+    kinds of errors; the driver's cache keeps the results.
     """
     _called(module, arguments, _COMPILE)
 
 
 def recorded_launches(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> list[str]:
-    """The launches of a program as ``runtime.cc`` writes them; no device is needed."""
+    """Record a program's launches as lines of ``runtime.cc``, without a device."""
     return _called(module, arguments, _RECORD)
 
 
@@ -191,6 +199,7 @@ def _called(module: Any, arguments: list[tuple[tuple[int, ...], str]], mode: int
     tvm = load_tvm().tvm
     with _mode(mode) as lines:
         device = tvm.device(OPENCL, 0)
+        # sizes are needed, values are not: no kernel runs in these modes
         arrays = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in arguments]
         module["main"](*arrays)
         if mode == _COMPILE:

@@ -1,15 +1,15 @@
-"""Pools of measured programs: what a cost model learns from, sampled from MetaSchedule's spaces.
+"""Collect measured programs from MetaSchedule's spaces, to train cost models.
 
 Programs of a task are drawn evenly from all structures of its design spaces, built once and timed
-at least twice, minutes apart. ``docs/pools.md`` describes what is written.
+at least twice, minutes apart. ``docs/pools.md`` describes the files.
 
-* `settings`: what is asked for
-* `drawing`: which programs
+* `settings`: the settings of a collection
+* `drawing`: choose programs
 * `ledger`: every draw, build and timing of a pool, written at once
-* `pool`: one task on one platform, from its ledger to its records
+* `pool`: a task on a platform, from its ledger to its records
 * `collector`: all pools, a pass at a time
 * `records`: TenSet's layout, MetaSchedule's database
-* `bundle`: what others need of a finished collection
+* `bundle`: the files to hand on from a finished collection
 * `importing`: databases of others as records
-* `conditions`: what else the machine did meanwhile
+* `conditions`: load and clocks of the machine meanwhile
 """

@@ -1,7 +1,7 @@
-"""What others need of a finished collection, as a folder to hand on.
+"""Copy a finished collection into a folder to hand on.
 
-Records, the design spaces that they name, what was measured on what, and checksums; not the ledgers
-and databases, which are larger and say the same.
+It has records, their design spaces, ``about.json`` and checksums; not the ledgers and databases,
+which are larger and contain the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pruner.program.tir.saved import SUFFIX
 from pruner.tune.pools.collector import ABOUT
 from pruner.tune.pools.records import PoolPaths
 
-_OF_ONE_HOST = ("kernel",)  # of about.json's machine: names a host rather than what it can do
+_OF_ONE_HOST = ("kernel",)  # of about.json's machine: identifies a host, not its abilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundled:
-    """How much was copied."""
+    """Counts of copied pools, records and design spaces."""
 
     pools: int
     records: int
@@ -34,10 +34,10 @@ class Bundled:
 
 
 def bundle(collection: Path, out: Path) -> Bundled:
-    """Copy records, their design spaces and ``about.json`` to the new folder `out`; add checksums.
+    """Copy records, design spaces and ``about.json`` to `out`; add checksums.
 
     Raises:
-        PrunerError: a pool is not finished, or `out` is there.
+        PrunerError: a pool is not finished, or `out` exists.
         DataError: ``about.json`` is damaged.
     """
     if out.exists():
@@ -69,7 +69,7 @@ def bundle(collection: Path, out: Path) -> Bundled:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The records of a pool; none where it is not finished."""
+    """Read the records of a pool; none if it is not finished."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]

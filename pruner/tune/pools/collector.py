@@ -1,4 +1,4 @@
-"""All pools of a collection: first timings task by task, second ones minutes later."""
+"""Collect all pools: first timings task by task, second timings minutes later."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.workloads import Workload
 
 ABOUT = "about.json"  # of a collection: pools, machine, settings
-PROBED = 4  # programs of every pool whose timings tell how long all will take
-_TELL_S = 15.0  # a line of progress at most so often
+PROBED = 4  # programs of every pool that are timed to estimate the total time
+_TELL_S = 15.0  # least seconds between two lines of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlatform:
-    """A platform to measure on, described, and its tasks."""
+    """A described platform to measure on, and its tasks."""
 
     platform: Platform
     device: Device
@@ -36,7 +36,7 @@ class PoolPlatform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """What to collect where."""
+    """The platforms, output folder and settings of a collection."""
 
     platforms: Sequence[PoolPlatform]
     out: Path
@@ -46,11 +46,15 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
-    others with the reason). ``left_s``: estimated seconds of what is left; ``built``: programs
-    that wait for their first timing. ``unchecked`` programs ran, and their results were compared
-    with nothing; ``unsuccessful`` lists the pools that have such though a check was asked for, and
-    those of which nothing ran."""
+    """The counts of a collection.
+
+    ``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
+    others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs
+    that wait for their first timing. ``unchecked`` programs ran without a check of their results;
+    ``unsuccessful`` lists the pools that have unchecked programs although a check was requested,
+    and
+    pools without a program that ran.
+    """
 
     records: int
     failed: int
@@ -70,7 +74,10 @@ _Kind = Literal["open", "first", "again"]
 
 @dataclass(slots=True)
 class _Pace:
-    """Seconds that opening a pool, a first timing (with its build) and a later one take."""
+    """Mean seconds to open a pool and to time its programs.
+
+    A first timing includes the build.
+    """
 
     spent_s: dict[tuple[str, _Kind], float] = field(default_factory=dict)
     count: dict[tuple[str, _Kind], int] = field(default_factory=dict)
@@ -81,7 +88,10 @@ class _Pace:
             self.count[name, kind] = self.count.get((name, kind), 0) + 1
 
     def each_s(self, platform: str, kind: _Kind) -> float:
-        """By what this platform took, or others did; a later timing builds nothing."""
+        """Return the mean of this platform, or else of all platforms.
+
+        A later timing builds nothing, so without a mean it counts half of a first timing.
+        """
         for name in (platform, ""):
             if self.count.get((name, kind)):
                 return self.spent_s[name, kind] / self.count[name, kind]
@@ -89,7 +99,7 @@ class _Pace:
 
 
 class Collector:
-    """Fills the pools of a plan; a new one on the same folder goes on where it was.
+    """Fills the pools of a plan; another collector on its folder continues.
 
     Raises:
         PrunerError: a task is there twice, or another process works in the folder.
@@ -101,9 +111,9 @@ class Collector:
         self._plan, self._tell, self._stopped = plan, tell, stopped
         self._pace = _Pace()
         self._last_told = 0.0
-        self.short: dict[str, str] = {}  # why a pool was left, by its name
+        self.short: dict[str, str] = {}  # why a pool is unfinished, by its name
         plan.out.mkdir(parents=True, exist_ok=True)
-        hold(plan.out)  # before ledgers are read, which cuts off what a kill left half written
+        hold(plan.out)  # before ledgers are read, which cuts off an incomplete last line
         self.pools = [
             (place, Pool(workload, place.platform.name, plan.out, plan.settings))
             for place in plan.platforms
@@ -117,7 +127,7 @@ class Collector:
                 pool.clear()
 
     def collect(self) -> Collected:
-        """Measure what is missing.
+        """Measure the missing programs.
 
         Raises:
             Unavailable: a device or worker is gone.
@@ -125,13 +135,16 @@ class Collector:
         return self._over_all(self._fill)
 
     def estimate(self) -> Collected:
-        """Measure a few programs of every pool, which count, to tell how long all will take."""
+        """Measure a few programs of every pool to estimate the total time.
+
+        These programs count.
+        """
         return self._over_all(self._probe)
 
     def prepare(self) -> Collected:
-        """Choose and build the programs of all pools, time none: elsewhere they are timed.
+        """Choose and build the programs of all pools, for timing elsewhere.
 
-        Needs no device; `Collected.built` counts them.
+        It needs no device; `Collected.built` counts the programs.
         """
         return self._over_all(self._prepare)
 
@@ -145,6 +158,7 @@ class Collector:
         except Stopped:
             interrupted = True
         finally:
+            # after an interruption, too: the finished pools are complete
             self._write_about(time.monotonic() - start)
         return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
 
@@ -170,9 +184,9 @@ class Collector:
             shutil.rmtree(out / KERNELS, ignore_errors=True)
 
     def _fill(self, bench: Bench, pools: list[Pool]) -> None:
-        """First timings of one pool after another; those whose time has come again in between."""
+        """Time pools first in turn, with due second timings in between."""
         waiting: list[Pool] = []
-        if not bench.platform.shares_cpu:  # it computes references while the device times programs
+        if not bench.platform.shares_cpu:  # this CPU is free while the device times programs
             for pool in pools:
                 if pool.missing:
                     pool.begin_check(bench)
@@ -207,10 +221,14 @@ class Collector:
             pool.close()
 
     def _first(self, bench: Bench, pool: Pool, limit: int | None) -> bool:
-        """Whether there is something to time again; what cannot be done costs its task alone."""
+        """Time a pool first; return whether second timings are due.
+
+        An error costs only its task.
+        """
         try:
             start = time.monotonic()
             if pool.missing:
+                # opening takes seconds that the pace counts apart from timing
                 pool.prepare(bench)
                 self._pace.add(pool.paths.platform, "open", time.monotonic() - start)
             since = time.monotonic()
@@ -225,7 +243,7 @@ class Collector:
         return bool(pool.valid())
 
     def _again(self, bench: Bench, waiting: list[Pool]) -> None:
-        """The next pass of the pool that waits longest; finished ones leave."""
+        """Time the pool that waits longest again; finished pools leave `waiting`."""
         pool = min(waiting, key=lambda one: one.ready_at)
         since = time.monotonic()
         if pool.doubted:
@@ -263,7 +281,7 @@ class Collector:
 
     @property
     def left_s(self) -> float:
-        """Estimated seconds of what is left: opening pools, first timings and second ones."""
+        """Estimate the seconds that opening and timing will still take."""
         total = 0.0
         for _, pool in self.pools:
             name, missing = pool.paths.platform, pool.missing
@@ -297,13 +315,14 @@ class Collector:
         )
 
     def _write_about(self, seconds: float) -> None:
-        """What was measured, with what, on what; sessions add up their seconds."""
+        """Write pools, machine and settings; sessions add up their seconds."""
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
         mine = [pool.about() for _, pool in self.pools if pool.valid()]
         names = {(about["platform"], about["task"]) for about in mine}
         with as_written(path):
             before = read_json(path, dict) if path.is_file() else {}
+            # pools of earlier sessions with other plans stay
             others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]
             targets = dict(before.get("targets", {}))
             earlier_s = float(before.get("seconds", 0.0))
@@ -320,7 +339,7 @@ class Collector:
 
 
 def hours(seconds: float) -> str:
-    """Seconds as people read them.
+    """Format seconds for people.
 
     >>> hours(59), hours(3725), hours(600)
     ('59 s', '1 h 02 min', '10 min')

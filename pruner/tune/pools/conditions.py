@@ -1,4 +1,4 @@
-"""What else the machine did while programs were timed, and what it is, as far as it can be read."""
+"""Read the machine's identity, and its load and clocks during timing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MILLI = 1000.0
 
 
 class Conditions:
-    """Readings one after another; ``steal`` is the share of CPU time that others took since."""
+    """Successive readings; ``steal`` is the share of CPU time lost in between."""
 
     def __init__(self, device: str) -> None:
-        """``device``: cpu or cuda."""
+        """Begin to read; ``device``: cpu or cuda."""
         self._device, self._ticks = device, _ticks()
 
     def read(self) -> dict[str, float]:
-        """Numbers by name, without those that this machine does not tell."""
+        """Read load, temperatures and clocks by name, as far as available."""
         found: dict[str, float] = {"at": time.time()}
         with suppress(OSError):
             found["load_1min"] = os.getloadavg()[0]
@@ -48,7 +48,7 @@ class Conditions:
         return found | (_gpu() if self._device == "cuda" else {})
 
 
-_STEAL = 7  # of the first line of /proc/stat
+_STEAL = 7  # column of the first line of /proc/stat: time that a hypervisor gave to others
 
 
 def _ticks() -> list[int]:
@@ -71,29 +71,30 @@ def _mean(name: str, values: Sequence[float], unit: float) -> dict[str, float]:
 
 
 def _gpu() -> dict[str, float]:
-    """Of the first GPU; what it does not tell is left out."""
+    """Read the first GPU, as far as its driver offers numbers."""
     found = {}
     for name, value in next(iter(_asked(_GPU)), {}).items():
+        # the driver prints "[N/A]" for readings that a board lacks
         with suppress(ValueError):
             found[f"gpu_{name}"] = float(value)
     return found
 
 
 def about_gpus() -> list[dict[str, str]]:
-    """What the driver says of every visible GPU, in its words; empty without a driver."""
+    """Describe every visible GPU by its driver; empty without a driver."""
     return _asked(_OF_GPU)
 
 
 def _asked(names: Sequence[str]) -> list[dict[str, str]]:
     lines = nvidia_smi(f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits") or ()
-    with suppress(ValueError):  # another number of values than was asked for
+    with suppress(ValueError):  # another number of values than was requested
         values = [[value.strip() for value in line.split(",")] for line in lines if line.strip()]
         return [dict(zip(names, row, strict=True)) for row in values]
     return []
 
 
 def about_machine() -> dict[str, Any]:
-    """Versions and the processor."""
+    """Describe versions and the processor."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -1,10 +1,10 @@
-"""Which programs of a task are measured: draws that visit every structure alike.
+"""Draw a task's programs so that every structure is equally frequent.
 
-A uniform draw of decisions is mostly of one structure (where blocks are computed decides it, and
-some places have many more tilings than others), so draws are taken in turns: every design space
-alike, and in it every choice of compute locations alike. Inside one structure decisions are those
-of MetaSchedule's draws that came out so: uniform tilings, each as often as a location drawn among
-those that it offers is this one.
+A uniform draw of decisions is mostly of one structure (compute locations decide it, and
+some locations have many more tilings than others), so draws are taken in turns: every design space
+alike, and in it every choice of compute locations alike. Inside a structure, decisions are those
+of MetaSchedule's draws with this structure: uniform tilings, weighted by the probability that a
+location drawn for them is this one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from pruner.program.tir.trace import LOCATE
 from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.union import UnionSpace
 
-_OVERDRAW = 16  # draws for every program that is wanted: rare structures are among them
+_OVERDRAW = 16  # draws for every program that is wanted, to include rare structures
 _ROUNDS = 4  # of draws before a space counts as small
 _MUTATIONS = 3  # at most, from a parent to an evolved program
 
 
 def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[int]) -> Decisions:
-    """At most `num` new legal programs int64 [n, d], no two alike; their keys go into `seen`."""
+    """Draw at most `num` new legal programs, int64 [n, d], evenly.
+
+    No two are alike; their keys are added to `seen`.
+    """
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS):
+        # a space may have fewer programs than wanted: then the rounds end without enough
         rows = _new(space, space.sample(max(_OVERDRAW * left, 256), rng), seen)
         rows = rows[in_turns(structures(space, rows), rows[:, 0], rng)[:left]]
         seen.update(space.keys(rows).tolist())
@@ -40,7 +44,10 @@ def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[
 def evolved(
     space: UnionSpace, parents: Decisions, num: int, rng: np.random.Generator, seen: set[int]
 ) -> Decisions:
-    """At most `num` new legal mutations of parents, each parent in turn; keys go into `seen`."""
+    """Mutate parents in turn to at most `num` new legal programs.
+
+    Their keys are added to `seen`.
+    """
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS * _OVERDRAW):
@@ -57,19 +64,20 @@ def evolved(
 
 
 def _new(space: UnionSpace, rows: Decisions, seen: set[int]) -> Decisions:
-    """Legal rows that were not seen, each once, in their order."""
+    """Filter legal rows that were not seen, without repetitions, in order."""
     keys = space.keys(rows)
     _, first = np.unique(keys, return_index=True)
     rows = rows[np.sort(first)]
     fresh = np.array([key not in seen for key in space.keys(rows).tolist()], bool)
     rows = rows[fresh]
     rows = rows[np.isfinite(space.draft_score(rows))] if len(rows) else rows
+    # the draws' trees are gigabytes, and only few of the draws are kept
     space.forget()
     return rows
 
 
 def structures(space: UnionSpace, rows: Decisions) -> Ints:
-    """A number for the structure of every row: its design space and its compute locations."""
+    """Number the rows by design space and compute locations."""
     known: dict[tuple[int, ...], int] = {}
     slots = [location_slots(one) for one in space.spaces]
     out = np.zeros(len(rows), np.int64)
@@ -81,7 +89,7 @@ def structures(space: UnionSpace, rows: Decisions) -> Ints:
 
 
 def location_slots(space: LiveSpace) -> list[int]:
-    """Slots of the decisions where a block is computed."""
+    """List the slots of decisions on compute locations."""
     slots, start = [], 0
     for inst, width in zip(space.design.sampling, space.design.widths, strict=True):
         if str(inst.kind.name) == LOCATE:
@@ -91,7 +99,7 @@ def location_slots(space: LiveSpace) -> list[int]:
 
 
 def in_turns(structure: Ints, space: Ints, rng: np.random.Generator) -> NDArray[np.intp]:
-    """An order of programs in which spaces take turns, and the structures of a space, too.
+    """Order programs so that spaces, and structures in a space, take turns.
 
     >>> rng = np.random.default_rng(0)
     >>> order = in_turns(np.array([0, 0, 0, 1, 2, 2]), np.array([5, 5, 5, 5, 7, 7]), rng)
@@ -106,7 +114,7 @@ def in_turns(structure: Ints, space: Ints, rng: np.random.Generator) -> NDArray[
 
 
 def _turns(group: Ints, order: NDArray[np.float64]) -> Ints:
-    """Which turn of its group every program has, by `order` inside it."""
+    """Number the programs within their group, by `order`."""
     sorted_rows = np.lexsort((order, group))
     counts = np.unique(group, return_counts=True)[1]
     turns = np.empty(len(group), np.int64)

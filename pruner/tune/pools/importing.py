@@ -1,7 +1,7 @@
-"""MetaSchedule's databases of others as records and design spaces of ours.
+"""Import other people's MetaSchedule databases as records and design spaces.
 
 Functions that this TVM cannot load, and traces that it or our engine cannot read, are counted with
-the reason; the records of what is left are read by every command.
+the reason; every command reads the records of the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRIES = 3  # records that a design space is opened with: the decisions of one m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Space:
-    """A design space that was written: its name, and how many decisions a program has."""
+    """A written design space: its name and the length of its vectors."""
 
     name: str
     num_slots: int
@@ -58,7 +58,7 @@ class _Import:
     reasons: Counter[str]
 
     def refuse(self, file: Path, line: int, error: Exception) -> None:
-        """Set one record aside."""
+        """Quarantine a record."""
         reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
         detail = str(error).partition("\n")[0][:120] or type(error).__name__
         self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
@@ -72,7 +72,7 @@ def import_databases(
     quarantine: Quarantine,
     tell: Tell = silent,
 ) -> ImportResult:
-    """Write every record of the databases to ``out/measure_records/<platform>/<task>.json.gz``.
+    """Write the databases' records to ``out/measure_records/<platform>/<task>.json.gz``.
 
     Raises:
         DataError: no record could be read, a bad platform name, or records of that platform are
@@ -123,14 +123,14 @@ def import_databases(
 def _task(
     state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
 ) -> tuple[str, list[str]]:
-    """The name of a task and the lines of its records."""
+    """Convert the records of a task; return its name and lines."""
     tvm = load_tvm().tvm
     try:
         module = normalised(tvm.ir.load_json(stored.module.decode()))
         name = f"tir_{stored.hash}"
         workload = Workload(name=name, module=module)
         key = workload.key
-    except Exception as error:  # of a TVM whose functions this one cannot load: many kinds
+    except Exception as error:  # another TVM's functions fail to load in many ways
         for record in records:
             state.refuse(file, record.line, PrunerError(f"function not loaded: {error}"))
         return stored.hash, []
@@ -139,6 +139,7 @@ def _task(
     made: list[str] = []
     for record in records:
         try:
+            # without decisions: records of one space differ in nothing else
             steps = skeleton(record), json.dumps(record.target)
             space = spaces.get(steps)
             if space is None or (isinstance(space, UnsupportedProgram) and tries[steps] < _TRIES):
@@ -154,7 +155,7 @@ def _task(
 
 
 def _space(out: Path, module: Any, record: StoredRecord) -> _Space | UnsupportedProgram:
-    """The design space of a record, written down, or why there is none."""
+    """Write a record's design space, or return why there is none."""
     tvm, s_tir, _, _ = load_tvm()
     try:
         target = tvm.target.Target(record.target)
@@ -171,7 +172,11 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
 
 
 def _line(key: str, space: _Space, record: StoredRecord) -> str:
-    """Raises `MalformedError` where the decisions are not those of the space."""
+    """Convert a record to a line.
+
+    Raises:
+        MalformedError: its decisions do not fit the space.
+    """
     decisions = decisions_of(record)
     if len(decisions) != space.num_slots:
         detail = f"{len(decisions)} decisions, the space takes {space.num_slots}"

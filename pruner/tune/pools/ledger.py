@@ -1,9 +1,11 @@
-"""The ledger of a pool: one JSON line for every draw, build, timing and reading, written at once.
+"""The ledger of a pool: a JSON line for every event.
 
-A kill loses at most the program in flight. Every line has a checksum, and a damaged one is not
-passed over: what the others say of programs, by number, depends on it. What a pool holds is what
-its ledger says, so records can be written anew from it at any time, and a pool can be given more
-programs.
+Events are draws, builds, timings and readings of the machine.
+
+Lines are written at once. A kill loses at most the program in flight. Every line has a checksum,
+and a damaged line is an error: other lines refer to its programs by number. The ledger is the
+complete content of a pool, so records can be written anew from it at any time, and programs can be
+added to a pool.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ REFUSED = "refused"  # by TVM, before anything is built
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One timing of a program: its repeats, when (Unix seconds), and what it took."""
+    """A timing of a program: Unix time, repeats, and total duration."""
 
     at: float
     costs_s: tuple[float, ...]
@@ -36,7 +38,7 @@ class Pass:
 
     @property
     def latency_s(self) -> float:
-        """Median of the repeats."""
+        """Median of the repeats, in seconds."""
         return float(np.median(self.costs_s))
 
 
@@ -46,7 +48,7 @@ class Program:
 
     ``error``: the kind of its last failure. ``built``: its library was there once; ``tries``: how
     often it was run or could not be built, ``last_at``: when it last ran. ``checked``: its results
-    were compared with the unscheduled program's, and are right; None where no timing says, as in
+    were compared with the unscheduled program's, and are right; None without an entry, as in
     ledgers of versions that did not write it.
     """
 
@@ -64,24 +66,24 @@ class Program:
 
     @property
     def valid(self) -> bool:
-        """It ran."""
+        """True if it ran."""
         return bool(self.passes)
 
     @property
     def failed(self) -> bool:
-        """It was tried, and never ran."""
+        """True if it was tried, and never ran."""
         return self.error is not None and not self.passes
 
     @property
     def has_record(self) -> bool:
-        """True if it ran or failed at run time; False if TVM rejected its schedule."""
+        """True if it ran or failed running; False if TVM rejected it."""
         return self.valid or (self.failed and self.error != REFUSED)
 
     @property
     def closest(self) -> tuple[Pass, ...]:
-        """The two timings that agree best, in the order of time; the only one where there is one.
+        """The two timings that agree best, by time; or the only timing.
 
-        A disturbed timing is slower, and by chance: of several the undisturbed ones agree.
+        A disturbed timing is slower, and by chance: of several timings the undisturbed ones agree.
         """
         order = sorted(self.passes, key=lambda one: one.latency_s)
         pairs = list(pairwise(order))
@@ -92,13 +94,13 @@ class Program:
 
     @property
     def disagreement(self) -> float:
-        """How much longer the slower of the two closest timings is, as a share."""
+        """The excess of the slower of the two closest timings, a share."""
         kept = sorted(one.latency_s for one in self.closest)
         return kept[-1] / kept[0] - 1.0 if len(kept) > 1 else float("inf")
 
     @property
     def seconds(self) -> float:
-        """What building and timing it took."""
+        """Seconds of building and timing."""
         return self.build_s + sum(one.seconds for one in self.passes)
 
 
@@ -109,7 +111,11 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `DataError` where the file is not as it was written."""
+        """Read a ledger.
+
+        Raises:
+            DataError: the file is not as it was written.
+        """
         self.path, self._lines = path, JsonLines(path)
         self.programs: list[Program] = []
         self.spaces: list[str] = []
@@ -126,20 +132,20 @@ class Ledger:
                 ) from error
 
     def open_spaces(self, names: Iterable[str]) -> None:
-        """Write down the design spaces of a pool that has none yet."""
+        """Write the design spaces of a new pool."""
         self._write({"spaces": list(names)})
 
     def draw(self, rows: np.ndarray, origin: str) -> None:
-        """Write down programs that are to be measured, int64 [n, d]."""
+        """Write programs that are to be measured, int64 [n, d]."""
         if len(rows):
             self._write({"origin": origin, "rows": rows.tolist()})
 
     def end(self, origin: str, reason: str) -> None:
-        """Write down that no more programs of an origin are tried."""
+        """Write that no more programs of an origin are tried."""
         self._write({"ended": origin, "reason": reason})
 
     def built(self, number: int, reply: Reply) -> None:
-        """The library of a program is there, or why not."""
+        """Write that a library was built, or the error."""
         error = None if reply.error is None else f"build_{reply.error}"
         self._write({
             "program": number, "built": reply.error is None, "error": error,
@@ -147,11 +153,11 @@ class Ledger:
         })  # fmt: skip
 
     def refused(self, number: int) -> None:
-        """TVM makes no schedule of its decisions."""
+        """Write that TVM refused to make the schedule."""
         self._write({"program": number, "built": False, "error": REFUSED, "seconds": 0.0})
 
     def timed(self, number: int, outcome: Outcome) -> None:
-        """A timing, or why there is none; the first says whether its results were checked."""
+        """Write a timing or its error; the first has the check's result."""
         first = not self.programs[number].passes
         self._write({
             "program": number, "costs_s": list(outcome.costs_s), "error": outcome.error,
@@ -160,10 +166,11 @@ class Ledger:
         })  # fmt: skip
 
     def note(self, conditions: dict[str, float]) -> None:
-        """A reading of the machine."""
+        """Write a reading of the machine."""
         self._write({"conditions": conditions})
 
     def _write(self, entry: dict[str, Any]) -> None:
+        # the file first: memory never has more than a later start reads
         self._lines.append(entry)
         self._take(entry)
 

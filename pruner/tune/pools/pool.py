@@ -1,4 +1,4 @@
-"""One task on one platform: drawn, built, timed once, timed again, written."""
+"""Collect a task on a platform: draw, build, time twice, write."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments
 
-REFERENCE = "reference.npz"  # what results are compared with, beside the libraries
+REFERENCE = "reference.npz"  # expected results, beside the libraries
 _POLL_S = 0.2
 _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
 
 
 class Stopped(Exception):
-    """The collection was asked to end."""
+    """Raised if the collection is to end early."""
 
 
 class Unavailable(PrunerError):
-    """A worker or the device is not there: no fault of a program or of its task."""
+    """A worker or the device is missing, which is no program's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where programs of one platform are measured, and for whom."""
+    """The measurer of a platform, with callbacks."""
 
     platform: Platform
     device: Device
@@ -69,7 +69,11 @@ class Bench:
     check: bool = True  # results of every program against the unscheduled one
 
     def wait(self, job: Future[Reply]) -> Reply:
-        """The reply of a builder. Raises `Stopped` where nobody wants it any more."""
+        """Wait for a builder's reply.
+
+        Raises:
+            Stopped: the collection was asked to end.
+        """
         while not job.done():
             if self.stopped():
                 job.cancel()
@@ -79,7 +83,7 @@ class Bench:
 
 
 class Pool:
-    """A task's programs on one platform, in the state that its ledger tells."""
+    """A task's programs on a platform, in the state of its ledger."""
 
     def __init__(
         self, workload: Workload, platform: str, out: Path, settings: PoolSettings
@@ -94,35 +98,35 @@ class Pool:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of platform and task, for people."""
         return f"{self.paths.platform} {self.paths.task}"
 
     def valid(self, origin: str | None = None) -> list[Program]:
-        """Programs that ran, of one origin or of all."""
+        """List the programs that ran, of an origin or of all."""
         found = (p for p in self.ledger.programs if p.valid)
         return [p for p in found if origin in (None, p.origin)]
 
     @property
     def unchecked(self) -> int:
-        """Programs that ran, and whose results were compared with nothing."""
+        """Number of programs that ran without a check of their results."""
         return sum(p.checked is False for p in self.valid())
 
     @property
     def all_failed(self) -> bool:
-        """Programs were tried, none ran and was right, and none waits for its first timing."""
+        """True if all tried programs failed, and none waits for its timing."""
         tried = any(p.failed and p.has_record for p in self.ledger.programs)
         return tried and not self.valid() and not self.built
 
     @property
     def built(self) -> int:
-        """Programs whose libraries wait for their first timing."""
+        """Number of programs with a library and without a timing."""
         return sum(
             p.built and not p.tries and self._library(p).is_file() for p in self.ledger.programs
         )
 
     @property
     def missing(self) -> int:
-        """Programs that are to be timed for the first time, if all goes well."""
+        """Number of programs that still need a first timing."""
         return sum(map(self._missing, (RANDOM, EVOLVED)))
 
     def _wanted(self, origin: str) -> int:
@@ -135,7 +139,10 @@ class Pool:
 
     @property
     def doubted(self) -> list[Program]:
-        """Programs that need another timing: the second, or one since the others disagree."""
+        """List programs that need another timing.
+
+        It is the second timing, or a further one since the others disagree.
+        """
         return [
             p
             for p in self.valid()
@@ -145,27 +152,27 @@ class Pool:
 
     @property
     def ready_at(self) -> float:
-        """From when (Unix seconds) all doubted programs may be timed again."""
+        """Unix seconds from which all doubted programs may be timed again."""
         return max((p.last_at for p in self.doubted), default=0.0) + self.settings.apart_s
 
     @property
     def is_finished(self) -> bool:
-        """Nothing is left to measure, and its records are written."""
+        """True if nothing is left to measure and the records are written."""
         return self.paths.records.is_file() and not (self.missing or self.doubted)
 
     @property
     def is_open(self) -> bool:
-        """Its design spaces are there."""
+        """True if its design spaces are in memory."""
         return self._space is not None
 
     def prepare(self, bench: Bench) -> None:
-        """Open its spaces, and have what results are compared with. Raises as `open`."""
+        """Open the spaces and compute the reference; raises as `open`."""
         self.open(bench)
         if bench.check:
             self._check(bench)
 
     def open(self, bench: Bench) -> UnionSpace:
-        """Its design spaces; their files are written once.
+        """Open the design spaces; write their files once.
 
         Raises:
             PrunerError: none has programs that the engine can read back.
@@ -178,6 +185,7 @@ class Pool:
         opened = open_spaces(
             design_spaces(self.workload.module, platform.target),
             name=self.name,
+            # drawn evenly, not by a draft, which would leave slow programs out
             analyzer=None,
             learns=False,
             phases=bench.phases,
@@ -194,6 +202,7 @@ class Pool:
         names = [self._saved(space) for space in batched]
         if not self.ledger.spaces:
             self.ledger.open_spaces(names)
+        # names are hashes of content: a row of the ledger means nothing in another space
         elif self.ledger.spaces != names:
             raise DataError(
                 f"{self.paths.ledger}: begun with other design spaces (another TVM or target?); "
@@ -209,7 +218,9 @@ class Pool:
         return saved.save(self.paths.out / SPACES)
 
     def first(self, bench: Bench, limit: int | None = None) -> Iterator[Program]:
-        """Draw, build and time programs until enough ran, or `limit` more; each once it is done.
+        """Draw, build and time programs until enough ran, or `limit` more.
+
+        Each program is yielded once it is done.
 
         Raises:
             Stopped: the collection was asked to end.
@@ -224,9 +235,9 @@ class Pool:
                     yield program
 
     def build(self, bench: Bench) -> Iterator[int]:
-        """Draw and build what is drawn evenly and not timed yet, time nothing; how many, a chunk.
+        """Draw and build random programs without timing; yield counts of chunks.
 
-        What is built stays, so a later start, on the machine of the device, only times it.
+        Libraries stay, so a later start, on the machine of the device, only times them.
 
         Raises:
             Stopped: the collection was asked to end.
@@ -246,7 +257,10 @@ class Pool:
             yield len(chunk)
 
     def _next(self, bench: Bench, origin: str, left: int) -> list[Program]:
-        """The next programs to time first; none once enough of the origin ran, or none is left."""
+        """Choose the next programs to time first; none at the end.
+
+        The end of an origin is enough programs, too many failures, or exhausted spaces.
+        """
         if not (missing := min(left, self._missing(origin))):
             return []
         failed = [p for p in self._of(origin) if p.failed]
@@ -264,7 +278,7 @@ class Pool:
         return [p for p in self.ledger.programs if p.origin == origin]
 
     def _pending(self, origin: str) -> list[Program]:
-        """Drawn, and not tried yet."""
+        """List the programs of an origin that were drawn and not tried."""
         return [p for p in self._of(origin) if not p.tries and p.error is None]
 
     def _end(self, bench: Bench, origin: str, reason: str) -> None:
@@ -275,6 +289,7 @@ class Pool:
         space, known = self.open(bench), self.ledger.programs
         seen = set(space.keys(self._rows(known)).tolist()) if known else set()
         task = crc32(self.paths.task.encode())
+        # seeded by the state of the ledger: a resumed collection draws what it would have drawn
         rng = np.random.default_rng([self.settings.seed, task, len(known)])
         if origin == RANDOM:
             self.ledger.draw(stratified(space, num, rng, seen), origin)
@@ -289,10 +304,14 @@ class Pool:
         return np.array([program.row for program in programs], np.int64)
 
     def again(self, bench: Bench) -> Iterator[Program]:
-        """Time the doubted programs once more, in another order; each once it is done."""
+        """Time the doubted programs once more, in another order.
+
+        Each program is yielded once it is done.
+        """
         doubted = self.doubted
         passes = max(len(program.passes) for program in doubted)
         task = crc32(self.paths.task.encode())
+        # another order: what disturbs neighbours in time must not disturb the same programs twice
         order = np.random.default_rng([self.settings.seed, task, passes]).permutation(len(doubted))
         size = self.settings.chunk
         for start in range(0, len(order), size):
@@ -301,7 +320,7 @@ class Pool:
     def _timed(
         self, bench: Bench, programs: Sequence[Program], *, check: bool = False
     ) -> Iterator[Program]:
-        """Build what is not built, then time one after another."""
+        """Build missing libraries, then time the programs in turn."""
         self._build(bench, programs)
         compared = self._check(bench) if check and bench.check else None
         self.ledger.note(bench.conditions.read())
@@ -317,7 +336,7 @@ class Pool:
 
     def _note(self, bench: Bench, program: Program, outcome: Outcome) -> None:
         if outcome.error is not None and bench.stopped():
-            raise Stopped  # what asked us to end may have ended the program, too
+            raise Stopped  # a signal to the process group may have ended the program, too
         if not outcome.tells_of_program:
             raise Unavailable(f"{self.name}: {outcome.message}; the same command continues")
         self.ledger.timed(program.number, outcome)
@@ -325,7 +344,7 @@ class Pool:
             self._library(program).unlink(missing_ok=True)
 
     def _build(self, bench: Bench, programs: Sequence[Program]) -> None:
-        """Libraries of programs that have none, as many at once as there are builders."""
+        """Build missing libraries, as many at once as there are builders."""
         lacking = [p for p in programs if not (p.built and self._library(p).is_file())]
         if not lacking:
             return
@@ -349,7 +368,7 @@ class Pool:
         return self.paths.work / f"{program.number}.so"
 
     def begin_check(self, bench: Bench) -> None:
-        """Have what results are compared with computed while something else goes on."""
+        """Begin to compute the reference in the background."""
         if self._reference is None and bench.check:
             self.paths.work.mkdir(parents=True, exist_ok=True)
             path = self.paths.work / REFERENCE
@@ -358,7 +377,7 @@ class Pool:
                 self._reference = bench.measurer.begin_reference(module, self._arguments, path)
 
     def _check(self, bench: Bench) -> Check | None:
-        """What results are compared with; None, told, where there is no reference."""
+        """Wait for the reference; None, with a report, if it failed."""
         if self._checked is None:
             self.begin_check(bench)
             reason = None if self._reference is None else self._reference.result()
@@ -370,7 +389,7 @@ class Pool:
         return self._checked[0]
 
     def finish(self, bench: Bench) -> None:
-        """Write its records and its database, and let go of what was built."""
+        """Write records and database, and remove the libraries."""
         space = self.open(bench)
         if not self.valid():
             raise PrunerError(f"{self.name}: no program ran; {self.paths.ledger} has the reasons")
@@ -381,14 +400,14 @@ class Pool:
         self.close()
 
     def clear(self) -> None:
-        """Let go of what was built."""
+        """Remove the libraries."""
         shutil.rmtree(self.paths.work, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
-        """Counts, for ``about.json``."""
+        """Return the counts for ``about.json``."""
         told = {"platform": self.paths.platform, "task": self.paths.task, "key": self.workload.key}
         return about_pool(self.ledger, told)
 
     def close(self) -> None:
-        """Let go of its spaces, which are large."""
+        """Release the design spaces, which are large."""
         self._space = self._checked = self._reference = None

@@ -1,4 +1,4 @@
-"""A finished pool as files: records in TenSet's layout, design spaces, MetaSchedule's database."""
+"""Write a finished pool: records, design spaces, MetaSchedule's database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pruner.tune.run.database import Database
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 
-FAILED_COST_S = 1e10  # what Ansor writes for a program that could not be measured
+FAILED_COST_S = 1e10  # Ansor's cost of a program that could not be measured
 UNKNOWN_ERROR = 8
 # MeasureErrorNo of Ansor
 ERROR_NUMBERS = {
@@ -35,13 +35,13 @@ ERROR_NUMBERS = {
     "run_crash": 4,
     "run_illegal_access": 4,
 }
-_COMPILER = 2  # whatever else goes wrong while building
+_COMPILER = 2  # any other error while building
 VERSION = "v0.6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPaths:
-    """The files of one task on one platform below the output folder ``out``."""
+    """The files of a task on a platform, below the folder ``out``."""
 
     out: Path
     platform: str
@@ -49,27 +49,27 @@ class PoolPaths:
 
     @property
     def records(self) -> Path:
-        """Record lines, gzipped."""
+        """The gzipped record lines."""
         return self.out / RECORDS / self.platform / f"{self.task}.json.gz"
 
     @property
     def ledger(self) -> Path:
-        """Everything that was measured."""
+        """The log of all draws, builds and timings."""
         return self.out / "pools" / self.platform / f"{self.task}.jsonl"
 
     @property
     def work(self) -> Path:
-        """Libraries and the reference, as long as the pool is not finished."""
+        """The folder of libraries and reference, until the pool is finished."""
         return self.ledger.with_suffix("")
 
     @property
     def database(self) -> Path:
-        """MetaSchedule's database."""
+        """The folder of MetaSchedule's database."""
         return self.out / "metaschedule" / self.platform / self.task
 
 
 def task_name(workload: Workload) -> str:
-    """File stem of a task, as record folders write it; half precision is told."""
+    """Return the file stem of a task; mark half precision."""
     if workload.spec is None:
         return workload.name
     stem = parse_workload(workload.key).file_stem(tuple(workload.spec["epilogue"]))
@@ -79,11 +79,11 @@ def task_name(workload: Workload) -> str:
 def record(
     program: Program, spaces: Sequence[str], widths: Sequence[int], header: Sequence[Any]
 ) -> dict[str, Any]:
-    """A measured program as a record.
+    """Convert a measured program to a record.
 
     Its costs are the medians of the two timings that agree best; ``timings`` are all of them as
     ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken;
-    ``checked`` of those that ran, where it is known.
+    ``checked`` is added for programs that ran, where it is known.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
@@ -102,21 +102,24 @@ def record(
 
 
 def error_number(error: str) -> int:
-    """Ansor's number of a kind of failure."""
+    """Return Ansor's number of a kind of failure."""
     if error in ERROR_NUMBERS:
         return ERROR_NUMBERS[error]
     return _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
 
 
 def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:
-    """What all records of a task share: key, target, Ansor's eight hardware parameters."""
+    """Make the common head of a task's records.
+
+    It has the key, the target, and Ansor's eight hardware parameters.
+    """
     line = device.transaction_bytes if isinstance(device, CpuDevice) else 64
     hardware = [platform.cores, device.vector_bytes, line, 0, 0, 0, 0, 0]
     return [workload.key, platform.target_json, hardware]
 
 
 def write_records(path: Path, ledger: Ledger, widths: Sequence[int], header: Sequence[Any]) -> int:
-    """Write the record file of a pool; how many records."""
+    """Write the record file of a pool; return the number of records."""
     measured = [p for p in ledger.programs if p.has_record]
     lines = [json.dumps(record(p, ledger.spaces, widths, header)) for p in measured]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +132,8 @@ def write_records(path: Path, ledger: Ledger, widths: Sequence[int], header: Seq
 def write_database(
     folder: Path, workload: Workload, platform: Platform, space: UnionSpace, ledger: Ledger
 ) -> None:
-    """MetaSchedule's database of the programs that ran, whole or not at all."""
+    """Write MetaSchedule's database of the programs that ran, atomically."""
+    # TVM appends record by record: only a rename makes the folder complete at once
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -145,7 +149,7 @@ def write_database(
 
 
 def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of a pool and what the machine did meanwhile, for ``about.json``."""
+    """Summarise a pool, with the machine's conditions, for ``about.json``."""
     programs = ledger.programs
     valid = [program for program in programs if program.valid]
     twice = [p.passes[:2] for p in valid if len(p.passes) > 1]

@@ -1,4 +1,4 @@
-"""What a collection of pools is asked for."""
+"""The settings of a collection of pools."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pruner.errors import PrunerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """``programs`` that run are collected of every task; the share ``evolved`` of them are
-    mutations of the best of the others.
+    """How many programs of a task are collected and how they are timed.
 
-    Every program is timed twice, ``apart_s`` seconds or more apart and in another order. One whose
-    two timings that agree best differ by more than the share ``agree`` is timed again, up to
-    ``most`` timings in all. ``chunk`` programs are built before they are timed, one by one.
+    ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
+    of
+    the best random programs.
+
+    Every program is timed twice, at least ``apart_s`` seconds apart and in another order. If the
+    two timings that agree best differ by more than the share ``agree``, it is timed again, up to
+    ``most`` timings in all. ``chunk`` programs are built before they are timed, in turn.
     """
 
     programs: int = 192
@@ -26,7 +29,11 @@ class PoolSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
+        """Check the settings.
+
+        Raises:
+            PrunerError: numbers that cannot work.
+        """
         if self.programs < 2:
             raise PrunerError(f"programs={self.programs}; use a whole number, 2 or more")
         if not 0 <= self.evolved < 1:
@@ -38,10 +45,10 @@ class PoolSettings:
 
     @property
     def num_evolved(self) -> int:
-        """Programs that come of the best of the others."""
+        """Number of programs that are mutations of good programs."""
         return round(self.evolved * self.programs)
 
     @property
     def num_random(self) -> int:
-        """Programs that are drawn."""
+        """Number of programs that are drawn."""
         return self.programs - self.num_evolved

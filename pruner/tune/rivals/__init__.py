@@ -1,6 +1,6 @@
-"""Searches of others in the same harness.
+"""Other tuners' searches in our harness.
 
-* `rival`: what their settings do
+* `rival`: the interface of their settings
 * `metaschedule`: MetaSchedule's search
 * `ansor`: Ansor's, from outside
 * `ansor_child`: the same inside its environment

@@ -1,7 +1,7 @@
-"""Ansor (TVM 0.19, in its own environment) on our operators, in the same harness.
+"""Tune our operators by Ansor (TVM 0.19, own environment) in our harness.
 
-The same definition of the operator, the same target features, the same timing, the same check
-against the reference, the same journal. Ansor's log of a run is ``ansor.json`` in its folder, which
+Equal are the definition of the operator, the target features, the timing, the check against the
+reference, and the journal. Ansor's log of a run is ``ansor.json`` in its folder, which
 ``pruner import_logs`` makes a data root: every record has all repeats of its program.
 """
 
@@ -32,7 +32,7 @@ _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ansor(RivalProcess):
-    """Ansor's own search and model, in TVM 0.19 and its own environment; CPUs only."""
+    """Ansor's search and model, in its own environment; CPUs only."""
 
     environment: str = ".venv-ansor"
     population: int = 2048
@@ -40,12 +40,19 @@ class Ansor(RivalProcess):
     num_warmup_samples: int = 100  # measured programs before the model counts
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
+        """Check the settings.
+
+        Raises:
+            PrunerError: numbers that cannot work.
+        """
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
-        """Ansor's own process measures, by its own rule, and ends after so many trials."""
+        """Refuse options that Ansor's process cannot follow.
+
+        It measures by its own rule and ends after its trials.
+        """
         for option, value in {**asked, "measure.cv_limit": measure.timing.cv_limit}.items():
             if value:
                 raise PrunerError(
@@ -64,7 +71,7 @@ class Ansor(RivalProcess):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """See :class:`pruner.tune.rivals.rival.RivalProcess`; it takes one named operator.
+        """Tune a named operator; see :class:`pruner.tune.rivals.rival.RivalProcess`.
 
         Raises:
             PrunerError: the program is no named operator, the platform no local CPU, the Ansor
@@ -77,6 +84,8 @@ class Ansor(RivalProcess):
             raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
         python = interpreter(sources_folder() / self.environment)
         for name in (_LOG, JOURNAL_FILE):
+            # before the child starts: it appends to both files, and Ansor reads its log line by
+            # line
             cut_incomplete_line(folder / name)
         start, earlier = time.time(), _elapsed_s(folder)
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
@@ -89,10 +98,13 @@ class Ansor(RivalProcess):
             "operator": dict(workload.spec),
             "arguments": arguments(workload.module),
             "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
+            # explicit parameters: Ansor's own detection would read those of the machine, not of the
+            # target
             "hardware_params": [platform.cores, _VECTOR_BYTES, _CACHE_LINE_BYTES, 0, 0, 0, 0, 0],
             "journal": str((folder / JOURNAL_FILE).resolve()),
             "log": str((folder / _LOG).resolve()),
             "reference": str(path.resolve()) if path.is_file() else "",
+            # the child's clock includes earlier starts, so elapsed_s of a resumed run continues
             "started": start - earlier,
             "seed": seed,
             "trials": budget[0],
@@ -117,7 +129,7 @@ def _follow(
     report: Callable[[Trial], None],
     interrupted: Callable[[], bool],
 ) -> None:
-    """Run the child and tell each new line of its journal; ends it when that is asked for."""
+    """Run the child and report new journal lines; end it on request."""
     told = len(complete_lines(folder / JOURNAL_FILE))
 
     def tell_new() -> bool:
@@ -133,12 +145,16 @@ def _follow(
     commands = Commands(sources_folder(), child_environment(platform.cores))
     log = folder / "ansor.log"
     code = commands.run(words, log, append=True, patience_s=0.0, watch=tell_new)
+    # an interrupted child has a status, too; it is an error only without a request
     if tell_new() and code != 0:
         raise PrunerError(f"Ansor ended with status {code}; see {log}")
 
 
 def _key(log: Path, key: str) -> str:
-    """The workload key of an earlier start's records, which another version may have named so."""
+    """Return the workload key of an earlier start's records, else `key`.
+
+    Another version may have named them otherwise.
+    """
     lines = complete_lines(log)
     return str(json.loads(lines[0])["i"][0][0]) if lines else key
 
@@ -149,9 +165,10 @@ def _elapsed_s(folder: Path) -> float:
 
 
 def _seconds(folder: Path, total_s: float) -> dict[str, float]:
-    """What the child counted; its search (sampling, evolution, prediction) is all the rest."""
+    """Sum the child's phases; the rest of its time is search."""
     rows = read_trials(folder / JOURNAL_FILE)
     counted = rows[-1].extra["seconds"] if rows else {}
     seconds = {name: counted.get(name, 0.0) for name in PHASES}
+    # sampling, evolution and prediction happen inside Ansor, which reports no times
     seconds["sample"] = max(0.0, total_s - sum(seconds.values()))
     return {**seconds, "idle": 0.0}

@@ -1,4 +1,10 @@
-"""Ansor's own search on one operator, measured as we measure; the child of `ansor`.
+"""Run Ansor's search on an operator, measured as ours; child of `ansor`.
+
+It runs inside the Ansor environment (TVM 0.19) as
+``python -m pruner.tune.rivals.ansor_child SPEC``. Ansor's
+default builder and runner start a fresh interpreter for every batch; here both fork this process,
+which has TVM loaded, so that its search is compared and not its imports. Every result is one line
+of the journal (:class:`pruner.tune.run.journal.Trial`).
 
 Runs inside the Ansor environment (TVM 0.19) as
 ``python -m pruner.tune.rivals.ansor_child SPEC``. Ansor's
@@ -35,16 +41,16 @@ tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
 te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
 
-FAILED_S = 1e10  # what Ansor writes for a program that could not be measured
+FAILED_S = 1e10  # Ansor's cost of a program that could not be measured
 # MeasureErrorNo of Ansor by the kind of failure
 ERROR_NO = {"build": 2, "run": 4, "build_timeout": 6, "run_timeout": 7}
 BUILD, RUN, TRAIN = "build", "run", "train"
 
 
 def forked(job: Callable[[], Any]) -> Worker:
-    """A job that is begun in a forked copy of this process.
+    """Begin a job in a forked copy of this process.
 
-    One fork a job, as Ansor does it: a job needs Ansor's objects in memory, which no pipe takes.
+    Every job has its fork, as in Ansor: it needs Ansor's objects in memory, which no pipe takes.
     """
     worker = Worker(SimpleNamespace(job=job), method="fork")
     worker.send("job")
@@ -52,7 +58,7 @@ def forked(job: Callable[[], Any]) -> Worker:
 
 
 def result_of(worker: Worker, timeout_s: float) -> dict[str, Any]:
-    """``value``, or ``error`` (its kind) and ``message``; and ``seconds``."""
+    """Wait for a job; return ``value``, or ``error`` and ``message``, and ``seconds``."""
     with worker:
         reply = worker.receive(timeout_s)
     kind = "crash" if reply.error == "killed" else reply.error
@@ -61,7 +67,7 @@ def result_of(worker: Worker, timeout_s: float) -> dict[str, Any]:
 
 
 class Session:
-    """What builder, runner and model share: the specification, the journal, the seconds."""
+    """The state of builder, runner and model: specification, journal, seconds."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -73,7 +79,7 @@ class Session:
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
-        """Count what happens inside as `phase`."""
+        """Count the time inside as `phase`."""
         start = time.monotonic()
         try:
             yield
@@ -81,12 +87,13 @@ class Session:
             self.seconds[phase] += time.monotonic() - start
 
     def build(self, batch: Any, timeout: int, parallel: int, *_: Any) -> list[Any]:
-        """Ansor's builder: ``parallel`` forks at a time."""
+        """Build a batch in ``parallel`` forks (Ansor's builder)."""
         with self.time(BUILD):
             self.batch += 1
             waiting: list[tuple[str, Worker]] = []
             done: list[Any] = []
             for number, given in enumerate(batch):
+                # results are awaited in order: Ansor expects those of the batch's order
                 if len(waiting) == parallel:
                     done.append(self._built(*waiting.pop(0), timeout))
                 path = f"{self.folder.name}/{self.batch}-{number}.so"
@@ -101,7 +108,7 @@ class Session:
         return ansor.measure.BuildResult(path, [], number, message, found["seconds"])
 
     def run(self, batch: Any, built: Any, timeout: int, *_: Any) -> list[Any]:
-        """Ansor's runner: one fork after another, alone on the machine."""
+        """Run a batch, each program in its fork (Ansor's runner)."""
         return [
             self._ran(position, given, result, timeout)
             for position, (given, result) in enumerate(zip(batch, built, strict=True))
@@ -111,6 +118,8 @@ class Session:
         found: dict[str, Any] = {"seconds": 0.0}
         path = str(built.filename)
         if built.error_no:
+            # Ansor passes only a number and a text from builder to runner: the text carries our
+            # kind
             kind, found["message"] = json.loads(str(built.error_msg))
         else:
             with self.time(RUN):
@@ -153,7 +162,7 @@ class Session:
 
 
 def compiled(given: Any, path: str) -> bool:
-    """Compile one program into a shared library."""
+    """Compile a program into a shared library."""
     task = given.task
     schedule, args = task.compute_dag.apply_steps_from_state(given.state)
     tvm.build(schedule, args, target=task.target).export_library(path)
@@ -161,7 +170,7 @@ def compiled(given: Any, path: str) -> bool:
 
 
 def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
-    """Repeats in seconds; the results of a program that would be the best are checked first."""
+    """Time a program, in seconds; check the results of a best program."""
     module = tvm.runtime.load_module(path)
     values = inputs(spec["arguments"])
     arrays = [tvm.nd.array(value) for value in values]
@@ -188,18 +197,22 @@ def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
 
 
 def make_task(spec: dict[str, Any]) -> Any:
-    """The operator as Ansor's search task with explicit hardware parameters."""
+    """Make Ansor's search task with explicit hardware parameters."""
     return ansor.SearchTask(
         compute_dag=ansor.ComputeDAG(tensors(te, topi, spec["operator"])),
         workload_key=spec["key"],
         target=tvm.target.Target(spec["target"]),
         hardware_params=ansor.HardwareParams(*spec["hardware_params"]),
+        # NO_REWRITE: rewritten weights are another program than the reference's
         layout_rewrite_option=ansor.LayoutRewriteOption.NO_REWRITE,
     )
 
 
 def make_model(session: Session) -> Any:
-    """Ansor's XGBoost model; its training is counted, its predictions belong to the search."""
+    """Make Ansor's XGBoost model, with its training time counted.
+
+    Its predictions belong to the search.
+    """
     spec = session.spec
 
     class Model(ansor.cost_model.XGBModel):
@@ -213,7 +226,10 @@ def make_model(session: Session) -> Any:
 
 
 def main() -> None:
-    """Spend the budget; earlier lines of the journal and Ansor's own log count as spent."""
+    """Spend the budget, less the trials of earlier starts.
+
+    These are the lines of the journal; Ansor's own log preloads its states.
+    """
     end_with_parent()
     spec = json.loads(sys.argv[1])
     session = Session(spec)
@@ -228,6 +244,7 @@ def main() -> None:
         session.batch = max((row.batch for row in rows), default=0)
         session.best_s = min((row.latency_s for row in rows), default=np.inf)
     register = importlib.import_module("tvm._ffi").register_func
+    # Ansor calls its builder and runner by these global names
     register("auto_scheduler.local_builder.build", session.build, override=True)
     register("auto_scheduler.local_runner.run", session.run, override=True)
     params = {

@@ -1,4 +1,4 @@
-"""The separate virtual environment in which Ansor runs."""
+"""The separate virtual environment of Ansor."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def interpreter(folder: Path) -> Path:
     """Return the Python of the environment.
 
     Raises:
-        MissingAnsor: it is not there, or has no TVM with auto_scheduler.
+        MissingAnsor: it does not exist, or has no TVM with auto_scheduler.
     """
     python = folder / "bin" / "python"
     if not python.exists():
         raise MissingAnsor(str(folder), "not there")
+    # in a process of its own: both environments have a package called tvm
     probe = "import tvm.auto_scheduler, xgboost"
     done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -46,7 +47,7 @@ def interpreter(folder: Path) -> Path:
 
 
 def install(folder: Path) -> None:
-    """Create the environment with the exact versions of datasets/ansor-requirements.txt.
+    """Create the environment with exact versions from datasets/ansor-requirements.txt.
 
     Raises:
         PrunerError: pip failed; its own output has gone to stderr.
@@ -61,7 +62,7 @@ def install(folder: Path) -> None:
 
 
 def child_environment(cores: int) -> dict[str, str]:
-    """Return the variables of a child: its number of threads, and where our package is.
+    """Return a child's environment: its threads, and the path of our package.
 
     TVM would pin its threads to fixed cores; unpinned, the system can move them away from a core
     that other work is using.

@@ -1,7 +1,7 @@
-"""TVM's own evolutionary search with its own XGBoost model, behind our builder and runner.
+"""TVM's evolutionary search and XGBoost model with our builder and runner.
 
 MetaSchedule out of the box gives every candidate a fresh builder process, whose import of TVM alone
-uses up its 30 s; here its proposals are built and run by the same warm workers as ours.
+uses up its 30 s; here the same warm workers as ours build and run its proposals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MetaSchedule(RivalSearch):
     eps_greedy: float = 0.05
 
     def shared(self, platform: Platform) -> Any:
-        """The model of all tasks."""
+        """Make the model of all tasks."""
         return load_tvm().meta_schedule.cost_model.XGBModel(
             num_warmup_samples=self.num_warmup_samples, num_tuning_cores=_cores(platform)
         )
@@ -60,7 +60,7 @@ class MetaSchedule(RivalSearch):
         seed: int,
         phases: Phases,
     ) -> MetaScheduleSearch:
-        """See :class:`pruner.tune.rivals.rival.RivalSearch`."""
+        """Make the search of a task; see :class:`pruner.tune.rivals.rival.RivalSearch`."""
         return MetaScheduleSearch(
             workload.module,
             platform,
@@ -74,9 +74,9 @@ class MetaSchedule(RivalSearch):
 
 
 class MetaScheduleSearch:
-    """See :class:`pruner.search.decision_search.Search`.
+    """The search of a task; see :class:`pruner.search.decision_search.Search`.
 
-    What its model predicts counts as sampling: both happen in one call of TVM. Its random state
+    Predictions of its model count as sampling: both happen in one call of TVM. Its random state
     and model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the
     records of its database, with the model fitted to them.
     """
@@ -93,7 +93,10 @@ class MetaScheduleSearch:
         seed: int,
         phases: Phases,
     ) -> None:
-        """`model`: that of all tasks; `budget`: trials in all and of one batch."""
+        """Begin TVM's search, with the `model` of all tasks.
+
+        `budget`: trials in all and of one batch.
+        """
         ms = load_tvm().meta_schedule
         self.refused = 0
         self.savable = False
@@ -101,6 +104,7 @@ class MetaScheduleSearch:
         options = asdict(settings)
         options.pop("num_warmup_samples")  # the model's
         self._model = model
+        # programs on lanes get 48 KiB of static shared memory, as in our spaces
         rules, target = default_rules(module, platform.target)
         self._context = ms.TuneContext(
             mod=module,
@@ -110,6 +114,7 @@ class MetaScheduleSearch:
             ),
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=_cores(platform),
+            # TVM takes no seed 0
             rand_state=seed + 1,
         )
         with phases.time("sample"):
@@ -117,13 +122,14 @@ class MetaScheduleSearch:
         self._strategy = self._context.search_strategy
         self._strategy.pre_tuning(*budget, designs, database, self._model)
         self._candidates: dict[int, Any] = {}
+        # a resumed run: TVM's search reads the database for parents, its model does not
         self._learn_from(records_of(database, module, platform.target))
 
     def propose(self, num: int) -> list[Candidate]:
-        """See :class:`pruner.search.decision_search.Search`.
+        """Propose a batch; see :class:`pruner.search.decision_search.Search`.
 
-        TVM makes a whole batch, the best first and random ones last; of a smaller round, as every
-        task's first of several, the rest is lost to the search.
+        TVM makes a full batch, the best first and random ones last; of a smaller round, such as
+        the first of several of every task, the search loses the rest.
         """
         with self._phases.time("sample"):
             proposed = self._strategy.generate_measure_candidates()
@@ -139,13 +145,13 @@ class MetaScheduleSearch:
         return out
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
-        """See :class:`pruner.search.decision_search.Search`."""
+        """Add results; see :class:`pruner.search.decision_search.Search`."""
         if not candidates:
             return
         theirs = [self._candidates.pop(id(candidate)) for candidate in candidates]
         results = [_result(outcome) for outcome in outcomes]
         self._strategy.notify_runner_results(theirs, results)
-        # what never had its turn is no failure that TVM's model might learn from
+        # a program that was never tried is no failure for TVM's model
         tried = [n for n, outcome in enumerate(outcomes) if outcome.tells_of_program]
         if tried:
             with self._phases.time("train"):
@@ -154,15 +160,15 @@ class MetaScheduleSearch:
                 )
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
-        """Not possible: see the class."""
+        """Raise `NotImplementedError`: TVM keeps the state of the search."""
         raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
 
     def state(self) -> State:
-        """See :class:`pruner.search.decision_search.Search`; the records tell the rest."""
+        """Return the count of refusals; the records restore the rest."""
         return {"refused": self.refused}
 
     def load_state(self, state: State) -> None:
-        """See :class:`pruner.search.decision_search.Search`."""
+        """Restore the count of refusals."""
         self.refused = state["refused"]
 
     def _learn_from(self, records: Sequence[Any]) -> None:
@@ -174,7 +180,10 @@ class MetaScheduleSearch:
 
 
 def _cores(platform: Platform) -> int:
-    """Those of this machine for the search; beside programs that run on it, those of its target."""
+    """Count the cores for the search.
+
+    Where programs run on this machine, these are the cores of its target.
+    """
     runs_here = platform.device == "cpu" and platform.address is None
     return platform.cores if runs_here else len(os.sched_getaffinity(0))
 
@@ -187,7 +196,7 @@ def _result(outcome: Outcome) -> Any:
 
 
 def _decisions(trace: Any) -> NDArray[np.int64]:
-    """All decisions of a trace in order, those of postprocessors too."""
+    """List all decisions of a trace in order, including postprocessors'."""
     values: list[int] = []
     for inst in trace.insts:
         if inst.kind.name.startswith("Sample") and inst in trace.decisions:

@@ -1,4 +1,4 @@
-"""Searches of others in our harness: what their settings do beside those of our own policies."""
+"""The interface of other tuners' settings in our harness."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pruner.tune.workloads import Workload
 
 
 class RivalSearch(ABC):
-    """Settings of a search with a model of its own, whose proposals we build and measure."""
+    """Settings of a search that has its own model, but our measurer."""
 
     takes_model: ClassVar[bool] = False
     trusts_draft: ClassVar[bool] = False
 
     @abstractmethod
     def shared(self, platform: Platform) -> Any:
-        """What the searches of all tasks of a run have in common, such as one model."""
+        """Make the state of all tasks' searches, such as a model."""
 
     @abstractmethod
     def make(
@@ -36,20 +36,23 @@ class RivalSearch(ABC):
         seed: int,
         phases: Phases,
     ) -> Search:
-        """The search of one task; `database` is TVM's, `budget`: trials in all and of a batch."""
+        """Make the search of a task.
+
+        `database` is TVM's; `budget`: trials in all and of a batch.
+        """
 
 
 class RivalProcess(ABC):
-    """Settings of a search that builds and measures in a process of its own."""
+    """Settings of a search that builds and measures in its own process."""
 
     takes_model: ClassVar[bool] = False
     trusts_draft: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
-        """Raise `PrunerError` for an option that it cannot follow.
+        """Raise `PrunerError` for an option that the process cannot follow.
 
-        `asked` are options of the run by name; what is false, None or empty was not asked for.
+        `asked` are options of the run by name; false, None or empty ones were not given.
         """
 
     @abstractmethod
@@ -65,8 +68,12 @@ class RivalProcess(ABC):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Spend the budget, or what of it there is before the run is asked to end, and write the
-        journal of `folder`; seconds of every phase.
+        """Spend the budget and write the journal of `folder`.
+
+        It ends early if ``interrupted`` returns True.
+
+        Returns:
+            Seconds of every phase.
 
         Raises:
             PrunerError: workloads or a platform that it cannot tune.

@@ -1,13 +1,13 @@
 """A tuning run.
 
-* `tuning`: one call from workloads to results
+* `tuning`: a single call from workloads to results
 * `options`: the options of a run
 * `budget`: trials, seconds, patience
 * `setup`: spaces, searches and references of every task
 * `loop`: the loop of `pruner.search.loop` with a journal and a state on disk
 * `learning`: the learned model
 * `verifier`: choose the learned model of a run
-* `journal`: one row per trial
+* `journal`: a row per trial
 * `database`: MetaSchedule's database
 * `warm`: measurements of earlier runs
 * `snapshot`: the state for a resume

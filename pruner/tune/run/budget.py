@@ -1,4 +1,4 @@
-"""How much a run may spend: a budget, and what ``conf/effort`` says where it is silent."""
+"""The budget of a run, and presets for its open values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Effort", "TuneBudget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is spent where a budget does not say: ``conf/effort`` has the presets.
+    """Values for an incomplete budget; ``conf/effort`` has the presets.
 
     A network gets ``trials_per_task`` and ends after ``seconds`` or ``patience`` standing rounds;
     single operators get ``trials`` in all.
@@ -27,13 +27,14 @@ class Effort:
 
     @property
     def measures(self) -> bool:
-        """Whether anything is measured; else networks are drafted only."""
+        """True if programs are measured; else networks are only drafted."""
         return self.trials_per_task > 0
 
     def budget(self, given: Mapping[str, Any], num_tasks: int | None) -> TuneBudget:
-        """The budget of a network's `num_tasks`, or of operators (None); what is given wins.
+        """Make the budget of a network or operators; given values take precedence.
 
-        `given` are fields of :class:`TuneBudget`, None where they are left to the effort.
+        `num_tasks` is the number of a network's tasks, None for operators. `given` are fields of
+        :class:`TuneBudget`, None where the effort decides.
 
         Raises:
             PrunerError: an end of measuring is given where nothing is measured.
@@ -41,6 +42,7 @@ class Effort:
         ends = [name for name in ("trials", "seconds", "patience") if given.get(name) is not None]
         if ends and not self.measures:
             raise PrunerError(f"effort=draft measures nothing: leave budget.{ends[0]}= out")
+        # no seconds and no patience: a single operator spends its trials
         own: dict[str, Any] = {"trials": self.trials}
         if num_tasks is not None:
             own = {

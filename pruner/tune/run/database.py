@@ -1,7 +1,7 @@
-"""MetaSchedule's own JSON database of a run, which TVM's tools read and apply.
+"""MetaSchedule's JSON database of a run, for TVM's tools.
 
-It is made from the journal: a record is written there first, and what is lacking here is added when
-the run goes on.
+It follows the journal: a record is written there first, and missing records are added here when
+the run is resumed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives fail
 
 
 class Database:
-    """``database_workload.json`` and ``database_tuning_record.json`` in one folder.
+    """``database_workload.json`` and ``database_tuning_record.json`` in a folder.
+
+    Only programs that ran are recorded: failures stand in the journal.
 
     Only programs that ran are recorded: failures stand in the journal.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """To read and write; `folder` None: in memory, for a run that measures nothing."""
+        """Open for reading and writing; `folder` None: in memory."""
         self._ms = load_tvm().meta_schedule
         if folder is None:
             self.tvm_database = self._ms.database.MemoryDatabase()
@@ -46,14 +48,15 @@ class Database:
 
     @classmethod
     def read(cls, folder: Path) -> Database:
-        """What is there now of a database that another run may be writing: a copy in memory,
-        without a line that is not complete yet.
+        """Copy a database that another run may be writing into memory.
+
+        An incomplete last line is left out.
 
         Raises:
             DataError: TVM cannot read it.
         """
         with tempfile.TemporaryDirectory() as copy:
-            for name in (RECORDS, WORKLOADS):  # the workload of a record is there before it
+            for name in (RECORDS, WORKLOADS):  # TVM writes a workload before its first record
                 if (folder / name).is_file():
                     shutil.copy(folder / name, copy)
             try:
@@ -65,23 +68,25 @@ class Database:
                 ) from error
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
-        """Append one measured schedule of a task."""
+        """Append a measured schedule of a task."""
         self.commit_json(module, record_json(module, schedule, costs_s, target))
 
     def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], tell: Tell) -> int:
-        """Append what the journal tells of tasks and the database lacks; how many records.
+        """Append the journal's records that the database lacks; return their number.
 
-        A record is known by the seconds of its repeats, which the journal has too. One that TVM
-        does not take is told, and left out.
+        A record is identified by the seconds of its repeats, which the journal has too. A record
+        that
+        TVM refuses is reported, and left out.
         """
         ran = [t for t in trials if t.record is not None and t.error is None]
         if not ran:
             return 0
         known = self.tvm_database.get_all_tuning_records()
+        # a multiset: two programs may have the same seconds
         have = Counter(tuple(float(cost) for cost in r.run_secs or ()) for r in known)
         lacking = Counter(tuple(trial.costs_s) for trial in ran) - have
         added = 0
-        for trial in reversed(ran):  # of equal ones it is the last that a kill took
+        for trial in reversed(ran):  # of equal records, a kill loses the last
             if lacking[tuple(trial.costs_s)] > 0:
                 lacking[tuple(trial.costs_s)] -= 1
                 try:
@@ -93,7 +98,7 @@ class Database:
         return added
 
     def commit_json(self, module: Any, record: Any) -> None:
-        """Append what :func:`record_json` gave, here or in another process."""
+        """Append a result of :func:`record_json`, of this or another process."""
         workload = self.tvm_database.commit_workload(module)
         self.tvm_database.commit_tuning_record(
             self._ms.database.TuningRecord.from_json(record, workload)
@@ -109,7 +114,7 @@ class Database:
         )
 
     def best(self, module: Any, target: Any) -> Any | None:
-        """The module of a task with its best schedule applied; None where nothing ran."""
+        """Return a task's module with its best schedule; None if nothing ran."""
         if not self.tvm_database.has_workload(module):
             return None
         schedule = self.tvm_database.query_schedule(module, target, "main")
@@ -117,8 +122,10 @@ class Database:
 
 
 def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
-    """The database in a folder. One that TVM cannot read is set aside where it is the run's `own`,
-    since the journal has all of it.
+    """Open the database in a folder.
+
+    A database that TVM cannot read is set aside where it is the run's `own`, since the journal has
+    all of it.
 
     Raises:
         DataError: it cannot be read, and other runs may have written it.
@@ -136,13 +143,13 @@ def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
 
 
 def _first(error: Exception) -> str:
-    """The line of TVM's message that says most."""
+    """Return the most specific line of TVM's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:160]
 
 
 def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: Any) -> list[Any]:
-    """A schedule of a task as TVM writes it, for :meth:`Database.commit_json`."""
+    """Convert a task's schedule to TVM's JSON, for :meth:`Database.commit_json`."""
     ms = load_tvm().meta_schedule
     info = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
     workload = ms.database.Workload(module)
@@ -153,8 +160,10 @@ def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: An
 
 
 def _plain(value: Any) -> Any:
-    """TVM's nested containers as JSON; of an index map, which programs on tensor cores have, its
-    text, as TVM's own database writes it (`JSONDumps`). `TuningRecord.as_json` refuses those.
+    """Convert TVM's nested containers to JSON.
+
+    An index map, which programs on tensor cores have, becomes its text, as in TVM's own database
+    (`JSONDumps`). `TuningRecord.as_json` refuses index maps.
 
     Raises:
         TypeError: another of TVM's objects.
@@ -176,17 +185,17 @@ def _plain(value: Any) -> Any:
 
 
 def measured_s(record: Any) -> float:
-    """Mean seconds of a record; infinite for drafted programs, failures and empty ones."""
+    """Average a record, in seconds; infinite for drafts, failures, empty records."""
     costs_s = [float(cost) for cost in record.run_secs or ()]
     ran = are_timings(costs_s) and max(costs_s) < NEVER_MEASURED_S
     return float(np.mean(costs_s)) if ran else float("inf")
 
 
 def records_of(database: Any, module: Any, target: Any) -> list[Any]:
-    """Records that one of TVM's databases has of a program on a target, failures too."""
+    """List a database's records of a program on a target, with failures."""
     if not database.has_workload(module):
         return []
-    workload = database.commit_workload(module)  # the one it has
+    workload = database.commit_workload(module)  # returns the existing workload
     return [
         record
         for record in database.get_all_tuning_records()
@@ -195,13 +204,13 @@ def records_of(database: Any, module: Any, target: Any) -> list[Any]:
 
 
 def same_target(one: Any, other: Any) -> bool:
-    """Whether two of TVM's targets say the same, in whatever order; none is like no other."""
+    """Compare two of TVM's targets without their order; None equals nothing."""
     if one is None or other is None:
         return False
     return bool(json.loads(str(one)) == json.loads(str(other)))
 
 
 def foreign_target(records: Iterable[Any], target: Any) -> str | None:
-    """A target of records that are not for `target`, where there are any."""
+    """Return a target of records that differs from `target`, if any."""
     others = (str(r.target) for r in records if not same_target(r.target, target))
     return min(others, default=None)

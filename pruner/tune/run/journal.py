@@ -1,6 +1,6 @@
-"""The table of a run: one JSON line for every measured candidate, written at once.
+"""The journal of a run: a JSON line for every measured candidate.
 
-The database and the state of the search are made from it where they lack something. A kill loses at
+Lines are written at once. Database and search state are completed from them. A kill loses at
 most the candidate in flight; a damaged line counts as not measured. Ansor's child process writes
 it, too, so this imports nothing but the standard library and NumPy.
 ``pandas.read_json(path, lines=True)`` reads it.
@@ -25,13 +25,13 @@ JOURNAL_FILE = "trials.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate that was measured, or only compiled.
+    """A candidate that was measured, or only compiled.
 
-    ``batch`` and ``position`` say when it was proposed; ``space`` and ``decisions`` which program
-    it is; ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` seconds of tuning
-    when its result was there; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran.
-    ``checked``: its results were compared with the reference, and are right. ``record``: what TVM's
-    database has of a program that ran, as JSON.
+    ``batch`` and ``position`` are the proposal; ``space`` and ``decisions`` the program;
+    ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning
+    at its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran.
+    ``checked``: its results were compared with the reference, and are right. ``record``: TVM's
+    database record of a program that ran, as JSON.
     """
 
     task: str
@@ -54,15 +54,15 @@ class Trial:
 
     @property
     def latency_s(self) -> float:
-        """Mean of the repeats; infinite for a failure and for what never ran."""
+        """Mean of the repeats in seconds; infinite for a failure or none."""
         known = self.error is None and not self.compiled_only
         return float(np.mean(self.costs_s)) if known else float("inf")
 
 
 def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
-    """All complete lines of a journal; none where there is no file.
+    """Read all complete lines of a journal, none without a file.
 
-    A damaged line is told with its number, and is as if it had not been measured.
+    A damaged line is reported with its number, and counts as not measured.
     """
     found, known = [], set()
     for number, line in enumerate(complete_lines(path), start=1):
@@ -79,7 +79,11 @@ def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
 
 
 def read_trial(line: bytes) -> Trial:
-    """One line of a journal. Raises `ValueError` where it is damaged, or no trial."""
+    """Parse a line of a journal.
+
+    Raises:
+        ValueError: the line is damaged, or no trial.
+    """
     row = json_of(line)
     odd = row.keys() - _KINDS.keys() or _NEEDED - row.keys()
     odd = odd or {name for name, value in row.items() if not _KINDS[name](value)}
@@ -98,6 +102,7 @@ def _all(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is list and all(type(item) in kinds for item in value)
 
 
+# type(), not isinstance: a truth value is an int, too
 _INT, _NUMBER, _TEXT = _is(int), _is(int, float), _is(str)
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "task": _TEXT,

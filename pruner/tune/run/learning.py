@@ -1,4 +1,4 @@
-"""The learned model of a run, shared by all tasks, which follows the measurements.
+"""The learned model of a run, which all tasks share and train.
 
 Trees grown anew, a network with a way to adapt it, or a model that stays as it is;
 :mod:`pruner.tune.run.verifier` chooses.
@@ -43,42 +43,46 @@ from pruner.tune.spaces.union import UnionSpace
 
 
 class OnlineModel(Protocol):
-    """A ranker that learns from all programs measured so far."""
+    """A ranker that trains on all programs measured so far."""
 
     @property
     def ranker(self) -> Ranker | None:
-        """What scores now; None while it knows nothing."""
+        """The ranker that scores now; None before any training."""
 
     @property
     def dataflow(self) -> DataflowKind:
-        """The rows of the dataflow pattern that it reads."""
+        """The kind of dataflow rows that it reads."""
 
     @property
     def reads_draft(self) -> bool:
-        """Whether it reads what the analyzer makes of a program."""
+        """True if it reads the analyzer's columns of a program."""
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """See the first population of a task."""
+        """Normalise by the first population of a task."""
 
     def learn(self, store: ProgramTable) -> None:
-        """Take in all labelled programs (absolute features)."""
+        """Train on all labelled programs (absolute features)."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
-        """Write what it has learned as checkpoints, name to file; `keys`: the tasks it learned."""
+        """Write the trained model as checkpoints, name to file.
+
+        `keys`: the tasks that it learned from.
+        """
 
     def state(self) -> State:
-        """All that it has learned, to go on exactly."""
+        """Return the complete state for exact resumption."""
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned."""
+        """Restore a result of `state`."""
 
 
 class AdaptedModel:
-    """A network kept up to date by one of :mod:`pruner.models.adaptation`'s methods."""
+    """A network updated by a method of :mod:`pruner.models.adaptation`."""
 
     def __init__(self, adaptation: Adaptation, start: Start | None = None) -> None:
-        """`start` describes the source of the adaptation, where it has one."""
+        """Start from an adaptation; `start` describes its source, if any."""
         self._adaptation, self._start = adaptation, start
+        # a source model scores before the first measurement, an untrained network does not
         self._knows = adaptation.setting.source is not None
 
     @property
@@ -99,7 +103,7 @@ class AdaptedModel:
         return self._adaptation.ranker if self._knows else None
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """See :class:`OnlineModel`: its mean becomes the task's centre."""
+        """See :class:`OnlineModel`: the population's mean becomes the task's centre."""
         self._adaptation.meet(key, population)
 
     def learn(self, store: ProgramTable) -> None:
@@ -131,12 +135,12 @@ class AdaptedModel:
 class TreeModel:
     """Boosted trees, grown anew from all measurements."""
 
-    dataflow: DataflowKind = "paper"  # reads none
+    dataflow: DataflowKind = "paper"  # trees read no dataflow rows
     reads_draft = False
 
     def __init__(self, *, seed: int, num_rounds: int = 60, max_depth: int = 6) -> None:
         self._seed = seed
-        # absolute features: the programs scored together are not the ones learned from
+        # absolute features: programs are scored together with others than in training
         self._options: dict[str, Any] = {
             "num_rounds": num_rounds,
             "max_depth": max_depth,
@@ -157,6 +161,7 @@ class TreeModel:
         """See :class:`OnlineModel`."""
         ranker = XGBoostRanker(**self._options)
         index = torch.isfinite(store.label).nonzero().squeeze(1)
+        # no validation rows: the programs are few, and the number of trees is fixed
         ranker.fit(store, index, index[:0], seed=self._seed, num_threads=1)
         self._ranker = ranker
 
@@ -187,7 +192,7 @@ class TreeModel:
 
 
 class FrozenModel:
-    """A trained ranker that stays as it is, such as trees."""
+    """A trained ranker that is not trained further, such as trees."""
 
     def __init__(self, ranker: Ranker, dataflow: DataflowKind) -> None:
         self.ranker: Ranker | None = ranker
@@ -201,7 +206,7 @@ class FrozenModel:
         """See :class:`OnlineModel`."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
-        """See :class:`OnlineModel`; it has learned nothing."""
+        """Write nothing: it has learned nothing."""
         return {}
 
     def state(self) -> State:
@@ -213,28 +218,33 @@ class FrozenModel:
 
 
 class SharedModel:
-    """The online model of a run with the measured programs of every task.
+    """The online model of a run, and the measured programs of all tasks.
 
     It is fitted again only when the programs have grown by a constant factor, so a run of n
     programs does O(log n) fits: a fit takes seconds that grow with the programs.
     """
 
     def __init__(self, model: OnlineModel, *, refit: float = 0.0) -> None:
-        """``refit``: the share of the programs of the last fit by which they must have become more;
-        0: any news is learned."""
+        """Share a model; ``refit``: the growth of programs between fits, a share.
+
+        0: fit after every batch.
+        """
         self.model, self._refit = model, refit
-        self._fitted = self._waiting = 0  # programs that the last fit knew, and that came since
-        self._learned: dict[TaskKey, LiveLearner] = {}  # whose programs fits have seen
-        self._news: list[LiveLearner] = []  # with programs that no fit has seen
+        self._fitted = self._waiting = 0  # programs of the last fit, and programs since
+        self._learned: dict[TaskKey, LiveLearner] = {}  # tasks with programs in earlier fits
+        self._news: list[LiveLearner] = []  # tasks with programs that no fit has seen
 
     def has_news(self, learner: LiveLearner, number: int) -> None:
-        """Ask `learner`, of which so many programs are new, for its programs at the next fit."""
+        """Register a learner with `number` new programs for the next fit."""
         self._waiting += number
         if not any(learner is other for other in self._news):
             self._news.append(learner)
 
     def fit(self, *, whatever: bool = False) -> None:
-        """Fit on the measurements of all tasks, where enough are new; or any, with ``whatever``."""
+        """Fit on all tasks if enough programs are new.
+
+        ``whatever``: fit if any program is new.
+        """
         if not self._news or (self._waiting < self._refit * self._fitted and not whatever):
             return
         self._fitted, self._waiting = self._fitted + self._waiting, 0
@@ -242,18 +252,20 @@ class SharedModel:
         self._news.clear()
         programs = [learner.programs() for learner in self._learned.values()]
         parts = [p for p in programs if np.isfinite(p.latency_s).sum() > 0]
+        # a ranking needs two programs
         if sum(len(p.latency_s) for p in parts) > 1:
             self.model.learn(ProgramTable.build(parts))
 
     def keep(self, folder: Path, *, learn: bool) -> Mapping[str, Path]:
-        """Write what is known as checkpoints; with `learn` what came last is learned before."""
+        """Write checkpoints; with `learn`, fit the latest programs before."""
         if learn:
             self.fit(whatever=True)
         return self.model.keep(folder, list(self._learned))
 
     def state(self) -> State:
-        """What a resumed run needs besides the histories of its learners."""
+        """Return the state that the learners' histories do not contain."""
         return {
+            # in the order of the first fits: it is the order of the training rows
             "parts": [key.task for key in self._learned],
             "news": [learner.key.task for learner in self._news],
             "fitted": self._fitted,
@@ -262,7 +274,7 @@ class SharedModel:
         }
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned; the learners have taken back theirs."""
+        """Restore a result of `state`, after the learners restored theirs."""
         known = {learner.key.task: learner for learner in self._news}
         self._learned = {known[task].key: known[task] for task in state["parts"]}
         self._news = [known[task] for task in state["news"]]
@@ -273,13 +285,16 @@ class SharedModel:
 def live_features(
     space: UnionSpace, decisions: Decisions, model: OnlineModel, key: TaskKey
 ) -> ProgramFeatures:
-    """Features of programs of a task as the model reads them."""
+    """Compute the features of a task's programs for a model."""
     extra = draft_columns(key.platform) if model.reads_draft else None
     return space.features(decisions, model.dataflow, extra)
 
 
 class LiveLearner:
-    """The learner of one task's policy (:data:`pruner.search.policy.Learner`).
+    """The learner of a task's policy (:data:`pruner.search.policy.Learner`).
+
+    Measurements of a task reach the shared model before any task requests scores: the first
+    programs of a task are scored by a model of the other tasks.
 
     What is measured of a task reaches the shared model before any task asks for scores: the first
     programs of a task are judged by what the others taught.
@@ -295,7 +310,10 @@ class LiveLearner:
         *,
         meet: int = 64,
     ) -> None:
-        """`rng` draws the `meet` programs whose mean becomes the task's centre."""
+        """Connect a task to the shared model.
+
+        `rng` draws the `meet` programs whose mean becomes the task's centre.
+        """
         self.key, self._space, self._shared, self._phases = key, space, shared, phases
         self._rng, self._meet, self._met = rng, meet, False
         self._history = History(space)
@@ -303,17 +321,17 @@ class LiveLearner:
         self._features: ProgramFeatures | None = None  # of the first programs of the history
 
     def state(self) -> State:
-        """What it needs besides the history to go on exactly."""
+        """Return the state that the history does not contain."""
         return {"rng": self._rng.bit_generator.state, "met": self._met}
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned."""
+        """Restore a result of `state`."""
         self._rng.bit_generator.state, self._met = state["rng"], state["met"]
 
     def note(self, history: History) -> None:
-        """Have the next fit take in what is new of the task's history.
+        """Register new programs of the task's history for the next fit.
 
-        A program that was not tried teaches nothing; a failure counts as the slowest of all.
+        A program that was not tried is left out; a failure counts as the slowest of all.
         """
         self._history = history
         if len(history) > self._noted:
@@ -321,8 +339,9 @@ class LiveLearner:
             self._noted = len(history)
 
     def programs(self) -> TaskPrograms:
-        """All programs that were tried; only those that are new are featurised."""
+        """Return all tried programs, with features computed only for new programs."""
         history, parts = self._history, [] if self._features is None else [self._features]
+        # histories only grow, so earlier features stay valid row by row
         known = sum(len(part) for part in parts)
         if len(history) > known:
             fresh = self._featurised(history.decisions[known:])
@@ -335,7 +354,7 @@ class LiveLearner:
         return live_features(self._space, decisions, self._shared.model, self.key)
 
     def __call__(self, history: History) -> ScoreFunction | None:
-        """Fit on all measurements of all tasks."""
+        """Fit on all measurements of all tasks, and return the score."""
         with self._phases.time("train"):
             if not self._met:
                 population = self._space.sample(self._meet, self._rng)
@@ -347,17 +366,17 @@ class LiveLearner:
 
     @property
     def score(self) -> ScoreFunction | None:
-        """The present model's scores; None while it knows nothing."""
+        """The score by the present model; None before any training."""
         if self._shared.model.ranker is None:
             return None
         return LearnedScore(self.key, self._space, self._shared.model, self._phases)
 
 
 class LearnedScore:
-    """Scores of decision vectors by the model as it is when they are asked for.
+    """Scores of decision vectors by the model at call time.
 
-    Programs of design spaces without features are ranked by chance: they are spread over the scores
-    that the model has given so far.
+    Programs of design spaces without features get random scores, drawn from the scores that
+    the model has returned so far.
     """
 
     def __init__(self, key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases) -> None:
@@ -365,7 +384,7 @@ class LearnedScore:
         self._given = np.zeros(0)
 
     def __call__(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Higher is better; minus infinity where the engine refuses a program."""
+        """Score programs, higher is better; minus infinity where the engine refuses."""
         ranker, ranked = self._model.ranker, self._space.ranked(decisions)
         assert ranker is not None, self._key
         out = np.zeros(len(decisions))
@@ -375,6 +394,7 @@ class LearnedScore:
                 out[ranked] = ranker.score(found, self._key)
             if not ranked.all():
                 given = out[ranked & np.isfinite(out)]
+                # scores of earlier calls, too: a call may have few ranked rows, or none
                 self._given = np.concatenate([self._given, given])
                 if len(self._given):
                     chance = self._space.chance(decisions[~ranked])
@@ -383,7 +403,7 @@ class LearnedScore:
 
 
 def _arrays(value: Any) -> Any:
-    """Mappings and sequences with arrays in the place of tensors."""
+    """Replace tensors by arrays in nested mappings and sequences."""
     match value:
         case torch.Tensor():
             return value.detach().cpu().numpy()
@@ -396,7 +416,7 @@ def _arrays(value: Any) -> Any:
 
 
 def _tensors(value: Any) -> Any:
-    """The other way round."""
+    """Replace arrays by tensors in nested mappings and sequences."""
     match value:
         case np.ndarray():
             return torch.from_numpy(value)

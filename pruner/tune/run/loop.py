@@ -1,4 +1,4 @@
-"""A live run: the tuning loop with a journal and a state on disk, from which it goes on exactly."""
+"""A live run: the tuning loop with a resumable state on disk."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pruner.tune.run.options import RunContext
 from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
 
-OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after every batch
+OnBatch = Callable[[Mapping[str, Any]], None]  # receives a row of numbers after every batch
 
 
 class TuningRun(Loop):
-    """All tasks of one run, in one folder; a new object on the same folder goes on with it."""
+    """All tasks of a run; another object on its folder continues."""
 
     tasks: list[LiveTask]  # type: ignore[assignment]
 
@@ -42,6 +42,7 @@ class TuningRun(Loop):
         order: Order = "gradient",
         report: OnBatch,
     ) -> None:
+        # a batch in flight is restored from its decisions, which other tuners' searches cannot do
         lag = context.measurer.lag if prepared.savable else 0
         super().__init__(
             prepared.tasks,
@@ -63,7 +64,7 @@ class TuningRun(Loop):
         self._take_up()
 
     def run(self) -> None:
-        """Draft where that is wanted, then spend the budget. Raises like :meth:`Loop.run`."""
+        """Draft if requested, then spend the budget; raises as :meth:`Loop.run`."""
         try:
             self._prepared.draft_all()
             self._since_s, self._phases.check = self._elapsed_s(), self._raise_if_stopped
@@ -73,7 +74,7 @@ class TuningRun(Loop):
             self._phases.check = lambda: None
 
     def _tell_standstill(self) -> None:
-        """Why it ends before its trials are spent."""
+        """Report why the run ends before its trials are spent."""
         patience, tolerance = self._budget.patience, self._budget.tolerance
         if self._settled and self.trials < self._budget.trials and not self._stopped():
             self._tell(
@@ -133,6 +134,7 @@ class TuningRun(Loop):
             checked=outcome.checked,
             record=None if record is None else json.dumps(record),
         )
+        # the journal first: the database is completed from it after a kill
         self._journal.append(asdict(trial))
         if record is not None:
             database.commit_json(module, record)
@@ -156,7 +158,7 @@ class TuningRun(Loop):
         )
 
     def _chose(self, rounds: Sequence[Round]) -> None:
-        """Write down what is known and which batches were chosen."""
+        """Save the state and the chosen batches."""
         waiting = [
             {
                 "number": r.number,
@@ -170,6 +172,8 @@ class TuningRun(Loop):
         shared = self._prepared.shared
         state = {
             "number": self._number,
+            # batches that were chosen and not measured: a resumed run measures these and draws no
+            # others
             "waiting": waiting,
             "programs": self._programs,
             "tasks": {task.name: _state_of(task) for task in self.tasks},
@@ -181,10 +185,11 @@ class TuningRun(Loop):
         save_state(self._snapshot, state)
 
     def _take_up(self) -> None:
-        """What earlier starts left: the journal is the truth, the other files follow it.
+        """Resume from earlier starts: other files are corrected by the journal.
 
         Raises:
-            PrunerError: a run of an older version, or of other programs.
+            DataError: a run of an older version, or of other tasks.
+            PrunerError: a run of other programs.
         """
         folder, rows = self._context.folder, self._rows
         if (folder / OLD_FILE).is_file() and not self._snapshot.is_file():
@@ -199,6 +204,7 @@ class TuningRun(Loop):
         added = self._context.database.catch_up(modules, rows, self._context.tell)
         if added:
             self._tell(f"{added} records of the journal were not in the database yet")
+        # before the journal's rows are counted: only the results of warm_start
         known_s = [task.current_best_s for task in self.tasks]
         for row in rows:
             self._task(row.task).count(row.latency_s, row.error)
@@ -214,7 +220,11 @@ class TuningRun(Loop):
         return next(task for task in self.tasks if task.name == name)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly. Raises `DataError` for a state that is not of this run."""
+        """Restore the exact state.
+
+        Raises:
+            DataError: a state that is not of this run.
+        """
         try:
             self._check_state(state)
             self._restore_tasks(state["tasks"])
@@ -227,7 +237,7 @@ class TuningRun(Loop):
             self._add_seconds(state["seconds"])
         except PrunerError:
             raise
-        except Exception as error:  # the values of another version, or of nobody
+        except Exception as error:  # values of another version, or damaged ones
             told = f"{type(error).__name__}: {error}"
             raise DataError(f"{self._snapshot}: not a state of this run ({told:.120})") from error
 
@@ -237,6 +247,7 @@ class TuningRun(Loop):
         other = [name for name in self._programs if known.get(name) != self._programs[name]]
         if other:
             raise self._other_program(other[0])
+        # the state is saved before a batch is measured: a later row belongs to a later state
         if any(row.batch > state["number"] for row in self._rows):
             raise DataError(f"{self._snapshot}: older than the journal")
 
@@ -261,20 +272,25 @@ class TuningRun(Loop):
             index = indices[batch["task"]]
             restore = self.tasks[index].search.restore
             places = zip(batch["space"], batch["decisions"], strict=True)
+            # schedules are not saved: TVM replays the decisions
             candidates = [restore(space, decisions) for space, decisions in places]
             self._waiting.append(Round(number=batch["number"], task=index, candidates=candidates))
 
     def _rebuild(self, known_s: Sequence[float]) -> None:
-        """Go on from the journal alone: the search draws other programs than it would have, but
-        whatever was measured is known. `known_s` of every task are seconds of earlier runs.
+        """Continue from the journal alone, with all of its measurements.
+
+        The search draws other programs than it would have. `known_s`: for every task, the seconds
+        of
+        earlier runs.
 
         Raises:
-            PrunerError: the database, which the journal agrees with, has records of other programs.
+            PrunerError: the database, which agrees with the journal, has records of other programs.
         """
         known = self._context.database.tvm_database
         for name in {row.task for row in self._rows if row.record is not None}:
             if not known.has_workload(self._task(name).workload.module):
                 raise self._other_program(name)
+        # the state may be half restored
         self._waiting, self._estimates_s, self._pace_s = [], [], None
         self._prepared.begin_anew()
         for task in self.tasks:
@@ -293,7 +309,10 @@ class TuningRun(Loop):
         self._add_seconds(dict.fromkeys((*PHASES, IDLE), 0.0))
 
     def _add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Those of earlier starts, and between the last word of one and its end."""
+        """Add the seconds of earlier starts.
+
+        The time between a start's last state and its end counts as idle.
+        """
         latest_s = max((row.elapsed_s for row in self._rows), default=0.0)
         idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
         self._phases.add({**seconds, IDLE: idle_s})
@@ -320,5 +339,5 @@ def _outcome(row: Trial) -> Outcome:
 
 
 def _candidate(row: Trial) -> Candidate:
-    """The program of a row; there is no schedule of it any more."""
+    """Make the candidate of a row, which has no schedule any more."""
     return Candidate(space=row.space, decisions=np.array(row.decisions, np.int64), schedule=None)

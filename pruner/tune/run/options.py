@@ -1,4 +1,4 @@
-"""What a tuning run is asked for: typed values, whether a command or ten lines of Python ask."""
+"""The options of a tuning run, as typed values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,11 @@ class TuneOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for options that contradict each other."""
+        """Check the options.
+
+        Raises:
+            PrunerError: options that contradict each other.
+        """
         check_order(self.order)
         if self.refit < 0:
             raise PrunerError(f"refit={self.refit}: a share of the measured programs, 0 or more")
@@ -93,7 +97,11 @@ class TuneOptions:
             )
 
     def _check_rival(self) -> None:
-        """Raises `PrunerError` for an option that a search of others would not follow."""
+        """Refuse options that another tuner's search would not follow.
+
+        Raises:
+            PrunerError: such an option.
+        """
         alone, lag = self.measure.alone, self.measure.lag
         if isinstance(self.policy, RivalProcess):
             asked = {
@@ -102,6 +110,7 @@ class TuneOptions:
                 "budget.patience": self.budget.patience,
                 "warm_start": ",".join(map(str, self.warm_start)),
                 "work_dir": self.work_dir,
+                # defaults are no requests: the process is refused only what a user gave
                 "task_order": None if self.order == USUAL else self.order,
                 "spaces": "replay" if self.replay_only else None,
                 "measure.alone": None if alone is None else str(alone).lower(),
@@ -119,9 +128,10 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What all tasks of a run share: where they are measured, kept and told of.
+    """The state that all tasks of a run share.
 
-    ``interrupted`` says whether the run was asked to end."""
+    ``interrupted`` returns True if the run was asked to end.
+    """
 
     platform: Platform
     measurer: Measurer
@@ -132,12 +142,14 @@ class RunContext:
     interrupted: Callable[[], bool] = never
 
     def is_over(self, limit_s: float | None) -> bool:
-        """Whether the run was asked to end, or its time (None: any) is spent."""
+        """True if an end was requested, or the time `limit_s` is spent."""
         return self.interrupted() or (limit_s is not None and self.phases.elapsed_s >= limit_s)
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
-    """Make the options for all cores of this CPU: draft, then verify with an untrained PaCM.
+    """Make the options for this CPU: draft, then verify by PaCM.
+
+    PaCM is untrained at the start, and all cores are used.
 
     Args:
         trials: measured programs of all tasks, failures included.

@@ -1,4 +1,4 @@
-"""What came of a tuning run: of every task, and of all together."""
+"""The results of a tuning run, of every task and in all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ WRONG = "wrong_result"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What came of one task.
+    """The result of a task.
 
-    ``best_s`` infinite: no program ran and was right. ``refused`` programs never came to a builder;
+    ``best_s`` infinite: no program ran and was right. ``refused`` programs never reached a builder;
     ``exhausted``: there were no programs left. ``untuned_s``: the operator without a schedule, None
-    where that was not timed. ``peak_share`` of the arithmetic that the platform's description says,
-    None where it says nothing. ``compiled`` counts programs that were built only. ``kernel``: the
-    library of the best program. ``checked``: its best program computes what the unscheduled one
-    does, as far as the inputs of the check tell; None where nothing ran, or an earlier run measured
-    the best. ``check``: that was asked for. ``replayed``: how many of its design spaces go through
-    TVM's replay, None where they were not opened.
+    where that was not timed. ``peak_share``: the share of the described peak arithmetic, None
+    without a
+    description. ``compiled`` counts programs that were only built. ``kernel``: the library of the
+    best
+    program. ``checked``: its best program computes the same as the unscheduled program, on the
+    inputs
+    of the check; None where nothing ran, or an earlier run measured the best. ``check``: checking
+    was
+    requested. ``replayed``: the number of its design spaces that TVM replays, None where they were
+    not
+    opened.
     """
 
     name: str
@@ -55,8 +60,10 @@ class TaskOutcome:
         known_s: float = float("inf"),
         **known: Any,
     ) -> TaskOutcome:
-        """Count the journal's rows of one task; `known` are the fields that rows do not say,
-        `known_s` the best latency of earlier runs."""
+        """Count the journal's rows of a task.
+
+        `known` are the fields without rows, `known_s` the best latency of earlier runs in seconds.
+        """
         mine = [trial for trial in trials if trial.task == workload.name]
         best_s, work = (
             min([known_s, *(t.latency_s for t in mine)]),
@@ -64,6 +71,7 @@ class TaskOutcome:
         )
         best = min(mine, key=lambda trial: trial.latency_s, default=None)
         ours = best is not None and best.latency_s <= best_s < float("inf")
+        # 0 for a task without a program: its time is infinite
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
         return TaskOutcome(
             name=workload.name,
@@ -80,26 +88,26 @@ class TaskOutcome:
 
     @property
     def latest_s(self) -> float:
-        """Seconds of its best program."""
+        """Seconds of the best program."""
         return self.best_s
 
     @property
     def all_failed(self) -> bool:
-        """Not one of its programs ran and was right."""
+        """True if no program ran and was right."""
         return self.trials > 0 and self.best_s == float("inf")
 
     @property
     def all_wrong(self) -> bool:
-        """All failed, and some ran but did not compute what the unscheduled program does."""
+        """True if all failed, and some ran with wrong results."""
         return self.all_failed and self.failures[WRONG] > 0
 
     @property
     def unsuccessful(self) -> bool:
-        """It was tried, and there is no program, or none that is known to be right."""
+        """True if the task was tried without a program of checked results."""
         return self.all_failed or (self.check and self.checked is False)
 
     def verdict(self) -> str:
-        """One line for people: how fast, against what; or that nothing came of it."""
+        """Describe the result in a line: latency and comparison, or failure."""
         if not self.trials and self.best_s == float("inf"):
             why = "no program of it could be tried" if self.exhausted else "the run ended before"
             return f"{self.name}: not tuned, {why}"
@@ -120,7 +128,7 @@ class TaskOutcome:
         return ", ".join(parts)
 
     def row(self) -> dict[str, Any]:
-        """For the last line."""
+        """Return the results for the last line."""
         return {
             "best_latency_s": self.best_s,
             "untuned_latency_s": self.untuned_s,
@@ -155,27 +163,31 @@ class Tuned:
 
     @property
     def best_latency_s(self) -> float:
-        """Weighted sum over tasks; infinite where a task has no program that runs and is right."""
+        """Weighted sum over tasks in seconds; infinite without a task's program."""
         return sum(task.weight * task.best_s for task in self.tasks)
 
     @property
     def unsuccessful(self) -> list[str]:
-        """Tasks that were tried and have no program, or none that is known to be right; of a run
-        that only compiles those of which nothing compiles."""
+        """List tasks that were tried without a program of checked results.
+
+        In a run that only compiles: tasks without a program that compiles.
+        """
         if self.compile_only:
             return [task.name for task in self.tasks if task.failures and not task.compiled]
         return [task.name for task in self.tasks if task.unsuccessful]
 
     @property
     def checked(self) -> bool | None:
-        """Whether the best programs of all tasks were checked; None where none of this run is
-        best."""
+        """True if the best programs of all tasks were checked.
+
+        None if no best program is of this run.
+        """
         known = [task.checked for task in self.tasks if task.checked is not None]
         return all(known) if known else None
 
     @property
     def estimate(self) -> Estimate:
-        """Of all tasks together, those without a program too."""
+        """Estimate all tasks together, including tasks without a program."""
         return Estimate.of(self.tasks)
 
     @property
@@ -184,13 +196,14 @@ class Tuned:
         return Replayed.of((one.name, one.weight * one.flops, one.replayed) for one in self.tasks)
 
     def metrics(self) -> dict[str, Any]:
-        """The last line of ``tune.py``."""
+        """Return the last line of ``tune.py``."""
         failures = sum((task.failures for task in self.tasks), Counter[str]())
         trials, failed = sum(task.trials for task in self.tasks), failures.total()
         untuned_s = [task.untuned_s for task in self.tasks]
         known_s = [task.weight * s for task in self.tasks if (s := task.untuned_s) is not None]
         row: dict[str, Any] = {
             "best_latency_s": None if self.compile_only else self.best_latency_s,
+            # a sum that lacks a task would be compared with the sum of all
             "untuned_latency_s": sum(known_s) if len(known_s) == len(untuned_s) else None,
             "trials": trials,
             "failed": failed,

@@ -1,7 +1,7 @@
-"""From workloads and options to the tasks of a run: spaces, searches, references.
+"""Make the tasks of a run: spaces, searches, references.
 
-A task costs nothing before it is chosen: its spaces are made and probed, and its reference is
-begun, when the run first asks for its search.
+A task costs nothing before it is chosen: its spaces are opened and probed, and its reference is
+begun, when the run first needs its search.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveTask(Task):
-    """A task whose programs are measured now.
+    """A task with programs that are measured now.
 
-    ``open_search`` makes a search that takes back the state of an earlier start; ``untuned_s``:
+    ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``:
     seconds without schedule, None where that was not timed.
     """
 
@@ -51,7 +51,7 @@ class LiveTask(Task):
 
 
 class Prepared:
-    """The tasks of a run and what they share.
+    """The tasks of a run and their shared state.
 
     ``savable``: the search can be saved, because its ``state()`` is complete.
     """
@@ -59,7 +59,11 @@ class Prepared:
     def __init__(
         self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
     ) -> None:
-        """Raises `PrunerError` for symbolic shapes, or earlier runs of another target."""
+        """Make the tasks.
+
+        Raises:
+            PrunerError: symbolic shapes, or earlier runs of another target.
+        """
         self._options, self._context = options, context
         self.savable = not isinstance(options.policy, RivalSearch)
         self.shared = _shared(options)
@@ -67,8 +71,8 @@ class Prepared:
         if isinstance(options.policy, RivalSearch):
             self._theirs = options.policy.shared(context.platform)
         self._references: dict[str, Future[str | None]] = {}
-        self._sound: set[str] = set()  # tasks whose reference is there and whole
-        self._unchecked: set[str] = set()  # tasks of which none could be computed
+        self._sound: set[str] = set()  # tasks with a complete reference file
+        self._unchecked: set[str] = set()  # tasks without a computable reference
         untuned_s = _untuned(context.folder)
         self.tasks = [
             LiveTask(
@@ -87,20 +91,20 @@ class Prepared:
         ]
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
-        self._drafted: Mapping[str, Any] = {}  # traces of what tasks measure first
+        self._drafted: Mapping[str, Any] = {}  # traces of programs that tasks measure first
         self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 
     def begin_anew(self) -> None:
-        """Let the shared model forget everything; searches are made anew."""
+        """Replace the shared model by an untrained model; searches are made anew."""
         self.shared = _shared(self._options)
 
     def draft_all(self) -> None:
-        """Find what every task measures first, where the options say so; of what is known or was
-        begun by an earlier start there is nothing to find.
+        """Draft the first program of every task, if the options request it.
 
-        Ends early once the run is asked to, or half its time is spent, that of earlier starts too.
+        Tasks with known measurements, or begun by an earlier start, need no draft.
+        It ends early on request, or once half of the run's time is spent, including earlier starts.
         """
         options, context = self._options, self._context
         if not options.draft_all or options.analyzer is None or options.replay_only:
@@ -121,6 +125,7 @@ class Prepared:
                 place,
                 seed=options.seed,
                 tell=context.tell,
+                # the second half stays for measuring: a draft alone is no tuned network
                 stopped=partial(context.is_over, None if limit_s is None else limit_s / 2),
             )
             self._drafted = drafted_traces(place, new, context.platform.target)
@@ -133,7 +138,7 @@ class Prepared:
             context.tell(f"{left}: half of budget.seconds={limit_s:g} is over")
 
     def _begin(self, number: int) -> Search:
-        """The search of a task; what is not as asked for is told.
+        """Begin a task: reference, search, untuned time; report deviations.
 
         Raises:
             PrunerError: it has no design space on this target, or none with legal programs.
@@ -141,6 +146,7 @@ class Prepared:
         task, options, context = self.tasks[number], self._options, self._context
         context.tell(described(task.workload))
         if options.measure.check and not options.compile_only:
+            # first, so that a builder computes it while the spaces are opened
             self._begin_reference(task)
         search = self._rival_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
@@ -162,7 +168,7 @@ class Prepared:
         )
 
     def _open(self, number: int) -> Search:
-        """The search of a task that knows nothing yet."""
+        """Make the search of a task without any measurements."""
         return self._rival_search(number) or self._decision_search(number)[0]
 
     def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
@@ -170,7 +176,7 @@ class Prepared:
         assert not isinstance(policy, RivalProcess | RivalSearch), policy
         space = _spaces(workload, self._options, self._context)
         self.replayed[workload.name] = len(space.replayed)
-        # other draws where the journal alone tells of earlier ones
+        # rebuilt from the journal: the same stream would draw the measured programs again
         trials = self.tasks[number].trials
         stream = [self._options.seed, number, trials] if trials else [self._options.seed, number]
         rng = np.random.default_rng(stream)
@@ -180,7 +186,7 @@ class Prepared:
         return decision_search(space, policy, space.draft_score, learner, rng), space
 
     def _taught(self, number: int) -> DecisionSearch:
-        """The search of a task that knows what earlier runs measured, and its drafted program."""
+        """Make a search with earlier runs' measurements and the drafted program."""
         (search, space), name = self._decision_search(number), self.tasks[number].workload.name
         known = self._known[name]
         if known.records:
@@ -190,6 +196,7 @@ class Prepared:
                 f"{1e3 * known.best_s:.4g} ms"
             )
         if name in self._drafted:
+            # a trace of another version's spaces gives no row: the search begins without it
             rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
         return search
@@ -201,14 +208,14 @@ class Prepared:
         return LiveLearner(key, space, shared, self._context.phases, rng, meet=self._options.meet)
 
     def _begin_reference(self, task: LiveTask) -> None:
-        """Have a builder compute it, unless an earlier start of the run has."""
+        """Begin to compute the reference, unless an earlier start has."""
         if not self._has_reference(task):
             self._references[task.workload.name] = self._context.measurer.begin_reference(
                 task.workload.module, task.arguments, self._reference_file(task)
             )
 
     def _has_reference(self, task: LiveTask) -> bool:
-        """Whether it is there; of an earlier start, whether its checksums say that it is whole."""
+        """Check for a reference file, and the checksums of an earlier start's."""
         path, name = self._reference_file(task), task.workload.name
         if name in self._references or name in self._sound or not path.is_file():
             return path.is_file()
@@ -222,7 +229,7 @@ class Prepared:
         return True
 
     def _check(self, number: int) -> Check | None:
-        """What results are compared with; waits until it is there, or the run is asked to end."""
+        """Return the reference to compare with; wait for it or the end."""
         task = self.tasks[number]
         if not self._options.measure.check:
             return None
@@ -249,7 +256,7 @@ class Prepared:
 
 
 def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunContext) -> Prepared:
-    """Make the tasks of a run, none of them begun.
+    """Make the tasks of a run, and begin none.
 
     Raises:
         PrunerError: a workload has symbolic shapes.
@@ -272,14 +279,14 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
 
 
 def _shared(options: TuneOptions) -> SharedModel | None:
-    """What all tasks learn, before anything is known."""
+    """Make the untrained model that all tasks share, if any."""
     if options.make_model is None:
         return None
     return SharedModel(options.make_model(), refit=options.refit)
 
 
 def _untuned(folder: Path) -> Mapping[str, float | None]:
-    """What earlier starts of the run found."""
+    """Read the untuned times of earlier starts."""
     path = folder / UNTUNED_FILE
     if not path.is_file():
         return {}
@@ -289,7 +296,7 @@ def _untuned(folder: Path) -> Mapping[str, float | None]:
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
-    """Timed once a run: a resumed one reads what was found."""
+    """Time a task without schedule, once a run."""
     name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)

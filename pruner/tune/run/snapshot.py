@@ -1,7 +1,8 @@
-"""The state of a run on disk: arrays and JSON, from which a resumed run goes on exactly.
+"""Store the state of a run as arrays and JSON to resume exactly.
 
-A NumPy archive: ``json`` is the tree of plain values, in which ``{"array": NAME}`` stands for the
-array of that name. Nothing in it is ever run; each member has the checksum of a ZIP file.
+The file is a NumPy archive: ``json`` is the tree of plain values, in which ``{"array": NAME}``
+stands for the array of that name. Nothing in it is ever executed; each member has the checksum of a
+ZIP file.
 """
 
 from __future__ import annotations
@@ -24,17 +25,28 @@ _KINDS = "biuf"  # of arrays: truth values and numbers
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write mappings with text keys, lists, arrays, text and finite numbers: the whole file or
-    nothing. Raises `TypeError` or `ValueError` for anything else."""
+    """Write a state atomically.
+
+    It consists of mappings with text keys, lists, arrays, text and finite numbers.
+
+    Raises:
+        TypeError, ValueError: anything else.
+    """
     arrays: Arrays = {}
+    # NaN and infinity are no JSON; as elements of arrays they are allowed
     tree = json.dumps(_plain(state, arrays), allow_nan=False)
+    # as bytes: NumPy's text arrays take four bytes a character
     arrays[_TREE] = np.frombuffer(tree.encode(), np.uint8)
     with write_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """What `save_state` wrote. Raises `DataError` for a damaged file, or another one."""
+    """Read the file of `save_state`.
+
+    Raises:
+        DataError: the file is damaged, or another file.
+    """
     try:
         arrays = read_arrays(path)
         found = _with_arrays(json.loads(arrays.pop(_TREE).tobytes()), arrays)

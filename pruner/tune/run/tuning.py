@@ -1,4 +1,4 @@
-"""One call from workloads to a tuned run, in a folder of its own."""
+"""Tune workloads in a single call, in a folder of the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tune(
     report: OnBatch = silent,
     interrupted: Callable[[], bool] = never,
 ) -> Tuned:
-    """Tune the workloads within the budget and write all results to `folder`.
+    """Tune the workloads within the budget; write all results to `folder`.
 
     If `folder` has an earlier run with the same options, the call continues that run.
 
@@ -115,7 +115,7 @@ def _tuned(
 def _keep_models(
     shared: SharedModel | None, context: RunContext, budget: TuneBudget
 ) -> Mapping[str, Path]:
-    """The learned model as checkpoints; of a run that is to be gone on with there are none yet."""
+    """Write the learned model's checkpoints; none if the run will be resumed."""
     if shared is None or context.interrupted():
         return {}
     in_time = budget.seconds is None or context.phases.elapsed_s < budget.seconds
@@ -124,7 +124,7 @@ def _keep_models(
 
 
 def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
-    """A library of every task's best program, ready to be loaded and called."""
+    """Build a library of every task's best program."""
     out: dict[str, Path] = {}
     for task in tasks:
         if task.current_best_s == float("inf"):
@@ -145,12 +145,12 @@ def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
 
 
 def kernel_path(folder: Path, task: str) -> Path:
-    """Where a run keeps the library of a task's best program."""
+    """Return the path of the library of a task's best program."""
     return folder / "kernels" / f"{task}.so"
 
 
 def tuned_module(folder: Path, task: str | None = None) -> Any:
-    """Load the best program of a task from a finished run, as a runtime module of TVM.
+    """Load the best program of a task from a finished run.
 
     ``module["main"](*tensors)`` calls it: inputs first, then outputs. `task` is optional if the run
     has one task.
@@ -198,10 +198,10 @@ def _result(
 
 
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
-    """Build what each task's search proposes first; nothing runs, nothing is learned.
+    """Build the first proposals of each task's search; run nothing.
 
-    The journal says what was chosen and whether it compiles; ``candidates/`` holds the programs.
-    Ends early once the run is asked to, or its time is spent; another start compiles the rest of
+    The journal has the choices and whether they compile; ``candidates/`` holds the programs.
+    It ends early on request, or when its time is spent; another start compiles the rest of
     the same programs.
 
     Raises:
@@ -210,6 +210,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
     path, done = context.folder / JOURNAL_FILE, 0
     journal = JsonLines(path)
     known = {(row.batch, row.position): row for row in read_trials(path, context.tell)}
+    # rounded up: the last tasks may get fewer, no trial is left over
     trials, share = options.budget.trials, -(-options.budget.trials // len(tasks))
     is_over = partial(context.is_over, options.budget.seconds)
     for number, task in enumerate(tasks, start=1):
@@ -220,6 +221,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         outcomes = context.measurer.build_only(
             [chosen[place] for place in rest], task.arguments, is_over
         )
+        # fewer outcomes than programs where the run was asked to end
         for place, outcome in zip(rest, outcomes, strict=False):
             trial, name = done + place + 1, task.workload.name
             _write_candidate(context.folder, trial, chosen[place])
@@ -234,7 +236,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
 
 
 def _is_known(row: Trial | None, candidate: Candidate) -> bool:
-    """Whether there is a row of the program."""
+    """Check whether an earlier start compiled the program."""
     if row is None:
         return False
     if (row.space, row.decisions) != (candidate.space, candidate.decisions.tolist()):
@@ -243,7 +245,7 @@ def _is_known(row: Trial | None, candidate: Candidate) -> bool:
 
 
 def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
-    """As TVMScript for people, and as TVM's JSON, which is read without running it."""
+    """Write a program as TVMScript for people and TVM's JSON for reading."""
     path, module = candidate_path(folder, trial), candidate.schedule.mod
     path.parent.mkdir(exist_ok=True)
     path.write_text(load_tvm().tvm.ir.save_json(module), encoding="utf-8")
@@ -251,7 +253,7 @@ def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
 
 
 def candidate_path(folder: Path, trial: int) -> Path:
-    """Where a run that only compiles keeps a program."""
+    """Return the path of a program of a run that only compiles."""
     return folder / CANDIDATES / f"{trial}.json"
 
 

@@ -1,4 +1,4 @@
-"""Which learned model a run has; everything that can be wrong with it is told before the run."""
+"""Choose the learned model of a run, and check it beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a network that begins anew sees; one with trained weights brings its own.
+    """The inputs of a new network; trained networks bring their own.
 
     ``relative``: features relative to the task's candidates; ``scale``: standard scores, or
     divided by the column maxima.
@@ -47,16 +47,17 @@ def verifier(
     inputs: Inputs | None = None,
     own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
-    """What makes the learned model of a run.
+    """Choose the learned model of a run, and return its constructor.
 
-    `make_model` is what learns without a checkpoint, from `inputs` (by default ours).
+    `make_model` makes the model that learns without a checkpoint, from `inputs` (by default ours).
     `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`. `own`
     are classes of the user that the checkpoint may name.
 
     Raises:
         PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
-            would not count.
+            would have no effect.
     """
+    # made once to find out its class, and to refuse bad arguments before the run
     model: Any = build_network(make_model, seed=0)
     if not model.is_network:
         if not model.grows_online:
@@ -74,7 +75,7 @@ def verifier(
             standard=seen.scale == "standard",
             seed=seed,
         )
-        if not make_adaptation(setting=setting()).learns:  # made: it refuses what it cannot do
+        if not make_adaptation(setting=setting()).learns:  # its constructor refuses bad settings
             raise PrunerError("adaptation=none scores with a trained model: give checkpoint=RUN")
         return lambda: AdaptedModel(make_adaptation(setting=setting()))
     ranker, info = ranker_of(checkpoint, own)
@@ -89,13 +90,14 @@ def verifier(
 def _adapted(
     path: Path, start: Start, make_adaptation: MakeAdaptation, seed: int
 ) -> Callable[[], OnlineModel]:
-    """The adaptation of a source model; a network that begins anew is of its class, too."""
+    """Adapt a source model; a new network is of its class, too."""
     make_network = partial(type(start.ranker.network), **start.info.model.arguments)
 
     def adaptation() -> Adaptation:
         setting = Setting(make_network=make_network, source=start.ranker, seed=seed)
         return make_adaptation(setting=setting)
 
+    # made once now: errors appear before the run, not at its first fit
     if not adaptation().keeps_source:
         raise PrunerError(
             f"checkpoint={path}: adaptation=scratch throws its weights away; "
@@ -107,10 +109,10 @@ def _adapted(
 def _check_frozen(
     path: Path, info: CheckpointInfo, make_adaptation: MakeAdaptation, setting: Setting
 ) -> None:
-    """Refuse to adapt trees: they score as they are, or are grown anew."""
+    """Refuse to adapt trees: they stay unchanged or are grown anew."""
     try:
         learns = make_adaptation(setting=setting).learns
-    except PrunerError:  # it wants the weights of a source
+    except PrunerError:  # it needs the weights of a source, so it would learn
         learns = True
     if learns:
         raise PrunerError(
@@ -126,7 +128,7 @@ def _tell_platform(path: Path, info: CheckpointInfo, platform: str, tell: Tell) 
 
 
 def _check_network(network: Model, name: str) -> None:
-    """Refuse what cannot read the features of live spaces."""
+    """Refuse a network that cannot read the features of live spaces."""
     if network.reads_primitives:
         raise PrunerError(
             f"{name}: {type(network).__name__} reads primitives of Ansor's records, which live "

@@ -1,4 +1,4 @@
-"""What earlier runs measured, taken as known: records of the same program on the same target."""
+"""Reuse measurements of earlier runs of equal programs on the same target."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from pruner.tune.workloads import Workload
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Known:
-    """Records of one task's programs that ran: TVM's traces and the seconds of their repeats."""
+    """Records of a task's programs that ran: traces and latencies."""
 
     records: list[Any] = field(default_factory=list)
 
     @property
     def best_s(self) -> float:
-        """Of the best of them; infinite where there are none."""
+        """Seconds of the best record; infinite without records."""
         return min(map(measured_s, self.records), default=float("inf"))
 
     def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
-        """Tell a search what was measured of programs of its spaces; how many those are."""
+        """Add the measurements of a search's spaces to it; return their number."""
         rows, ours = Traces(space).rows([record.trace for record in self.records])
         latency_s = np.array([measured_s(record) for record in self.records])
+        # several runs may have measured a program: the first record counts
         _, first = np.unique(space.keys(rows[ours]), return_index=True)
         first.sort()
         if len(first):
@@ -42,9 +43,9 @@ class Known:
 def read_known(
     folders: Sequence[Path], workloads: Sequence[Workload], target: Any
 ) -> Mapping[str, Known]:
-    """Records of equal programs in the databases of earlier runs, by the name of the task.
+    """Read records of equal programs from earlier runs, by task name.
 
-    Drafted programs and failures, which TVM records too, tell nothing.
+    Drafted programs and failures, which TVM records too, are ignored.
 
     Raises:
         PrunerError: a folder without records, or with records of another target.
@@ -54,6 +55,7 @@ def read_known(
         if not (folder / RECORDS).is_file():
             raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
         database = Database.read(folder).tvm_database
+        # TVM's own lookup ignores the target, so it would mix the latencies of two devices
         theirs = foreign_target(database.get_all_tuning_records(), target)
         if theirs is not None:
             raise PrunerError(
@@ -70,8 +72,11 @@ def read_known(
 def keep(
     known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
 ) -> None:
-    """Put the best record of every task into a run's own database, unless that has as good a one,
-    of an earlier start or of other runs in the same ``work_dir``."""
+    """Add the best earlier record of every task to a run's database.
+
+    It is left out if the database has as good a record, of an earlier start or of other runs in the
+    same ``work_dir``.
+    """
     for workload in workloads:
         found = known[workload.name]
         own = records_of(database.tvm_database, workload.module, target)

@@ -1,8 +1,8 @@
-"""What a user would run instead, timed beside us: torch, onnxruntime, TVM as it comes.
+"""Time baselines beside our programs: torch, onnxruntime, untuned TVM.
 
-* `baselines`: the list of baselines, and the device and cores that all of them get
+* `baselines`: the list of baselines, and their common device and cores
 * `runners`: how each loads a network or an operator and runs it
-* `jobs`: what the process of a baseline does
-* `benchmark`: turns one after another, medians, spread, relative errors
+* `jobs`: the jobs of a baseline's process
+* `benchmark`: alternating turns, medians, spread, relative errors
 * `runs`: the network or kernels of a run beside baselines and other runs
 """

@@ -1,4 +1,4 @@
-"""The baselines of a network or an operator, and the device and cores that all of them get."""
+"""The baselines of a network or operator, with common device and cores."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A device, ``cpu`` or ``cuda``, and how many cores of the CPU may work."""
+    """A device, ``cpu`` or ``cuda``, and the number of CPU cores."""
 
     threads: int
     device: str = CPU
 
     @staticmethod
     def of(platform: Platform) -> Lane:
-        """That of a platform's networks: its cores, or beside a GPU all cores of this process.
+        """Choose a platform's cores, or beside a GPU all of this process.
 
-        On a GPU they only launch kernels, and compilers use them before anything is timed.
+        On a GPU the cores only launch kernels, and compilers use them before anything is timed.
         """
         on_cpu = platform.device == CPU
         threads = platform.cores if on_cpu else len(os.sched_getaffinity(0))
         return Lane(threads=threads, device=platform.device)
 
     def __str__(self) -> str:
-        """For people."""
+        """Format the lane for people."""
         return f"{self.threads} threads" if self.device == CPU else self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """What a worker with the functions of :mod:`pruner.tune.compare.jobs` loads and runs.
+    """A baseline that a worker (:mod:`pruner.tune.compare.jobs`) loads and runs.
 
     ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
-    known before it is started. ``facts`` stand beside those of its runner. ``tunes``: it times
-    programs of its own while it gets ready, so nothing else may then be at work.
+    known before it is started. ``facts`` are added to those of its runner. ``tunes``: it times
+    programs of its own while it is prepared, so nothing else may run then.
     """
 
     name: str
@@ -65,8 +65,9 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A runner of the network's source; ``packages`` must be there, ``extra`` installs them.
+    """A runner of a network's source, with the packages that it needs.
 
+    ``packages`` must be installed, ``extra`` installs them.
     ``from_onnx``: it can run a network that is an ONNX file. ``on_gpu``: arguments there instead.
     ``tunes``: see :class:`Contender`.
     """
@@ -82,13 +83,14 @@ class _Kind:
 
     @property
     def missing(self) -> str | None:
-        """Which packages are not installed, None where all are."""
+        """Name the packages that are not installed, None where all are."""
         absent = [name for name in self.packages if find_spec(name) is None]
         if not absent:
             return None
         return f"{', '.join(absent)} not installed; run: pip install 'pruner[{self.extra}]'"
 
 
+# freezing makes weights constants, as in our library
 _AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
 _KINDS = {
     EAGER: _Kind(label="torch eager", runner="Eager"),
@@ -97,7 +99,7 @@ _KINDS = {
         label="torch.compile, max-autotune and frozen",
         runner="Compiled",
         arguments={"options": _AUTOTUNE},
-        # torch's mode of that name launches a captured graph, which spares it most of a small
+        # torch's mode of that name also launches a captured graph, which saves most of a small
         # network's time
         on_gpu={"options": {**_AUTOTUNE, "triton.cudagraphs": True}},
         tunes=True,
@@ -110,15 +112,15 @@ _KINDS = {
         from_onnx=True,
     ),
 }
-BESIDE = (*_KINDS, UNTUNED, DRAFT)  # that `pruner deploy` times beside the tuned network
+BESIDE = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A network that TVM compiled; ``missing`` says why there is none.
+    """A network that TVM compiled, or the reason why it is ``missing``.
 
-    ``facts`` are what it took to make it.
+    ``facts`` are the seconds of its construction.
     """
 
     label: str
@@ -128,14 +130,18 @@ class Library:
 
 
 def check_names(names: Iterable[str], known: Sequence[str] = BESIDE) -> None:
-    """Raise `PrunerError` for a name that is no contender's."""
+    """Check the names of baselines.
+
+    Raises:
+        PrunerError: an unknown name.
+    """
     unknown = [name for name in names if name not in known]
     if unknown:
         raise PrunerError(f"beside={unknown}: unknown; known: {', '.join(known)}")
 
 
 def installed() -> list[str]:
-    """Contenders whose packages are here."""
+    """List the baselines with installed packages."""
     return [name for name in BESIDE if name not in _KINDS or _KINDS[name].missing is None]
 
 
@@ -148,7 +154,7 @@ def line_up(
     lane: Lane,
     half: bool = False,
 ) -> list[Contender]:
-    """The contenders, all on the same inputs, on one device and with as many threads.
+    """List the baselines of a network, on equal inputs, device and threads.
 
     `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
     ``half``: on a GPU torch and onnxruntime have weights and inputs of float16, as users would.
@@ -159,7 +165,7 @@ def line_up(
     check_names(name for name in names if name not in libraries)
     given = {"source": asdict(source), "half": half and lane.device != CPU}
     missing = "an ONNX file holds no torch module" if source.is_onnx else None
-    # as it is deployed, without the compiler; with it alone TVM 0.27 loads its CUDA runtime
+    # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
     alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
     return [
         *(_of_kind(name, given, inputs, lane, missing) for name in _KINDS if name in names),
@@ -179,10 +185,10 @@ def line_up_kernels(
     output: tuple[tuple[int, ...], str],
     lane: Lane,
 ) -> list[Contender]:
-    """The same of one operator: torch by the names, and kernels of its, by name.
+    """List the baselines of an operator, and kernels by name.
 
-    `spec` are the options of a named operator, None for a program of the user's, which torch does
-    not know; `output` the shape and dtype of the last argument.
+    `spec` are the options of a named operator, None for a program of the user's, which torch lacks;
+    `output` the shape and dtype of the last argument.
 
     Raises:
         PrunerError: a name that is unknown.

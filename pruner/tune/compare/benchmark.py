@@ -1,4 +1,4 @@
-"""Contenders timed in turns, A B C A B C: what disturbs the machine disturbs them all."""
+"""Time baselines in alternating turns, so that disturbances affect all alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from pruner.tune.measure.numerics import relative_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceSettings:
-    """How long each contender runs.
+    """How long each baseline runs.
+
+    Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
+    its start a process was seen to take up to 1.7 times as long. A turn
+    lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
+    as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
+    exporting and compiling; up to ``together`` are prepared at a time, if none of them tunes
+    itself meanwhile. ``energy_s``: where a meter is given, the energy of ``energy_turns``
+    more turns of so many seconds each is counted.
 
     Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
     a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
@@ -44,52 +52,63 @@ class RaceSettings:
     energy_turns: int = 3
 
     def has_turn(self, used_s: float, turns: int) -> bool:
-        """Whether a contender that used so much in so many turns gets one more."""
+        """Decide whether a baseline gets another turn after its used time."""
         return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
 
 
 class Fallen(PrunerError):
-    """A contender cannot go on; the message says why, in one line."""
+    """Raised if a baseline cannot continue, with the reason in a line."""
 
 
 class ContenderWorker:
-    """The worker of a contender, which begins to load at once; its output goes to a log file."""
+    """The worker of a baseline, which loads at once and logs output."""
 
     def __init__(self, contender: Contender, log: Path) -> None:
         if contender.missing is not None:
             raise Fallen(contender.missing)
         log.write_bytes(b"")
         environment = {**thread_limits(contender.threads), **contender.environment}
+        # spawned: a forked process would inherit the thread pools of libraries without their
+        # threads
         self._worker = Worker(contender.jobs, method="spawn", environment=environment)
         self._log = log
         self.close = self._worker.stop
         arguments = (contender.runner, contender.arguments, contender.threads)
+        # sent without waiting: several baselines may load at the same time
         self._worker.send(load.__name__, *arguments, log=log)
 
     def ask(self, job: str, argument: Any, timeout_s: float) -> Any:
-        """The value of one more job. Raises `Fallen`."""
-        with suppress(OSError):  # it has ended, which the answer says
+        """Run a job and return its value.
+
+        Raises:
+            Fallen: the job failed, or exceeded its time.
+        """
+        with suppress(OSError):  # the process has ended, which `answer` reports
             self._worker.send(job, argument, log=self._log)
         return self.answer(timeout_s)
 
     def answer(self, timeout_s: float) -> Any:
-        """The value of the job that was sent last. Raises `Fallen`."""
+        """Return the value of the last job.
+
+        Raises:
+            Fallen: the job failed, or exceeded its time.
+        """
         reply = self._worker.receive(timeout_s)
         if reply.error is not None:
             raise Fallen(reply.line)
         return reply.value
 
 
-SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # of libraries that are alike
+SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What came of one contender: seconds of every run, or the `error` that it ended with.
+    """The result of a baseline: seconds of every run, or its `error`.
 
-    ``relative_error`` is that of its outputs against the reference's, None where there is none;
-    ``facts`` are its versions and how long it took to be ready. ``watts``: of the device in every
-    turn whose energy was counted.
+    ``relative_error``: of its outputs against the reference's, None without a reference;
+    ``facts`` are its versions and its preparation time. ``watts``: of the device in every
+    turn with counted energy.
     """
 
     name: str
@@ -102,7 +121,7 @@ class Timed:
 
     @property
     def energy(self) -> dict[str, float]:
-        """For files and tables: median watts, and joules of a run at the median latency."""
+        """Return median watts, and joules of a run at the median latency."""
         if not len(self.watts) or self.median_s is None:
             return {}
         watts = float(np.median(self.watts))
@@ -110,11 +129,11 @@ class Timed:
 
     @property
     def median_s(self) -> float | None:
-        """Of all runs."""
+        """Median seconds of all runs."""
         return float(np.median(self.latencies_s)) if len(self.latencies_s) else None
 
     def row(self) -> dict[str, Any]:
-        """For files and tables; ``low_s`` and ``high_s`` are the first and ninth decile."""
+        """Return the results; ``low_s`` and ``high_s`` are the outer deciles."""
         row = {"name": self.name, "label": self.label, "error": self.error}
         if not len(self.latencies_s):
             return row
@@ -129,7 +148,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Contenders timed in turns in equal lanes, as files keep them.
+    """Baselines timed in turns in equal lanes, as stored in files.
 
     ``rows`` have the keys of :meth:`Timed.row`; relative errors are against the outputs of
     ``reference``.
@@ -141,16 +160,16 @@ class SideBySide:
 
     @property
     def ran(self) -> list[Mapping[str, Any]]:
-        """Those that did not fail, in order."""
+        """The rows without an error, in order."""
         return [row for row in self.rows if row["error"] is None]
 
     @property
     def by_name(self) -> dict[str, Mapping[str, Any]]:
-        """Every row by its contender's name."""
+        """The rows by their baseline's name."""
         return {row["name"]: row for row in self.rows}
 
     def lines(self) -> list[str]:
-        """For people: medians, the fastest first, with energy where it was counted."""
+        """Format medians, the fastest first, with energy where counted."""
         return [
             f"{row['label']:40s} {1e3 * row['median_s']:10.4g} ms"
             + (f" {row['watts']:8.4g} W {row['joules']:10.4g} J a run" if "watts" in row else "")
@@ -158,12 +177,12 @@ class SideBySide:
         ]
 
     def content(self) -> dict[str, Any]:
-        """What ``beside.json`` keeps."""
+        """Return the content of ``beside.json``."""
         return {**asdict(self.lane), "reference": self.reference, "contenders": list(self.rows)}
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The file of a network's comparison; None where there is none."""
+        """Read the file of a network's comparison; None without it."""
         if not path.is_file():
             return None
         with as_written(path):
@@ -173,7 +192,10 @@ class SideBySide:
 
 
 def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
-    """Of runs, for files and tables: median, least, first and ninth decile; empty without runs."""
+    """Summarise runs: median, minimum, first and ninth decile.
+
+    The result is empty without runs.
+    """
     if not len(latencies_s):
         return {}
     low_s, median_s, high_s = np.quantile(latencies_s, [0.1, 0.5, 0.9]).tolist()
@@ -195,10 +217,11 @@ def race(
     meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> list[Timed]:
-    """Time the contenders; `folder` keeps their logs and outputs.
+    """Prepare the baselines, then time each in alternating turns.
 
-    They get ready, then run in turns. `reference` names the one with whose
-    outputs those of the others are compared. Whoever fails costs only itself.
+    `folder` keeps their logs and outputs. The outputs of `reference` are compared with all others.
+    A
+    baseline that fails affects no other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}
@@ -209,6 +232,7 @@ def race(
             for one, process in started:
                 try:
                     facts = process.answer(settings.prepare_s)
+                    # outputs before any timing; this is also the run that allocates memory
                     process.ask(save.__name__, _outputs(folder, one.name), settings.prepare_s)
                 except Fallen as error:
                     _drop(found, one.name, error, tell)
@@ -225,7 +249,7 @@ def race(
 
 
 def _groups(contenders: Sequence[Contender], together: int) -> list[list[Contender]]:
-    """Group baselines that can be prepared together; a baseline that tunes itself is alone."""
+    """Group baselines to prepare together; self-tuning baselines are prepared alone."""
     groups: list[list[Contender]] = []
     for one in contenders:
         last = groups[-1] if groups else []
@@ -262,6 +286,7 @@ def _take_turns(
     settings: RaceSettings,
     tell: Tell,
 ) -> None:
+    # turn -1 warms up
     for turns in range(-1, settings.rounds):
         warms_up = turns < 0
         turn_s = settings.warm_up_s if warms_up else settings.turn_s
@@ -286,10 +311,12 @@ def _count_energy(
     meter: EnergyMeter,
     tell: Tell,
 ) -> None:
-    """Watts of every turn, A B C A B C: a device that grows warm uses more."""
+    """Measure watts in alternating turns: a warm device uses more."""
     for _ in range(settings.energy_turns):
         for name, process in list(running.items()):
             try:
+                # around the complete turn, with its uncounted first run: both are work of the same
+                # kind
                 start_s, before_j = meter.read()
                 process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                 end_s, after_j = meter.read()
@@ -305,6 +332,7 @@ def _count_energy(
 
 
 def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:
+    # a median of fewer turns than the others had would not be comparable
     found[name] = replace(found[name], latencies_s=(), watts=(), error=str(error))
     tell(f"{found[name].label}: left out, {error}")
 
@@ -327,7 +355,10 @@ def _compared(rows: Sequence[Timed], folder: Path, reference: str | None) -> lis
 
 
 def outputs_error(found: Path, wanted: Path) -> float:
-    """The largest relative error of any output; infinite where numbers or shapes of them differ."""
+    """Compute the largest relative error of any output.
+
+    It is infinite where the number of outputs or their shapes differ.
+    """
     with np.load(found) as ours, np.load(wanted) as theirs:
         if [ours[n].shape for n in ours.files] != [theirs[n].shape for n in theirs.files]:
             return float("inf")
@@ -336,6 +367,6 @@ def outputs_error(found: Path, wanted: Path) -> float:
 
 
 def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
-    """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, whole or not at all."""
+    """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, atomically."""
     with write_whole(path) as partial, partial.open("wb") as file:
         np.savez(file, *arrays)

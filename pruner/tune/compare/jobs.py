@@ -1,4 +1,4 @@
-"""What the worker of a contender does: load a network, time turns of it, save its outputs.
+"""The jobs of a baseline's worker: load, time turns, save outputs.
 
 The worker is a fresh interpreter, whose environment limits the threads of every library before it
 is imported.
@@ -22,27 +22,28 @@ _loaded: list[Runner] = []
 
 
 class Runner(Protocol):
-    """A network that is loaded; `facts` are versions and seconds for people and tables."""
+    """A loaded network; `facts` are versions and seconds for tables."""
 
     facts: Mapping[str, Any]
 
     def run(self) -> Any:
-        """One inference on the inputs, to its end."""
+        """Run a complete inference on the inputs."""
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """What `run` returned, as arrays."""
+        """Convert a result of `run` to arrays."""
 
 
 def thread_limits(threads: int) -> dict[str, str]:
-    """The environment with equal threads for all, whichever library makes them."""
+    """Make the environment that limits the threads of all libraries."""
     return dict.fromkeys(_THREADS, str(threads))
 
 
 def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """Load a network by a class of :mod:`~pruner.tune.compare.runners`; its facts.
+    """Load a network by a class of :mod:`~pruner.tune.compare.runners`; return its facts.
 
-    The process keeps so many of its cores, the same ones for every contender.
+    The process keeps so many of its cores, the same cores for every baseline.
     """
+    # affinity binds also libraries that ignore the variables of their thread pools
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     kinds = importlib.import_module("pruner.tune.compare.runners")
     _loaded.append(getattr(kinds, runner)(**arguments, threads=threads))
@@ -50,23 +51,23 @@ def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, A
 
 
 def save(path: Path) -> None:
-    """Save the outputs of one run, in order."""
+    """Run once and save the outputs, in order."""
     runner = _loaded[0]
     np.savez(path, *runner.outputs(runner.run()))
 
 
 def run_for(seconds: float) -> list[float]:
-    """The latencies of a turn, see :func:`timed_turn`."""
+    """Return the latencies of a turn; see :func:`timed_turn`."""
     return timed_turn(_loaded[0].run, seconds)
 
 
 def timed_turn(
     run: Callable[[], Any], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Seconds of every run of a turn that ends once `seconds` are used.
+    """Run until `seconds` are used; return the seconds of every run.
 
-    The first run finds the caches as others left them and is not counted, unless it is longer than
-    the turn: then it is the turn.
+    The first run starts with caches that others filled and is not counted, unless it is longer
+    than the turn: then it is the turn.
     """
     latencies_s: list[float] = []
     started = now = clock()

@@ -1,4 +1,4 @@
-"""Networks as others run them; each class follows :class:`pruner.tune.compare.jobs.Runner`.
+"""Networks in other frameworks, as classes after :class:`pruner.tune.compare.jobs.Runner`.
 
 They are made inside a process of their own (`jobs`), with as many cores as they may use.
 """
@@ -21,7 +21,7 @@ from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
 
-# Of onnxruntime, with their options. TF32 is its default on GPUs, and nobody else here rounds so.
+# Of onnxruntime, with their options. TF32, its default on GPUs, rounds products as no other does.
 _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
@@ -29,7 +29,7 @@ _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 class Eager:
-    """The module as torch runs it, in inference mode; on GPUs products of float32 are not rounded.
+    """The module in torch's inference mode, without TF32 on GPUs.
 
     ``half``: weights, inputs and outputs are float16.
     """
@@ -45,7 +45,7 @@ class Eager:
     ) -> None:
         torch = importlib.import_module("torch")
         torch.set_num_threads(threads)
-        torch.backends.cudnn.allow_tf32 = False  # its default there, but not that of products
+        torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions, not for products
         start = time.perf_counter()
         self._inference, on_cpu = torch.inference_mode, device == "cpu"
         self._wait = _nothing if on_cpu else torch.cuda.synchronize
@@ -58,6 +58,7 @@ class Eager:
             self._network = self._network.to(device)
         self._inputs = [one.to(device) for one in given]
         self._prepare(torch)
+        # the first run allocates memory and chooses algorithms: part of the preparation
         self.run()
         self.facts: dict[str, Any] = {
             "torch": torch.__version__,
@@ -67,23 +68,23 @@ class Eager:
             self.facts["device"] = torch.cuda.get_device_name()
 
     def _prepare(self, torch: Any) -> None:
-        """What comes before the first run."""
+        """Prepare before the first run; nothing here."""
 
     def run(self) -> Any:
-        """One inference, to its end."""
+        """Run a complete inference."""
         with self._inference():
             result = self._network(*self._inputs)
         self._wait()
         return result
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As arrays, halves as float32."""
+        """Return the outputs as arrays, float16 as float32."""
         tensors = [tensor.cpu() for tensor in _flat(result)]
         return [_wide(tensor.numpy()) for tensor in tensors]
 
 
 class Compiled(Eager):
-    """``torch.compile`` with inductor; its ready seconds are mostly the compiler's.
+    """``torch.compile`` with inductor; its preparation is mostly the compiler's.
 
     ``options`` go to inductor. Nothing is taken from the cache of an earlier start.
     """
@@ -94,13 +95,16 @@ class Compiled(Eager):
         super().__init__(**arguments)
 
     def _prepare(self, torch: Any) -> None:
-        # Without gradients: what freezes weights asks for that where it traces.
+        # no_grad instead of inference mode: inductor's freezing checks for it when it traces
         self._inference = torch.no_grad
         self._network = torch.compile(self._network, options=self._options)
 
 
 class OnnxRuntime:
-    """onnxruntime on the network, exported by torch unless it is ONNX already.
+    """onnxruntime on the network, exported by torch unless it is ONNX.
+
+    Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Raises
+    `PrunerError` where onnxruntime would silently run on another device.
 
     Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Raises
     `PrunerError` where it would run on another device, which it does without a word.
@@ -125,6 +129,7 @@ class OnnxRuntime:
         given = _source(source)
         arrays: Sequence[NDArray[Any]] = _arrays(inputs)
         settings = onnxruntime.SessionOptions()
+        # operators in sequence, as in the other frameworks
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
         with tempfile.TemporaryDirectory() as folder:
             if given.is_onnx:
@@ -143,6 +148,7 @@ class OnnxRuntime:
             value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
             self._binding.bind_ortvalue_input(one.name, value)
         for one in self._session.get_outputs():
+            # outputs stay on the device: a copy to the host would be timed, too
             self._binding.bind_output(one.name, device)
         self.run()
         self.facts = {
@@ -152,18 +158,18 @@ class OnnxRuntime:
         }
 
     def run(self) -> Any:
-        """One inference, to its end."""
+        """Run a complete inference."""
         self._session.run_with_iobinding(self._binding)
         self._binding.synchronize_outputs()
         return self._binding
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As arrays, halves as float32."""
+        """Return the outputs as arrays, float16 as float32."""
         return [_wide(array) for array in result.copy_outputs_to_cpu()]
 
 
 class KernelLibrary:
-    """The kernel of one operator that TVM compiled: ``main(*inputs, output)``.
+    """An operator's kernel that TVM compiled: ``main(*inputs, output)``.
 
     ``output``: its shape and dtype.
     """
@@ -183,13 +189,13 @@ class KernelLibrary:
         self.facts = {"tvm": tvm.__version__, "ready_s": time.perf_counter() - start}
 
     def run(self) -> Any:
-        """One call, to its end."""
+        """Run a complete call."""
         self._main(*self._arguments)
         self._device.sync()
         return self._arguments[-1]
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As an array, halves as float32."""
+        """Return the output as an array, float16 as float32."""
         return [_wide(result.numpy())]
 
 
@@ -203,6 +209,7 @@ class TvmLibrary:
         loaded = tvm.runtime.load_module(library)
         self._device = tvm.runtime.device(device, 0)
         self._main = machine(loaded, self._device)["main"]
+        # before the inputs are copied and the first run is made
         load_s = time.perf_counter() - start
         self._inputs = [tvm.runtime.tensor(array, self._device) for array in _arrays(inputs)]
         self.run()
@@ -215,19 +222,22 @@ class TvmLibrary:
         }
 
     def run(self) -> Any:
-        """One inference, to its end."""
+        """Run a complete inference."""
         result = self._main(*self._inputs)
         self._device.sync()
         return result
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As arrays, halves as float32: one tensor, or several."""
+        """Return the outputs, a tensor or several, as arrays.
+
+        Float16 becomes float32.
+        """
         tensors = [result] if hasattr(result, "numpy") else list(result)
         return [_wide(tensor.numpy()) for tensor in tensors]
 
 
 def _nothing() -> None:
-    """A CPU has nothing to wait for."""
+    """Do nothing: calls on a CPU return when they are complete."""
 
 
 def _wide(array: NDArray[Any]) -> NDArray[Any]:
@@ -245,7 +255,7 @@ def _source(source: Mapping[str, Any]) -> Any:
 
 
 def _module(source: Mapping[str, Any]) -> Any:
-    """The network of a source, or, of an operator's options, what torch calls for it."""
+    """Load the network of a source, or torch's equivalent of an operator."""
     if "operator" in source:
         return torch_operator(source)
     found = _source(source)
@@ -256,8 +266,9 @@ def _module(source: Mapping[str, Any]) -> Any:
 
 
 def torch_operator(spec: Mapping[str, Any]) -> Any:
-    """A module without weights whose inputs are those of the operator, in their order.
+    """Make a module without weights that computes an operator.
 
+    Its inputs are those of the operator, in their order.
     A bias goes into the convolution or product itself, where torch takes one. `spec`: as
     :func:`pruner.program.dag.operators.options.checked` returns it.
     """
@@ -284,7 +295,7 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
 def _export(
     source: Mapping[str, Any], arrays: Sequence[NDArray[Any]], file: Path, *, half: bool
 ) -> Sequence[NDArray[Any]]:
-    """Write the network as ONNX; its inputs, of float16 where it is to be of that."""
+    """Write the network as ONNX; return its inputs, perhaps as float16."""
     torch = importlib.import_module("torch")
     network = _module(source)
     if half:
@@ -292,13 +303,13 @@ def _export(
         arrays = [a.astype(np.float16) if a.dtype == np.float32 else a for a in arrays]
     tensors = tuple(torch.from_numpy(array) for array in arrays)
     with torch.no_grad():
-        # onnxruntime wants one file, weights included
+        # onnxruntime needs one file, weights included
         torch.onnx.export(network, tensors, str(file), dynamo=True, external_data=False)
     return arrays
 
 
 def _flat(result: Any) -> list[Any]:
-    """Tensors of nested tuples, lists and mappings, in order."""
+    """List the tensors of nested tuples, lists and mappings, in order."""
     if isinstance(result, Mapping):
         return [tensor for value in result.values() for tensor in _flat(value)]
     if isinstance(result, list | tuple):

@@ -1,4 +1,4 @@
-"""The tuned network or kernels of a run timed beside baselines and other runs, in one file."""
+"""Time a run's network or kernels beside baselines and other runs."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def compare_network(
     meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> SideBySide:
-    """Time the deployed network of a run beside baselines and other runs; writes ``beside.json``.
+    """Time a run's deployed network beside baselines; write ``beside.json``.
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
-    of a network that is an ONNX file with those of onnxruntime.
+    for an ONNX file with those of onnxruntime.
 
     Raises:
         PrunerError: a network that cannot run here, unknown names, or runs that do not fit.
@@ -67,6 +67,7 @@ def compare_network(
     if reason is not None:
         raise PrunerError(f"{folder}: no comparison is possible, {reason}; add beside=[]")
     check_names(names)
+    # before libraries are built, which takes minutes
     check_others(folder, others)
     work, request, lane = folder / _WORK, _request(folder), Lane.of(platform)
     libraries = _libraries(folder, names, others, platform, analyzer, tell)
@@ -96,7 +97,7 @@ def compare_kernels(
     meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> dict[str, SideBySide]:
-    """Time every task's kernel beside torch and other runs; writes ``kernels_beside.json``.
+    """Time every task's kernel beside torch; write ``kernels_beside.json``.
 
     It is written after every task. Outputs are compared with those of torch eager, where it runs.
 
@@ -125,12 +126,17 @@ def compare_kernels(
         found[workload.name] = SideBySide(rows=rows, lane=lane, reference=EAGER)
         tasks = {task: compared.rows for task, compared in found.items()}
         content = {**asdict(lane), "reference": EAGER, "tasks": tasks}
+        # after every task: an interruption loses the present task only
         write_json(folder / KERNELS_FILE, content, indent=1)
     return found
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
-    """Raise `DataError` where a run has none of our tasks, or another program of the same name."""
+    """Check that a run has equal programs for our tasks.
+
+    Raises:
+        DataError: it has none of them, or another program of the same name.
+    """
     known = by_name(theirs)
     both = [task for task in ours if task.name in known]
     if not both:
@@ -141,7 +147,11 @@ def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload
 
 
 def check_others(folder: Path, others: Sequence[Path]) -> None:
-    """Raise `PrunerError` where `others` are not each another run of the same network."""
+    """Check that `others` are runs of the same network.
+
+    Raises:
+        PrunerError: another network, precision or target, or a name that is taken.
+    """
     asked = _request(folder)
     check_run_names(folder, others)
     for other in others:
@@ -155,7 +165,11 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
 
 
 def check_run_names(folder: Path, others: Sequence[Path]) -> None:
-    """Raise `DataError` where a run folder has the name of a contender or of another run."""
+    """Check that every run folder has a name of its own.
+
+    Raises:
+        DataError: it is the name of a baseline or of another run.
+    """
     taken = [_name(folder), OURS, *BESIDE]
     for other in others:
         if (name := _name(other)) in taken:
@@ -167,7 +181,7 @@ def check_run_names(folder: Path, others: Sequence[Path]) -> None:
 
 
 def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
-    """What runs that are compared have in common; a layout is the choice of each."""
+    """Select the parts that compared runs must share; layouts may differ."""
     return request.source, request.target, request.form.precision
 
 
@@ -189,9 +203,10 @@ def _libraries(
     analyzer: Analyzer | None,
     tell: Tell,
 ) -> dict[str, Library]:
-    """The library of a deployed run, those of `others`, and those of TVM that `names` ask for.
+    """Build or find the libraries to compare, of this and other runs.
 
-    What cannot be had says why.
+    TVM's untuned and drafted networks are built where `names` has them. A missing library has its
+    reason.
     """
     work = folder / _WORK
     found = {OURS: _deployed(folder, "ours")}
@@ -201,7 +216,7 @@ def _libraries(
         found[UNTUNED] = _built(folder, {}, work / UNTUNED, "TVM untuned", {})
     if DRAFT in names:
         start, database = time.perf_counter(), work / "drafts"
-        shutil.rmtree(database, ignore_errors=True)  # how long it takes is a fact of the contender
+        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
         tasks = read_tasks(folder / TASKS)
         rest = [task.workload for task in tasks if not is_view(task.module)]
         tell(f"drafting {len(rest)} tasks")
@@ -229,6 +244,7 @@ def _built(
 ) -> Library:
     start, log = time.perf_counter(), place.with_suffix(".log")
     try:
+        # no reference: all outputs are compared in the race
         built = build_network(folder, sources, place / LIBRARY, log, reference=False)
     except PrunerError as error:
         return Library(label=label, missing=str(error))

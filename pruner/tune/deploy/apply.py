@@ -1,7 +1,7 @@
-"""Records applied to a lowered network: measured ones first, then drafted ones, and counted.
+"""Apply records to a lowered network, measured before drafted, and count.
 
-TVM looks a function up by its structural hash and leaves it as it is where it finds none, without a
-word; and it takes records of any target. So what must have been found is counted here.
+TVM looks a function up by its structural hash and silently leaves it unchanged without a record;
+and it accepts records of any target. So applied records are counted here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _ALONE = ("global_symbol", "main")  # as TVM extracts a function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How many tasks got a schedule from each database, how many from TVM's rules (on GPUs only),
-    and which functions none. A task is a distinct function, however often it is called."""
+    """Counts of scheduled tasks by source, and unscheduled functions.
+
+    ``by_source``: tasks with a schedule from each database; ``by_rules``: from TVM's rules (on GPUs
+    only). A task is a distinct function, however often it is called.
+    """
 
     by_source: Mapping[str, int]
     by_rules: int
@@ -33,10 +36,10 @@ class Applied:
 
 
 def recorded_keys(folder: Path, target: Any) -> set[str]:
-    """Keys of the tasks with records in a database; empty where there is none.
+    """List the keys of tasks with records in a database, if any.
 
     Raises:
-        PrunerError: a record of another target, which TVM would apply all the same.
+        PrunerError: a record of another target, which TVM would apply, too.
     """
     if not (folder / RECORDS).is_file():
         return set()
@@ -51,7 +54,7 @@ def recorded_keys(folder: Path, target: Any) -> set[str]:
 
 
 def keys_of(module: Any) -> dict[str, str]:
-    """Every TIR function of a lowered network: the key of its task by its name."""
+    """Compute the task key of every TIR function of a network."""
     tvm = load_tvm().tvm
     return {
         name: task_key(normalised(tvm.IRModule({"main": function.with_attr(*_ALONE)})))
@@ -60,10 +63,12 @@ def keys_of(module: Any) -> dict[str, str]:
 
 
 def check_tasks(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Raise unless the keys `found` (by function) are those of the tuned tasks (key by task).
+    """Check that the keys `found` equal the keys of tuned tasks.
+
+    `found` has keys by function, `wanted` by task.
 
     Raises:
-        PrunerError: they differ, so records would be lost; it says which.
+        PrunerError: they differ, so records would be lost; the message names them.
     """
     lost = sorted(name for name, key in wanted.items() if key not in found.values())
     new = sorted(name for name, key in found.items() if key not in wanted.values())
@@ -79,9 +84,9 @@ def check_tasks(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
 def apply_records(
     module: Any, target: Any, sources: Mapping[str, Path], *, by_rules: bool
 ) -> tuple[Any, Applied]:
-    """Schedules from the databases of `sources` in their order; what one gave no other changes.
+    """Schedule by the databases of `sources`; the first has precedence.
 
-    ``by_rules``: TVM's own rules for what is left, without which no GPU builds it.
+    ``by_rules``: use TVM's own rules for the rest, without which no GPU builds it.
 
     Raises:
         PrunerError: a database has a record of a task of the network that was not applied, or
@@ -92,6 +97,7 @@ def apply_records(
         recorded = recorded_keys(folder, target) & set(keys.values())
         if recorded:
             module = _applied(module, target, folder)
+        # a scheduled function has another hash: no later database finds it
         scheduled = {keys[function] for function in _scheduled(module)}
         if recorded - scheduled:
             lost = sorted(f for f, key in keys.items() if key in recorded - scheduled)
@@ -118,7 +124,10 @@ def _applied(module: Any, target: Any, folder: Path) -> Any:
 
 
 def _by_rules(module: Any, target: Any) -> Any:
-    """DLight's schedules for functions without one, threads alone where none of its rules fits."""
+    """Schedule the remaining functions by DLight, or by threads only.
+
+    Threads alone are for functions that none of its rules fits.
+    """
     tvm, dlight = load_tvm().tvm, load_tvm().s_tir.dlight
     passes, rules = load_tvm().relax.transform, dlight.gpu
     kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
@@ -135,7 +144,7 @@ def _by_rules(module: Any, target: Any) -> Any:
 
 
 def _threaded(function: Any) -> Any:
-    """Every block a kernel of its own, its spatial loops shared among threads.
+    """Make every block a kernel, with spatial loops shared among threads.
 
     TVM's pass for it, ``DefaultGPUSchedule``, fails on any function with a root block in 0.27, and
     DLight leaves out blocks that simplification bound to constants.
@@ -145,10 +154,13 @@ def _threaded(function: Any) -> Any:
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         kinds = [int(axis.iter_type) for axis in schedule.get(block).iter_vars]
         spatial = kinds.index(REDUCTION) if REDUCTION in kinds else len(kinds)
+        # reductions stay serial in a thread: correct for any block, which is all that is needed
+        # here
         loops = schedule.get_loops(block)[:spatial] or [schedule.add_unit_loop(block)]
         outer, inner = schedule.split(schedule.fuse(*loops), [None, _THREADS])
         schedule.bind(outer, "blockIdx.x")
         schedule.bind(inner, "threadIdx.x")
+    # otherwise later passes take the function for an unscheduled one
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
 
 

@@ -1,4 +1,4 @@
-"""One library out of a lowered network and the records of its tasks, in a worker process."""
+"""Build a library of a lowered network and records, in a worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The library, what is in it, and the seconds that each step took."""
+    """The library, its schedules, and the seconds of each step."""
 
     library: Path
     applied: Applied
@@ -41,7 +41,7 @@ class Built:
 
 
 def network_worker() -> Worker:
-    """Start a worker that finds a network's tasks and builds its library.
+    """Start a worker that imports, lowers and builds a network.
 
     At once it imports what every network needs.
     """
@@ -51,7 +51,7 @@ def network_worker() -> Worker:
 
 
 def ready() -> None:
-    """In the worker: import TVM and torch."""
+    """Import TVM and torch in the worker."""
     load_tvm()
     importlib.import_module("torch")
 
@@ -66,7 +66,7 @@ def build_network(
     threads: int = 1,
     worker: Worker | None = None,
 ) -> Built:
-    """Build the network of a run folder in a worker process; see :func:`build_here`.
+    """Build the network of a run folder in a worker; see :func:`build_here`.
 
     ``worker``: that of :func:`network_worker`, by default a fresh one; its output goes to `log`.
 
@@ -82,9 +82,10 @@ def build_network(
 def build_here(
     folder: Path, sources: Mapping[str, Path], library: Path, reference: bool, threads: int
 ) -> Built:
-    """Build the library of a run's network from the records of its tasks.
+    """Build the library of a run's network from its tasks' records.
 
-    ``sources`` are databases by name, the first one first. ``reference``: also write inputs and the
+    ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
+    the
     outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the library.
 
     Raises:
@@ -97,6 +98,8 @@ def build_here(
         with watch.time("import"):
             module, target = read_lowered(folder), request.tvm_target()
             wanted = {row["name"]: row["key"] for row in read_json(folder / TASKS, list)}
+            # records apply by structural hash: a changed function would silently stay without its
+            # schedule
             check_tasks(keys_of(module), wanted)
         with watch.time("apply"):
             by_rules = target.kind.name != "llvm"
@@ -104,7 +107,7 @@ def build_here(
         with watch.time("build"):
             executable = compiled(with_interface(module, target, threads), target)
         with watch.time("export"):
-            partial = library.with_name(f".{library.name}")  # whose suffix says the format
+            partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
             executable.export_library(str(partial))
             partial.replace(library)
         if reference:
@@ -120,7 +123,9 @@ def build_here(
 
 
 def compiled(module: Any, target: Any) -> Any:
-    """TVM's executable of a lowered module whose functions are scheduled; lowered no second time.
+    """Compile a lowered and scheduled module to TVM's executable.
+
+    It is not lowered again: that would change the functions.
 
     Raises:
         PrunerError: TVM cannot build it, in one line.
@@ -130,6 +135,7 @@ def compiled(module: Any, target: Any) -> Any:
     if is_cuda(target):
         provide_compiler()
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
+    # without legalize_passes of the default pipeline: the module is lowered already
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:
         with target, pass_context(module, target):
@@ -141,7 +147,7 @@ def compiled(module: Any, target: Any) -> Any:
 
 
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
-    """Write inputs and expected outputs; lines that say why there are none."""
+    """Write inputs and expected outputs; return lines about missing outputs."""
     inputs = folder / INPUTS
     save_arrays(inputs, inputs_of(source))
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}

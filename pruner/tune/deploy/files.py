@@ -1,4 +1,4 @@
-"""What a built network leaves in its run folder, and what goes when another takes its place."""
+"""The files of a built network in its run folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,20 +8,20 @@ from pruner.files import check_links, held
 
 DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 WORK = "deploy"  # a folder: inputs, expected outputs, logs, a library that is not checked yet
-TEMPORARY = "temporary"  # in it: what compilers leave when they are killed
+TEMPORARY = "temporary"  # in it: files that killed compilers leave
 KERNELS_FILE = "kernels_beside.json"  # of operators
-BESIDE_FILE, REPORT = "beside.json", "report.html"  # what was found of the library
+BESIDE_FILE, REPORT = "beside.json", "report.html"  # results of the library
 
 
 def forget(folder: Path) -> None:
-    """Remove the library and what was found of it, that first."""
+    """Remove the library's results, then the library."""
     for name in (DEPLOY_FILE, BESIDE_FILE, REPORT, LIBRARY):
         (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def deploying(folder: Path) -> Iterator[None]:
-    """Take what is built of a run for this process; the run itself may still be tuning.
+    """Lock the deployment of a run; the run itself may still tune.
 
     Raises:
         PrunerError: another process builds it, or links lead out of the folder.

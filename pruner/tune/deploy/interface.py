@@ -1,7 +1,7 @@
-"""The inputs and outputs of a built network, kept inside its library.
+"""Keep the inputs and outputs of a built network inside its library.
 
-A library that is moved alone still says how it is called: its function :data:`INTERFACE` returns
-them as JSON.
+A library that was moved alone still describes its call: its function :data:`INTERFACE` returns
+inputs and outputs as JSON.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ INTERFACE = "pruner_interface"  # a function of the library
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One input: its name in the network, its shape and its type (float32, int64 ...)."""
+    """An input: its name in the network, shape and type (float32 ...)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
 
     def __str__(self) -> str:
-        """For people."""
+        """Format the input for people."""
         return f"{self.name}: {self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
 
 
@@ -35,7 +35,7 @@ class Interface:
     """How a library is called.
 
     ``outputs``: their structure, as :func:`~pruner.tune.networks.source.described` gives it; None:
-    one tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
+    a tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
     """
 
     inputs: Sequence[Input]
@@ -45,7 +45,7 @@ class Interface:
 
     @staticmethod
     def of(module: Any, target: Any, threads: int) -> Interface:
-        """That of a lowered network."""
+        """Describe a lowered network."""
         main = module["main"]
         return Interface(
             inputs=[
@@ -59,16 +59,17 @@ class Interface:
 
     @staticmethod
     def read(text: str) -> Interface:
-        """What `with_interface` put into a library."""
+        """Parse the text that `with_interface` put into a library."""
         found = json.loads(text)
         inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]
         return Interface(**{**found, "inputs": inputs})
 
 
 def with_interface(module: Any, target: Any, threads: int) -> Any:
-    """A lowered network with the function that says how it is called."""
+    """Add a function to a lowered network that returns its interface."""
     ir, relax = load_tvm().tvm.ir, load_tvm().relax
     text = json.dumps(asdict(Interface.of(module, target, threads)))
+    # a function, not metadata: TVM's virtual machine keeps nothing else of a module
     function = relax.Function([], ir.StringImm(text), relax.ObjectType())
     module = module.clone()
     module[INTERFACE] = function.with_attr("global_symbol", INTERFACE)
@@ -76,7 +77,7 @@ def with_interface(module: Any, target: Any, threads: int) -> Any:
 
 
 def arranged(structure: Any, outputs: Sequence[Any]) -> Any:
-    """Outputs in the structure that :func:`~pruner.tune.networks.source.described` gave."""
+    """Arrange outputs in a structure of :func:`~pruner.tune.networks.source.described`."""
     if structure is None:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
     if isinstance(structure, int):

@@ -1,4 +1,4 @@
-"""The tuned kernels of single operators: a library each, and its source."""
+"""Write libraries and sources of single operators' tuned kernels."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments
 
 OPENCL_LOADER = "run_opencl.py"
-_LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's word
+_LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's name of the format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A task's program: ``library`` to load, ``sources`` to read (CUDA, or LLVM and
-    assembly); of OpenCL its launches and a script that runs them, too."""
+    """A task's program: ``library`` to load, ``sources`` to read.
+
+    Sources are CUDA, or LLVM and assembly; of OpenCL also launches and a script that runs them.
+    """
 
     task: str
     library: Path
@@ -40,9 +42,11 @@ class Kernel:
 def deploy_kernels(
     folder: Path, workloads: Sequence[Workload], target: Any, database: Path | None = None
 ) -> list[Kernel]:
-    """Libraries and sources of every task's best program, in ``kernels/`` of the run folder.
+    """Write every task's best program to ``kernels/`` of the run folder.
 
-    Of a run that only compiled: of what its search chose first. Tasks without program are left out.
+    In a run that only compiled, it is the first program of its search. Tasks without program are
+    left
+    out.
 
     Raises:
         PrunerError: no task has a program, records of another target, or another process builds
@@ -56,7 +60,7 @@ def deploy_kernels(
 
 
 def _lacking(folder: Path) -> str:
-    """Why nothing can be built, and what helps."""
+    """Explain why nothing can be built, and the remedy."""
     if any(trial.error is None for trial in read_trials(folder / JOURNAL_FILE)):
         return (
             "its programs ran, but TVM's database has none of them: Ansor's stay in its own log; "
@@ -81,7 +85,7 @@ def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mappi
 
 
 def _chosen(folder: Path, workloads: Sequence[Workload]) -> Mapping[str, Any]:
-    """The first program of every task that compiled, of a run that measured nothing."""
+    """Load every task's first compiled program of a run without measurements."""
     first: dict[str, int] = {}
     for trial in read_trials(folder / JOURNAL_FILE):
         if trial.compiled_only and trial.error is None:
@@ -105,12 +109,13 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     if is_opencl(target):
         load_runtime()
     executable = compiled(module, target)
-    partial = library.with_name(f".{library.name}")  # whose suffix says the format
+    partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
     executable.export_library(str(partial))
     partial.replace(library)
     if target.kind.name == "llvm":
         texts = {k: executable.mod.inspect_source(word) for k, word in _LLVM.items()}
     else:
+        # device code is an imported module of the host's
         text = "\n".join(part.inspect_source() for part in executable.mod.imports)
         texts = {"cl" if is_opencl(target) else "cu": text}
     files = {library.with_suffix(f".{suffix}"): text for suffix, text in texts.items()}

@@ -1,4 +1,4 @@
-"""A built network that is called like a module: ``load("network.so")(x)``.
+"""Call a built network like a module: ``load("network.so")(x)``.
 
 TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME_LIB=1`` is enough.
 """
@@ -23,12 +23,20 @@ from pruner.tune.deploy.files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged
 
 _ALIGNED = 64  # bytes; vector instructions of the programs rely on it
-_ALL_CORES = 1  # TVM's mode of a thread pool that takes cores as they come
-_pool = threading.local()  # TVM has a pool of threads for each thread that calls it
+_ALL_CORES = 1  # TVM's mode of a thread pool without a preference for cores
+_pool = threading.local()  # TVM has a pool of threads for every calling thread
 
 
 class Network:
-    """A tuned network in one library, weights inside; fixed sizes, no gradients.
+    """A tuned network in a library, with weights, fixed sizes, no gradients.
+
+    Called with tensors of torch it returns tensors of torch, called with arrays of numpy it returns
+    arrays, in the structure that the module had (tensor, tuple, list, dict). Inputs that are
+    contiguous and aligned to 64 bytes are not copied, outputs never are. Calls from several threads
+    take turns.
+
+    ``latency_s``: seconds of a call when the library was built, None after
+    :func:`load`; ``folder`` and ``report``: the run that made it, in the same way.
 
     Called with tensors of torch it returns tensors of torch, called with arrays of numpy it returns
     arrays, in the structure that the module had (tensor, tuple, list, dict). Inputs that are
@@ -72,12 +80,12 @@ class Network:
 
     @property
     def report(self) -> Path | None:
-        """The page that says how it was made."""
+        """The page about the run that made it, if any."""
         path = None if self.folder is None else self.folder / REPORT
         return path if path is not None and path.is_file() else None
 
     def __call__(self, *inputs: Any) -> Any:
-        """Outputs for `inputs`, in the order of :attr:`inputs`.
+        """Compute the outputs for `inputs`, in the order of :attr:`inputs`.
 
         Raises:
             PrunerError: another number of inputs, another shape, type or device, or an input that
@@ -87,7 +95,7 @@ class Network:
         if len(inputs) != len(wanted):
             takes = ", ".join(map(str, wanted))
             raise PrunerError(f"{len(inputs)} inputs given; the network takes {takes}")
-        torch = sys.modules.get("torch")  # without it nobody has tensors of it
+        torch = sys.modules.get("torch")  # not imported: no input can be a tensor of it
         is_torch = [torch is not None and isinstance(one, torch.Tensor) for one in inputs]
         given = [
             self._of_torch(value, one, torch) if of_torch else self._of_numpy(value, one)
@@ -105,7 +113,7 @@ class Network:
         return arranged(self.interface.outputs, outputs)
 
     def save(self, path: str | Path) -> Path:
-        """Copy the library, which is all that :func:`load` needs; returns where it is."""
+        """Copy the library, which :func:`load` needs alone; return its path."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as partial:
@@ -113,7 +121,7 @@ class Network:
         return path
 
     def __repr__(self) -> str:
-        """Inputs, and how fast it is."""
+        """Format inputs and latency."""
         inputs = ", ".join(map(str, self.inputs))
         known = "" if self.latency_s is None else f", {1e3 * self.latency_s:.4g} ms"
         return f"Network({str(self.path)!r}: {inputs}{known})"
@@ -129,7 +137,7 @@ class Network:
                 )
             value = value.detach()
         value = value.contiguous()
-        # a view into the middle of something
+        # unaligned: a view into a larger tensor
         return value.clone() if value.data_ptr() % _ALIGNED else value
 
     def _of_numpy(self, value: Any, wanted: Input) -> Any:
@@ -156,10 +164,10 @@ class Network:
             )
 
     def _use_threads(self) -> None:
-        """As many threads as the network was built for; ``TVM_NUM_THREADS`` wins.
+        """Use the threads that the network was built for; ``TVM_NUM_THREADS`` takes precedence.
 
-        TVM alone takes half of the processors that the system shows. It reads the environment when
-        a thread calls it first, and would pin this thread to cores, which is not ours to do.
+        TVM alone uses half of the processors that the system reports. It reads the environment at
+        a thread's first call, and would pin this thread to cores, which belongs to the caller.
         """
         number = int(os.environ.get("TVM_NUM_THREADS", self.interface.threads))
         if self.interface.device != "cpu" or getattr(_pool, "threads", None) == number:
@@ -168,6 +176,7 @@ class Network:
         before = {name: os.environ.get(name) for name in asked}
         os.environ.update(asked)
         try:
+            # within the changed environment: the pool of this thread is created by this call
             self._tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, number)
         finally:
             for name, value in before.items():
@@ -177,7 +186,9 @@ class Network:
 
 
 def load(path: str | Path) -> Network:
-    """The network of a library, ``network.so`` of a run folder or what :meth:`Network.save` wrote.
+    """Load the network of a library.
+
+    It is ``network.so`` of a run folder, or the file of :meth:`Network.save`.
 
     Raises:
         DataError: no such file, or no library of a network.
@@ -187,7 +198,7 @@ def load(path: str | Path) -> Network:
 
 
 def _runtime() -> tuple[Any, Any]:
-    """TVM and its virtual machine, whose import needs no compiler."""
+    """Import TVM and its virtual machine, which needs no compiler."""
     try:
         tvm = importlib.import_module("tvm")
         return tvm, importlib.import_module("tvm.runtime.vm").VirtualMachine
@@ -198,9 +209,11 @@ def _runtime() -> tuple[Any, Any]:
 
 
 def _opened(path: Path) -> Any:
-    """TVM's module of a library, under a name of its own: the system would give the file that was
-    opened under a name before, even where another has taken its place. So would
-    ``tvm.runtime.load_module``, which follows links."""
+    """Load TVM's module of a library under a new name.
+
+    Under the same name the system returns the file that was opened before, even where another has
+    taken its place. So does ``tvm.runtime.load_module``, which follows links.
+    """
     with tempfile.TemporaryDirectory() as folder:
         name = Path(folder) / "network.so"
         name.symlink_to(path.resolve())

@@ -1,4 +1,4 @@
-"""The tuned network of a run folder: drafted where nothing was measured, built, checked, timed."""
+"""Deploy the tuned network of a run folder: draft, build, check, time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,13 @@ _ALONE = {"cpu": '; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702', "cud
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A network as one library with its weights.
+    """A network as a library with its weights.
+
+    ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one;
+    ``by_rules``: with TVM's own, on GPUs; ``untouched`` functions have none (views of the same
+    memory, and on CPUs tasks without a program). ``relative_error`` against torch and
+    ``latencies_s``
+    are None and empty where it cannot run here; ``notes`` give the reason.
 
     ``applied``: tasks with a measured schedule; ``drafted``: with one that nobody measured;
     ``by_rules``: with TVM's own, on GPUs; ``untouched`` functions have none (views of the same
@@ -75,7 +81,7 @@ class Deployed:
     notes: Sequence[str] = ()
 
     def lines(self) -> Iterator[str]:
-        """What a user is told."""
+        """Yield lines for the user."""
         counts = f"{self.applied} measured, {self.drafted} drafted schedules"
         yield f"{self.library}: {self.size_bytes / 1e6:.1f} MB, {counts}"
         if len(self.latencies_s):
@@ -85,7 +91,10 @@ class Deployed:
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
-        """For a last line; see :func:`~pruner.tune.compare.benchmark.timings` for the seconds."""
+        """Return the results for a last line.
+
+        See :func:`~pruner.tune.compare.benchmark.timings` for the seconds.
+        """
         return {
             "library": str(self.library),
             "target": self.target,
@@ -116,11 +125,11 @@ def deploy_network(
     worker: Worker | None = None,
     tell: Tell = silent,
 ) -> Deployed:
-    """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
+    """Build the network of a run folder; all results stay there.
 
     A library takes the place of an earlier one once its outputs are right, where they can be
     compared; a wrong one stays in ``deploy/`` alone, and then the earlier one is removed, too: its
-    numbers would be taken for this one's.
+    numbers would be taken for those of the new library.
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs). `worker`: see
@@ -141,6 +150,7 @@ def deploy_network(
             "drafted ones with draft=true"
         )
     tell(f"{len(measured)} of {len(tasks)} tasks have measured programs")
+    # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
     if draft:
         with watch.time("draft"):
@@ -161,7 +171,7 @@ def deploy_network(
 
 
 def cannot_run(platform: Platform) -> str | None:
-    """Why a built network cannot be run and timed here, None where it can."""
+    """Explain why a built network cannot run here, else None."""
     if platform.address is not None:
         return "the device is behind a tracker"
     return missing_device(platform)
@@ -192,7 +202,7 @@ def _draft_rest(
     seed: int,
     tell: Tell,
 ) -> Path:
-    """The database of drafted schedules, made now for tasks that have none."""
+    """Draft the tasks without a schedule; return the database's folder."""
     place = folder / drafted.FOLDER
     rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
     drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
@@ -208,7 +218,11 @@ def _summary(
     platform: Platform,
     watch: Stopwatch,
 ) -> Deployed:
-    """What was built, counted. Raises `PrunerError` where records were lost."""
+    """Count the schedules of a built network.
+
+    Raises:
+        PrunerError: records were lost.
+    """
     applied = built.applied.by_source.get(MEASURED, 0)
     if applied != len(measured):
         raise PrunerError(
@@ -238,7 +252,7 @@ def _checked(
     tell: Tell,
     most: float,
 ) -> Deployed:
-    """Run in a process of its own where it can run; compared with torch.
+    """Run the library in a new process and compare it with torch.
 
     ``most``: the largest relative error.
 
@@ -257,6 +271,7 @@ def _checked(
     seconds = {**deployed.seconds, **watch.seconds}
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
     error = deployed.relative_error
+    # written so that a NaN counts as wrong
     if error is not None and not error <= most:
         raise PrunerError(
             f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest; "
@@ -266,7 +281,7 @@ def _checked(
 
 
 def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
-    """The library in the place of an earlier one, with the loader and then ``deploy.json``."""
+    """Put the library in place, with the loader and then ``deploy.json``."""
     forget(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
@@ -275,12 +290,13 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     machine = {"date": time.strftime("%Y-%m-%d"), **about_machine()}
     latencies_s = list(deployed.latencies_s)
     everything = {**deployed.row(), "machine": machine, "latencies_s": latencies_s}
+    # last: its presence marks a complete deployment
     write_json(folder / DEPLOY_FILE, everything, indent=1)
     return deployed
 
 
 def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
-    """Error, seconds of every run and of loading, from a fresh process."""
+    """Measure error, run and load times in a fresh process."""
     work = folder / WORK
     contenders = line_up(
         NetworkRequest.read(folder / REQUEST).source,

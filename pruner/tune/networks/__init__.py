@@ -1,18 +1,18 @@
-"""Whole networks: definitions, import into Relax, and the tasks that they consist of.
+"""Complete networks: definitions, import into Relax, and their tasks.
 
 * `convolutional`, `transformer`, `detection`: named networks in plain torch, most of them of the
   paper's Tables 3 and 4
 * `catalog`: their names
-* `sizes`: what may be asked of them
-* `memory`: whether its weights fit, asked before they are there
-* `source`: one of them, a user's factory or a file, as a Relax module
+* `sizes`: the sizes that a user may set
+* `memory`: check that a network fits before its weights are made
+* `source`: a named network, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned
-* `request`: what is asked for, and the lowered module that it gives, kept for the library
+* `request`: a network with its target, and the lowered module, kept for the library
 * `tasks`: which functions differ, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
-* `extraction`: all that in a worker process
+* `extraction`: all of these in a worker process
 * `worker`: such a process, whose output is a log
-* `drafted`: a schedule for every task that nobody measured
-* `drafting`: that of one task, in a worker process
+* `drafted`: a drafted schedule for every task without a measurement
+* `drafting`: the draft of a task, in a worker process
 """

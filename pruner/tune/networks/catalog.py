@@ -1,4 +1,7 @@
-"""Networks by name: those of Tables 3 and 4 of the paper, with random weights.
+"""The networks of the paper's Tables 3 and 4, with random weights.
+
+A factory takes the options of a network and returns it with example inputs. A user's network comes
+in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
 
 A factory takes the options of a network and returns it with example inputs. Anybody's network comes
 in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
@@ -54,6 +57,7 @@ def _text(
     length = options.length or _LENGTH
     sizes = replace(sizes, layers=options.layers or sizes.layers)
     network = make(sizes, length).eval()
+    # ids below the size of every vocabulary here
     return network, (torch.randint(0, 1000, (options.batch, length)),)
 
 
@@ -62,6 +66,7 @@ def _gpt2(sizes: StackSizes, length: int) -> nn.Module:
     return Decoder(sizes, length, vocabulary=50257, positions=1024, activation=gelu)
 
 
+# OPT's position table has two rows more than its 2,048 positions
 def _opt(sizes: StackSizes, length: int) -> nn.Module:
     return Decoder(sizes, length, vocabulary=50272, positions=2050, activation=torch.relu)
 

@@ -1,4 +1,4 @@
-"""Convolutional networks in plain torch, as their papers and torchvision lay them out.
+"""Convolutional networks in plain torch, laid out as in their papers.
 
 Weights are random: a tuner times arithmetic, which does not depend on them. Convolutions are drawn
 so that activations keep their size from layer to layer (He et al., 2015); otherwise the outputs of
@@ -27,7 +27,7 @@ def conv_norm(
     activation: nn.Module | None = None,
     epsilon: float = 1e-5,
 ) -> nn.Sequential:
-    """Convolution without bias, batch normalisation, and the activation if there is one.
+    """Make a convolution without bias, batch normalisation, and perhaps activation.
 
     By default the padding keeps the size of an image at stride 1.
     """
@@ -41,7 +41,7 @@ def conv_norm(
 
 
 def initialised(network: nn.Module) -> nn.Module:
-    """The network with convolutions drawn to keep the size of activations; in evaluation mode."""
+    """Draw convolutions that keep activations' size; set evaluation mode."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -51,7 +51,10 @@ def initialised(network: nn.Module) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """A body around a shortcut (He et al., 2016), which is a convolution where sizes change."""
+    """A body around a shortcut (He et al., 2016).
+
+    The shortcut is a convolution where sizes change.
+    """
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -60,14 +63,17 @@ class Residual(nn.Module):
         self.shortcut = nn.Identity() if same else conv_norm(inputs, outputs, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, inputs, h, w] to [n, outputs, h / stride, w / stride]."""
+        """Map images [n, inputs, h, w] to [n, outputs, h/stride, w/stride]."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 def _residual(
     inputs: int, width: int, expansion: int, stride: int, dilation: int, factor: int
 ) -> Residual:
-    """Two 3x3 convolutions; expanded: 1x1, 3x3, 1x1 with the stride on the 3x3 (ResNet v1.5)."""
+    """Make two 3x3 convolutions, or expanded 1x1, 3x3, 1x1.
+
+    Expanded, the stride is on the 3x3 convolution (ResNet v1.5).
+    """
     inner, outputs, relu = width * factor, width * expansion, nn.ReLU()
     if expansion == 1:
         body = [conv_norm(inputs, width, 3, stride, activation=relu), conv_norm(width, width, 3)]
@@ -83,10 +89,10 @@ def _residual(
 def resnet_features(
     depths: Sequence[int], *, expansion: int = 4, factor: int = 1, dilated: int = 0
 ) -> tuple[nn.Module, int]:
-    """The convolutions of a residual network and their channels; ``factor`` widens the 3x3 ones.
+    """Make the convolutions of a residual network; return their channels, too.
 
-    ``dilated`` stages (from the last backwards) keep their resolution and widen their kernels
-    instead, as segmentation wants it.
+    ``factor`` widens the 3x3 convolutions. ``dilated`` stages (from the last backwards) keep their
+    resolution and widen their kernels instead, as in segmentation.
     """
     layers: list[nn.Module] = [conv_norm(3, 64, 7, 2, activation=nn.ReLU())]
     layers.append(nn.MaxPool2d(3, 2, 1))
@@ -96,6 +102,7 @@ def resnet_features(
         if stage >= len(depths) - dilated:
             dilation, stride = dilation * stride, 1
         for number in range(depth):
+            # the first block of a dilated stage has the former dilation, as in torchvision
             step, spread = (stride, before) if number == 0 else (1, dilation)
             layers.append(_residual(channels, width, expansion, step, spread, factor))
             channels = width * expansion
@@ -103,7 +110,7 @@ def resnet_features(
 
 
 class Classifier(nn.Module):
-    """Features, mean over the image, one linear layer."""
+    """Features, mean over the image, a linear layer."""
 
     def __init__(self, features: nn.Module, channels: int, classes: int = 1000) -> None:
         super().__init__()
@@ -111,12 +118,12 @@ class Classifier(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images [n, 3, h, w] to logits [n, classes]."""
+        """Map images [n, 3, h, w] to logits [n, classes]."""
         return self.head(self.features(x).mean((2, 3)))
 
 
 def resnet(depths: Sequence[int], *, expansion: int = 4, factor: int = 1) -> nn.Module:
-    """A residual network for 1,000 classes; see :func:`resnet_features`."""
+    """Make a residual network for 1,000 classes; see :func:`resnet_features`."""
     return initialised(Classifier(*resnet_features(depths, expansion=expansion, factor=factor)))
 
 
@@ -135,13 +142,13 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, inputs, h, w] to [n, outputs, h / stride, w / stride]."""
+        """Map images [n, inputs, h, w] to [n, outputs, h/stride, w/stride]."""
         out = self.body(x)
         return x + out if self.residual else out
 
 
 def mobilenet_v2() -> nn.Module:
-    """MobileNet-V2 with width 1."""
+    """Make MobileNet-V2 with width 1."""
     layers: list[nn.Module] = [conv_norm(3, 32, 3, 2, activation=nn.ReLU6())]
     channels = 32
     table = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
@@ -154,7 +161,7 @@ def mobilenet_v2() -> nn.Module:
 
 
 class DenseLayer(nn.Module):
-    """Normalisation before each of two convolutions; the input is kept beside the output."""
+    """Normalisation before two convolutions; the input is joined to the output."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -166,12 +173,12 @@ class DenseLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, inputs, h, w] to [n, inputs + growth, h, w]."""
+        """Map [n, inputs, h, w] to [n, inputs + growth, h, w]."""
         return torch.cat([x, self.body(x)], 1)
 
 
 def densenet121() -> nn.Module:
-    """DenseNet-121 (Huang et al., 2017)."""
+    """Make DenseNet-121 (Huang et al., 2017)."""
     growth, channels = 32, 64
     layers: list[nn.Module] = [
         conv_norm(3, channels, 7, 2, activation=nn.ReLU()),
@@ -190,19 +197,19 @@ def densenet121() -> nn.Module:
 
 
 class Branches(nn.Module):
-    """Several ways side by side, their outputs joined along the channels."""
+    """Parallel branches, with outputs joined along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, c, h, w] to the joined outputs."""
+        """Map [n, c, h, w] to the joined outputs."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 def squeezenet1_1() -> nn.Module:
-    """SqueezeNet 1.1 (Iandola et al., 2016)."""
+    """Make SqueezeNet 1.1 (Iandola et al., 2016)."""
 
     def fire(inputs: int, squeezed: int, outputs: int) -> nn.Sequential:
         squeeze = nn.Conv2d(inputs, squeezed, 1)
@@ -227,7 +234,10 @@ _Step = tuple[int, int | tuple[int, int]] | tuple[int, int, int, int]
 
 
 def _chain(inputs: int, *steps: _Step) -> nn.Module:
-    """Convolutions with norm and ReLU: each (outputs, kernel), or with stride and padding, too."""
+    """Make convolutions with norm and ReLU.
+
+    Each is (outputs, kernel), or with stride and padding, too.
+    """
     layers: list[nn.Module] = []
     for outputs, kernel, *rest in steps:
         stride, padding = rest or (1, None)
@@ -238,7 +248,10 @@ def _chain(inputs: int, *steps: _Step) -> nn.Module:
 
 
 def inception_v3() -> nn.Module:
-    """Inception-V3 (Szegedy et al., 2016) without the auxiliary classifier, which only trains."""
+    """Make Inception-V3 (Szegedy et al., 2016) without the auxiliary classifier.
+
+    That classifier is used in training only.
+    """
     row, column, halved = (1, 7), (7, 1), nn.MaxPool2d(3, 2)
 
     def pooled(inputs: int, outputs: int) -> nn.Sequential:
@@ -285,7 +298,7 @@ def inception_v3() -> nn.Module:
 
 
 class DeepLabV3(nn.Module):
-    """DeepLab-V3 (Chen et al., 2017): dilated ResNet-50, five ways of pooling, 21 classes."""
+    """DeepLab-V3 (Chen et al., 2017): dilated ResNet-50, five pooling branches, 21 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +315,7 @@ class DeepLabV3(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images [n, 3, h, w] to logits [n, 21, h, w]."""
+        """Map images [n, 3, h, w] to logits [n, 21, h, w]."""
         features = self.features(x)
         whole = self.whole(features.mean((2, 3), keepdim=True))
         ways = [way(features) for way in self.ways]
@@ -313,7 +326,10 @@ class DeepLabV3(nn.Module):
 
 
 def dcgan() -> nn.Module:
-    """The generator of DCGAN (Radford et al., 2016): noise [n, 100] to images [n, 3, 64, 64]."""
+    """Make DCGAN's generator (Radford et al., 2016): noise [n, 100] to images.
+
+    Images are [n, 3, 64, 64].
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["start"] = nn.Unflatten(1, (100, 1, 1))
     channels = [100, 512, 256, 128, 64]

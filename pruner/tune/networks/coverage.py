@@ -1,4 +1,4 @@
-"""Which tasks of a network the engine computes in batches, and which go through TVM's replay."""
+"""Report which tasks the engine computes in batches, and TVM replays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PROBES = 1  # random programs of a space; a run tries more of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How many design spaces a task has, and why each of those that are not batched is refused.
+    """The number of a task's design spaces, and the reasons of refusals.
 
-    A reason starts with its code, what was found follows after a colon.
+    A reason starts with its code; details follow after a colon.
     """
 
     spaces: int
@@ -27,21 +27,21 @@ class Coverage:
 
     @property
     def batched(self) -> int:
-        """Spaces whose programs the engine computes."""
+        """Number of spaces with programs that the engine computes."""
         return self.spaces - len(self.refused)
 
     @property
     def reasons(self) -> list[str]:
-        """Each reason once."""
+        """The different reasons, sorted."""
         return sorted(set(self.refused))
 
     @property
     def whole(self) -> bool:
-        """Whether there are spaces, all of them batched."""
+        """True if there are spaces, and all are batched."""
         return 0 < self.spaces == self.batched
 
     def __str__(self) -> str:
-        """One word, or two numbers where only some spaces are batched."""
+        """Summarise in a word, or in two numbers if partly batched."""
         if not self.spaces:
             return "none"
         if 0 < self.batched < self.spaces:
@@ -51,10 +51,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The tasks with at least one design space that only TVM can replay, and the share that all
-    arithmetic of these tasks has in that of the tasks whose spaces were opened.
+    """The tasks with design spaces that TVM replays, and their share.
 
-    None: no task was opened, or the opened tasks have no arithmetic.
+    ``share``: the arithmetic of these tasks, relative to the tasks with opened spaces; None: no
+    task
+    was opened, or the opened tasks have no arithmetic.
     """
 
     tasks: Sequence[str]
@@ -62,8 +63,10 @@ class Replayed:
 
     @staticmethod
     def of(spaces: Iterable[tuple[str, float, int | None]]) -> Replayed:
-        """From each task's name, the operations of all its calls, and how many of its spaces TVM
-        replays; None where they were not opened."""
+        """Summarise tasks, each given by name, operations and replayed spaces.
+
+        The number of spaces that TVM replays is None where the spaces were not opened.
+        """
         opened = [(name, flops, num) for name, flops, num in spaces if num is not None]
         total = sum(flops for _, flops, _ in opened)
         slow = sum(flops for _, flops, num in opened if num)
@@ -73,7 +76,7 @@ class Replayed:
         )
 
     def __str__(self) -> str:
-        """One line for people; empty where nothing is replayed."""
+        """Summarise in a line; empty where nothing is replayed."""
         if not self.tasks:
             return ""
         tasks = "a task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
@@ -86,7 +89,7 @@ class Replayed:
 
 @dataclass(slots=True)
 class NetworkCoverage:
-    """Sums over tasks; a task and its arithmetic are batched where all its spaces are."""
+    """Sums over tasks; a task counts as batched if all spaces are."""
 
     tasks: int = 0
     tasks_batched: int = 0
@@ -97,7 +100,7 @@ class NetworkCoverage:
     reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
 
     def add(self, found: Coverage, flops: float) -> None:
-        """Count a task whose calls do so much arithmetic together."""
+        """Count a task, with the `flops` of all its calls."""
         self.tasks += 1
         self.tasks_batched += found.whole
         self.spaces += found.spaces
@@ -108,12 +111,12 @@ class NetworkCoverage:
 
     @property
     def share(self) -> float:
-        """Of the arithmetic; 1 where there is none."""
+        """Batched share of the arithmetic; 1 without any arithmetic."""
         return self.flops_batched / self.flops if self.flops else 1.0
 
 
 def coverage(task: NetworkTask, target: Any) -> Coverage:
-    """What the spaces of a task are; costs tenths of a second."""
+    """Open the spaces of a task, which takes tenths of a second."""
     found = [_refusal(design) for design in design_spaces(task.module, target)]
     refused = [reason for reason in found if reason is not None]
     return Coverage(spaces=len(found), refused=refused)

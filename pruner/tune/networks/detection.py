@@ -1,4 +1,4 @@
-"""DETR (Carion et al., 2020) in plain torch: a residual network, then a transformer over its image.
+"""DETR (Carion et al., 2020) in plain torch: residual network, then transformer.
 
 The position embedding of an image of fixed size is a constant.
 """
@@ -13,7 +13,7 @@ SIZES = StackSizes(layers=6, heads=8, width=256, inner=2048)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention in which positions are added to queries and keys, then feed-forward."""
+    """Self-attention with positions in queries and keys, then feed-forward."""
 
     def __init__(self, sizes: StackSizes) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class EncoderLayer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(sizes.width) for _ in range(2)])
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """[n, pixels, width]."""
+        """Map [n, pixels, width] to the same shape."""
         first, second = self.norms
         x = first(x + self.attention(x + positions, x + positions, x))
         return second(x + self.feed_forward(x))
@@ -39,7 +39,7 @@ class DecoderLayer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(sizes.width) for _ in range(3)])
 
     def forward(self, x: Tensor, queries: Tensor, image: Tensor, positions: Tensor) -> Tensor:
-        """[n, queries, width]."""
+        """Map [n, queries, width] to the same shape."""
         first, second, third = self.norms
         x = first(x + self.own(x + queries, x + queries, x))
         x = second(x + self.cross(x + queries, image + positions, image))
@@ -47,10 +47,10 @@ class DecoderLayer(nn.Module):
 
 
 class PositionedAttention(Attention):
-    """Attention whose values lack the positions that queries and keys have."""
+    """Attention with positions in queries and keys, not in values."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]
-        """[n, queries, width], [n, keys, width] twice, to [n, queries, width]."""
+        """Attend from [n, queries, width] to [n, keys, width]."""
         q = self._split(self.query(query), self.heads)
         k = self._split(self.key(key), self.heads)
         v = self._split(self.value(value), self.heads)
@@ -59,7 +59,7 @@ class PositionedAttention(Attention):
 
 
 class Detr(nn.Module):
-    """Images [n, 3, size, size] to class logits and boxes of 100 queries."""
+    """DETR: images [n, 3, size, size] to class logits and boxes."""
 
     def __init__(self, size: int, classes: int = 91, queries: int = 100) -> None:
         super().__init__()
@@ -76,14 +76,19 @@ class Detr(nn.Module):
             nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
             nn.Linear(width, 4), nn.Sigmoid(),
         )  # fmt: skip
+        # the residual network halves the image five times
         positions = sine_positions(-(-size // 32), width)
         self.register_buffer("positions", positions, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [n, queries, classes + 1] and boxes [n, queries, 4] (centre, size, in 0..1)."""
+        """Compute logits [n, queries, classes + 1] and boxes [n, queries, 4].
+
+        A box is its centre and size, in 0..1.
+        """
         image = self.narrow(self.features(images)).flatten(2).transpose(1, 2)
         for encoder in self.encoder:
             image = encoder(image, self.positions)
+        # the decoder's state starts at zero; the queries act as its positions
         x = torch.zeros_like(self.queries).expand(image.shape[0], -1, -1)
         for decoder in self.decoder:
             x = decoder(x, self.queries, image, self.positions)
@@ -92,7 +97,10 @@ class Detr(nn.Module):
 
 
 def sine_positions(side: int, width: int, temperature: float = 10000.0) -> Tensor:
-    """Positions [side side, width] of a square image: sines and cosines of the row, the column."""
+    """Compute positions [side side, width] of an image: sines and cosines.
+
+    The first half of the columns is of the row, the second half of the column.
+    """
     where = torch.arange(1, side + 1) / side * 2 * torch.pi
     pair = 2 * (torch.arange(width // 2) // 2)
     angles = where[:, None] / temperature ** (pair / (width // 2))

@@ -1,4 +1,10 @@
-"""A schedule for every task without a measurement: the best that the analyzer finds.
+"""Draft a schedule for every task without a measurement.
+
+The records lie in a database of their own, ``drafted/``, with a cost that no program has
+(:data:`~pruner.tune.run.database.NEVER_MEASURED_S`), so that they cannot be taken for measured
+records; ``drafted.json`` beside them has the result of each task and the latency that the analyzer
+estimates. Tasks are drafted in worker processes, a core each; the draft of a task depends on its
+name, its share of the network's time and the seed, not on the processes.
 
 The records lie in a database of their own, ``drafted/``, with a cost that no program has
 (:data:`~pruner.tune.run.database.NEVER_MEASURED_S`), so that they cannot be taken for measured
@@ -38,12 +44,15 @@ from pruner.tune.workloads import Workload, arguments, flops
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
 _LIMIT_S, _MEMORY_BYTES = 600.0, 8 * GIB  # of one task
-_FLOPS_PER_BYTE = 10.0  # of a machine: what moves more than it computes takes time by its bytes
+_FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSummary:
-    """What came of drafting; ``folder`` holds the database, ``seconds`` all of it took."""
+    """The drafts of a network; ``folder`` holds the database.
+
+    ``seconds`` is the time of all drafts.
+    """
 
     drafts: Sequence[Draft]
     folder: Path
@@ -51,11 +60,11 @@ class DraftSummary:
     counts: Counter[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Count."""
+        """Count the drafts by kind."""
         object.__setattr__(self, "counts", Counter(draft.how for draft in self.drafts))
 
     def estimate_s(self, tasks: Sequence[Workload]) -> float:
-        """The analyzer's estimate of all calls together, of those tasks that it drafted."""
+        """Sum the analyzer's estimates over all calls of drafted tasks."""
         weight = {task.name: task.weight for task in tasks}
         return sum(weight[d.task] * d.estimate_s for d in self.drafts if d.estimate_s is not None)
 
@@ -68,8 +77,11 @@ class DraftSummary:
 
 
 class DraftWorkers:
-    """Processes that draft, one a core by default; they start at once and import what they need
-    while the tasks are being found. To be closed."""
+    """Processes that draft, by default as many as cores.
+
+    They start at once and import their modules while the tasks are being found. They must be
+    closed.
+    """
 
     def __init__(self, size: int | None = None) -> None:
         preload(LOADED, drafting.__name__)
@@ -85,19 +97,19 @@ class DraftWorkers:
         self._pool.warm_up(wait=False)
 
     def __enter__(self) -> Self:
-        """Nothing: they run already."""
+        """Return the running processes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
+        """End the processes."""
         self.close()
 
     def submit(self, job: DraftJob) -> Future[Reply]:
-        """Have a task drafted."""
+        """Queue the draft of a task."""
         return self._pool.submit(drafting.draft.__name__, job)
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         self._pool.close()
 
 
@@ -112,7 +124,15 @@ def draft_tasks(
     tell: Tell = silent,
     stopped: Callable[[], bool] = never,
 ) -> DraftSummary:
-    """Draft every task into the database in `folder`; nothing is built or run.
+    """Draft every task into the database in `folder`; measure nothing.
+
+    A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
+    program. `folder` must not be that of measured records. ``workers=None``: they are started where
+    there are several tasks and cores. It ends early once `stopped` returns True; another call
+    continues.
+
+    Raises:
+        PrunerError: another process drafts into `folder`.
 
     A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
     program. `folder` must not be that of measured records. ``workers=None``: they are started where
@@ -136,12 +156,13 @@ def draft_tasks(
         rest = [task for task in tasks if task.name not in kept]
         jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
         told = {task.name: number for number, task in enumerate(tasks, start=1)}
-        # in this order: `_done` comes to its end, and its processes, before the lock is given up
+        # jobs first: zip exhausts `_done`, which ends its processes before the lock is released
         drafted = zip(_done(jobs, workers, stopped), rest, strict=False)
         for finished, (done, task) in enumerate(drafted, start=1):
             if done.record is not None:
                 database.commit_json(task.module, done.record)
             known[task.name] = kept[task.name] = done.draft
+            # after every task, so that an interrupted draft continues
             write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
             left_s = (time.perf_counter() - start) / finished * (len(rest) - finished)
             left = f"; about {left_s:.0f} s left" if finished < len(rest) else ""
@@ -151,8 +172,10 @@ def draft_tasks(
 
 
 def time_shares(tasks: Sequence[Workload]) -> list[float]:
-    """About which share of the time of all calls each task takes: by its arithmetic, or by the
-    bytes of its arguments where those take longer."""
+    """Estimate each task's share of the time of all calls.
+
+    It follows the arithmetic, or the bytes of the arguments where those take longer.
+    """
     work = [
         task.weight * max(flops(task.module), _FLOPS_PER_BYTE * _num_bytes(task)) for task in tasks
     ]
@@ -174,6 +197,7 @@ def _job(
         target=platform.target_json,
         analyzer=analyzer,
         depth=Depth.of_share(share),
+        # seeded by the name, not by the position among the tasks
         seed=(seed, zlib.crc32(task.name.encode())),
     )
 
@@ -181,7 +205,7 @@ def _job(
 def _done(
     jobs: Sequence[DraftJob], workers: DraftWorkers | None, stopped: Callable[[], bool]
 ) -> Iterator[Drafted]:
-    """What comes of the jobs, in their order; of fewer once `stopped` says so."""
+    """Yield the results of jobs, in order; end early once `stopped`."""
     if stopped():
         return
     if workers is None and min(len(jobs), len(os.sched_getaffinity(0))) < 2:
@@ -205,7 +229,7 @@ def _answer(job: DraftJob, reply: Reply) -> Drafted:
 
 
 def read_drafts(folder: Path) -> dict[str, Draft]:
-    """What the tasks in the database of `folder` were given, by name; empty where there is none."""
+    """Read the drafts of a database's folder by task, if any."""
     path = folder / SUMMARY
     with as_written(path):
         rows = read_json(path, list) if path.is_file() else []
@@ -213,7 +237,7 @@ def read_drafts(folder: Path) -> dict[str, Draft]:
 
 
 def drafted_traces(folder: Path, tasks: Sequence[Workload], target: Any) -> dict[str, Any]:
-    """TVM's traces of the drafted programs in the database of `folder`, by the task's name."""
+    """Read TVM's traces of the drafted programs, by task name."""
     database = Database.read(folder).tvm_database
     found = {task.name: records_of(database, task.module, target) for task in tasks}
     return {name: records[-1].trace for name, records in found.items() if records}

@@ -1,7 +1,7 @@
-"""The draft of one task, in whichever process: the best program that the analyzer finds.
+"""Draft a task: find the best program by the analyzer.
 
 Nothing is built or run, except that a GPU's program must compile. Worker processes of
-:mod:`pruner.tune.networks.drafted` call `draft`; what goes in and out can be pickled.
+:mod:`pruner.tune.networks.drafted` call `draft`; its arguments and results can be pickled.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ __all__ = ["Draft", "DraftJob", "Drafted", "draft", "ready"]
 
 DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
 
-_REPLAYED = 4  # random programs where nothing tells them apart
-_KEPT, _CHILDREN = 32, 16  # the best so far are changed, into so many each
-_MOVES = 0.01  # a round that makes the estimate less by a smaller share was the last
+_REPLAYED = 4  # random programs of a task without a draft score
+_KEPT, _CHILDREN = 32, 16  # best programs of a round, and mutations of each
+_MOVES = 0.01  # a round that improves the estimate by a smaller share is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How thoroughly a task is drafted: random programs, then at most so many rounds of changes."""
+    """How thoroughly a task is drafted: random programs, then mutation rounds."""
 
     sample: int
     rounds: int
 
     @staticmethod
     def of_share(share: float) -> Depth:
-        """For a task that takes about this share of the network's time."""
+        """Choose the depth for a task's share of the network's time."""
         return next((depth for least, depth in _DEPTHS if share >= least), _SHALLOW)
 
 
-# By the least share. A round costs about as much whether it has a hundred programs or a thousand,
-# most of which share their structure with others: few and large ones.
+# By the least share. A round of a hundred programs costs about as much as a round of a thousand,
+# most of which share their structure with others: so rounds are few and large.
 _DEPTHS = ((0.02, Depth(sample=1536, rounds=2)), (0.003, Depth(sample=512, rounds=2)))
 _SHALLOW = Depth(sample=192, rounds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What one task was given.
+    """The result of drafting a task.
 
-    ``how``: drafted; by chance, where nothing tells its programs apart; none, with the ``reason``;
+    ``how``: drafted; by chance, without a draft score; none, with the ``reason``;
     or view, for a reshape, which moves nothing and must not be scheduled. ``replayed``: how many of
     its design spaces with legal programs only TVM can replay, the ``reason`` says why; None: they
     were not opened, or none has a legal program.
@@ -75,8 +75,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftJob:
-    """A task to draft: ``module`` and ``target`` are the texts of TVM's objects, ``analyzer`` None:
-    it gets its first legal random program. Equal jobs give equal drafts, wherever they are done."""
+    """A task to draft, in a form that can be pickled.
+
+    ``module`` and ``target`` are the texts of TVM's objects, ``analyzer`` None: the task gets its
+    first
+    legal random program. Equal jobs give equal drafts in any process.
+    """
 
     task: str
     module: str
@@ -88,33 +92,37 @@ class DraftJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """A draft, and TVM's record of the program as JSON, where there is one."""
+    """A draft, and TVM's record of the program as JSON, if any."""
 
     draft: Draft
     record: Any | None = None
 
 
 def draft(job: DraftJob) -> Drafted:
-    """Draft a task; that nothing was found is an answer."""
+    """Draft a task; a task without a legal program gets a reason."""
     module, target = load_tvm().tvm.ir.load_json(job.module), load_target(job.target)
     found, schedule = _drafted(job, module, target)
     if schedule is None:
         return Drafted(draft=found)
+    # a cost that no program has, so that the record is never taken for a measurement
     record = record_json(module, schedule, (NEVER_MEASURED_S,), target)
     return Drafted(draft=found, record=json.loads(json.dumps(record)))
 
 
 def is_view(module: Any) -> bool:
-    """Whether TVM may replace the function by another view of the same memory (a reshape)."""
+    """Check whether TVM may replace a function by a view (a reshape)."""
     analysis = load_tvm().relax.analysis
     return bool(analysis.has_reshape_pattern(module["main"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Programs of one task, the best first; ``estimates_s`` of each, None where nothing tells them
-    apart. ``replayed``: why each of its design spaces that TVM replays is refused; ``left_out``:
-    how many of these no program is of."""
+    """Programs of a task, the best first, and ``estimates_s`` of each.
+
+    ``estimates_s`` is None without a draft score. ``replayed``: for each design space that TVM
+    replays,
+    why it is refused; ``left_out``: how many of these no program is of.
+    """
 
     space: UnionSpace
     rows: Decisions
@@ -124,12 +132,13 @@ class Drawn:
 
 
 def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
-    """What the draft chooses of a task; legal by the engine's verdict, TVM was not asked.
+    """Choose programs of a task, legal by the engine's verdict alone.
 
     Raises:
-        PrunerError: no legal program was met.
+        PrunerError: no legal program was found.
     """
     rng = np.random.default_rng(job.seed)
+    # silent: lines of parallel workers would mix, and the summary has the reasons
     found = open_spaces(
         design_spaces(module, target),
         name=job.task,
@@ -140,12 +149,15 @@ def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
     )
     told_apart = [space for space in found.spaces if space.can_draft]
     if not told_apart or job.analyzer is None:
+        # several, since TVM may fail to compile the first
         rows = found.sample(_REPLAYED, rng)
         return Drawn(space=found, rows=rows, estimates_s=None, replayed=found.replayed)
+    # replayed spaces cost milliseconds a program: they are drafted only if there is nothing else
     batched = [space for space in told_apart if space.affordable is None]
     space = UnionSpace(batched or told_apart, Phases(), job.analyzer)
     depth = job.depth
     if space.affordable is not None:
+        # no rounds: every mutation would be replayed by TVM
         depth = Depth(sample=min(depth.sample, space.affordable), rounds=0)
     rows, estimates_s = best(space, depth, rng)
     return Drawn(
@@ -181,7 +193,7 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
 
 
 def _why_replayed(drawn: Drawn) -> str | None:
-    """Why only TVM can replay some design spaces of the task; None: there are none."""
+    """Explain why TVM replays some design spaces of the task, if any."""
     if not drawn.replayed:
         return None
     num = len(drawn.replayed)
@@ -194,9 +206,11 @@ def _why_replayed(drawn: Drawn) -> str | None:
 def best(
     space: UnionSpace, depth: Depth, rng: np.random.Generator
 ) -> tuple[Decisions, list[float]]:
-    """The best drafted programs, the best first, and their estimated seconds.
+    """Search the best drafted programs; return estimated seconds, too.
 
-    No program is scored twice. The best are changed until that no longer pays.
+    The best program comes first. No program is scored twice. The best are mutated until that no
+    longer
+    pays.
     """
     score = Memoised(space, space.draft_score)
     settings = ExplorerSettings(population=depth.sample, generations=0, keep=_KEPT)
@@ -206,6 +220,7 @@ def best(
         changed = space.mutate(np.repeat(found.decisions, _CHILDREN, axis=0), rng)
         both = np.concatenate([found.decisions, changed])
         found = explore(space, score, settings, rng, start=both)
+        # scores are minus the logarithm of seconds: a difference is a ratio
         if found.score[0] - before < -math.log1p(-_MOVES):
             break
     return found.decisions, [math.exp(-score) for score in found.score]
@@ -214,7 +229,10 @@ def best(
 def _first_built(
     space: UnionSpace, rows: Decisions, target: Any
 ) -> tuple[int | None, Any | None, str]:
-    """Which of `rows` TVM builds first and its schedule; else why the last one is not built."""
+    """Return the first of `rows` that TVM builds, with its schedule.
+
+    If there is none, the last error is returned.
+    """
     reason = "its postprocessors refuse them"
     for place, row in enumerate(rows):
         (schedule,) = space.instantiate(row[None])
@@ -228,10 +246,10 @@ def _first_built(
 
 
 def _build_error(schedule: Any, target: Any) -> str | None:
-    """Why TVM cannot compile it, None where it can; asked for GPUs only.
+    """Compile a GPU program; return the error, None for CPUs.
 
-    There it fails on some sums over threads that its own rules propose, and one such function would
-    cost the whole network.
+    On GPUs TVM fails on some sums over threads that its own rules propose, and one such function
+    would fail the complete network.
     """
     if target.kind.name == "llvm":
         return None

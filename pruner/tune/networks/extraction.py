@@ -1,4 +1,4 @@
-"""The tasks of a network, found in a worker process whose output is kept as ``import.log``."""
+"""Extract a network's tasks in a worker process, with ``import.log``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def extract_tasks(
     keep: bool = False,
     worker: Worker | None = None,
 ) -> list[NetworkTask]:
-    """The tasks of a network on a target, the largest share of the arithmetic first.
+    """Extract the tasks of a network, the largest share of arithmetic first.
+
+    ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too,
+    for its library. ``worker``: a running worker with a job :func:`write_tasks`.
 
     ``folder`` keeps what was asked for, the tasks, and the log. ``keep``: the lowered network, too,
     for its library. ``worker``: one that runs already and has a job :func:`write_tasks`.
@@ -38,13 +41,16 @@ def extract_tasks(
     request = NetworkRequest(
         source=source.resolved, target=json.loads(target_json), form=form or NetworkForm()
     )
+    # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
     ask(__name__, write_tasks.__name__, folder, keep, log=folder / LOG, worker=worker)
     return read_tasks(folder / TASKS)
 
 
 def write_tasks(folder: Path, keep: bool) -> None:
-    """Import and lower the network of a request, and write its tasks; ``keep``: itself, too.
+    """Import and lower a requested network, and write its tasks.
+
+    ``keep``: write the lowered network, too.
 
     Raises:
         PrunerError: it cannot be imported, in one line.
@@ -58,7 +64,11 @@ def write_tasks(folder: Path, keep: bool) -> None:
 
 
 def read_tasks(path: Path) -> list[NetworkTask]:
-    """The tasks that were written. Raises `DataError` where the file is damaged."""
+    """Read the tasks of :func:`write_tasks`.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     tvm = load_tvm().tvm
     with as_written(path):
         return [

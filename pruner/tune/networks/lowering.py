@@ -1,4 +1,10 @@
-"""From an imported network to functions that can be tuned: the one lowering of the project.
+"""Lower an imported network to functions that can be tuned.
+
+This is the only lowering of the project. Records are looked up by the structural hash of a
+function. So tuned and built functions must
+come from the same passes in the same order, each run once: lowering a lowered module changes
+hashes, and every record is silently lost. :class:`NetworkForm` has all that may differ between
+runs.
 
 Records are looked up by the structural hash of a function. So what is tuned and what is built must
 come from the same passes in the same order, each run once: lowering a lowered module changes
@@ -27,28 +33,30 @@ _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkForm:
-    """How a network is computed: the order of its axes, and the type of its products."""
+    """The layout and the precision of a network."""
 
     layout: Layout = "NCHW"
     precision: Precision = "float32"
 
     @property
     def channels_last(self) -> bool:
-        """Whether images and weights of convolutions are turned."""
+        """True if images and weights of convolutions have channels last."""
         return self.layout == "NHWC"
 
     @property
     def halves(self) -> bool:
-        """Whether products take float16 numbers."""
+        """True if products take float16 numbers."""
         return self.precision == "float16"
 
     def __str__(self) -> str:
-        """Both words."""
+        """Format layout and precision."""
         return f"{self.layout} {self.precision}"
 
 
 def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
-    """A Relax module with bound parameters as fused, unscheduled TIR functions that ``main`` calls.
+    """Lower a Relax module to unscheduled TIR functions called by ``main``.
+
+    Its parameters must be bound; functions are fused.
 
     On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), channels of
     a classifier filled up to be packed. For CUDA
@@ -70,6 +78,7 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         passes.CanonicalizeBindings(),
         passes.LegalizeOps(),
         passes.AnnotateTIROpPattern(),
+        # folds calls of TIR functions, so it follows LegalizeOps
         passes.FoldConstant(),
         passes.FuseOps(),
         passes.FuseTIR(),
@@ -86,19 +95,23 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
 
 
 def _formed(module: Any, form: NetworkForm) -> Any:
-    """The network in its form, with constants folded, still in Relax's operators."""
+    """Fold constants and apply the form, still in Relax's operators."""
     module = fold_constants(module)
     if form.channels_last:
         module = channels_last(module)
+    # after the layout: the rewritten convolutions are made in the final one
     module = subpixel_convolutions(module)
     return mixed(module) if form.halves else module
 
 
 def _simplified(module: Any) -> Any:
-    """Indices simplified: a reshape's v // 512 with v < 512 is 0, which affine engines can use.
+    """Simplify indices, such as the quotient v // 512 of reshapes.
 
-    Not where a sum would lose a loop of one iteration (a batch of one): MetaSchedule tiles only
-    blocks that are bound to loops alone, so a convolution would be left without any tile sizes.
+    For v < 512 it is 0, which affine engines can use; they refuse the quotient itself.
+    Functions are left unchanged where a sum would lose a loop of one iteration (a batch of one):
+    MetaSchedule tiles only blocks that are bound to loops alone, so a convolution would have no
+    tile
+    sizes.
     """
     s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
     simple = s_tir.transform.StmtSimplify()(module)
@@ -109,13 +122,15 @@ def _simplified(module: Any) -> Any:
 
 
 def narrowed(module: Any) -> Any:
-    """Functions with 32-bit indices, but those of larger tensors, also between their parts, and of
-    64-bit integers as data."""
+    """Convert indices to 32 bits, except for large tensors and int64 data.
+
+    Tensors between the parts of a function count, too.
+    """
     tvm, tirx = load_tvm().tvm, load_tvm().tirx
     narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and not _is_large(function):
-            with suppress(Exception):  # tvm.error.InternalError, which its pass takes for a mistake
+            with suppress(Exception):  # tvm.error.InternalError: the pass refuses int64 data
                 narrow[name] = change(tvm.IRModule({name: function}))[name]
     return narrow
 
@@ -128,7 +143,7 @@ def _is_large(function: Any) -> bool:
 
 
 def _lost_loops(function: Any) -> bool:
-    """Whether a block that reduces is bound to something else than loop variables."""
+    """Check for a reducing block that is bound to no loop variable."""
     s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
     found: list[bool] = []
 

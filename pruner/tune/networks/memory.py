@@ -1,4 +1,4 @@
-"""Whether a network fits into memory, asked before its weights are there.
+"""Check that a network fits into memory before its weights exist.
 
 Torch, its export and Relax's constants share the weights, but passes that fold, turn and pack
 constants write new ones beside the old: to lower a network takes several times its weights.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 COPIES = 4  # of the weights, at the worst moment (opt with two layers: 4.1, and 1.05 until lowered)
 GB = 1e9
 _ADVICE = "free memory, or take a smaller network"
-_FEW = 2  # layers: the first and the last one, between which equal ones lie
+_FEW = 2  # layers: the first and the last, with only equal layers in between
 _MEMINFO, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
 def free_bytes() -> float:
-    """Memory that can still be had, of the machine and of the group that this process is in."""
+    """Read the free memory of the machine and of this process's group."""
     found = [float("inf")]
     with suppress(OSError, ValueError):  # another system, or no limit ("max")
         found.append(float(_LIMIT.read_text(encoding="utf-8")))
@@ -38,26 +38,28 @@ def free_bytes() -> float:
 
 
 def module_bytes(network: nn.Module) -> int:
-    """What its parameters and buffers take, shared ones once."""
+    """Count the bytes of parameters and buffers, shared tensors once."""
     return sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
 
 
 def named_bytes(name: str, options: NetworkOptions) -> int:
-    """What the weights of a network of the catalog take; none of them is made."""
+    """Count the bytes of a catalog network's weights without allocating memory."""
     torch = importlib.import_module("torch")
     make = importlib.import_module("pruner.tune.networks.catalog").NETWORKS[name]
+    # tensors of this device have shapes and no memory
     with torch.device("meta"):
         return module_bytes(make(options)[0])
 
 
 def check_named(name: str, options: NetworkOptions, free: float | None = None) -> None:
-    """Refuse a network of the catalog that would not fit, with the sizes that would be smaller.
+    """Refuse a catalog network that would not fit, and suggest sizes.
 
     `free`: bytes, by default those of this machine.
 
     Raises:
         PrunerError: its import takes more.
     """
+    # layers repeat each other: a network of two has the same tasks
     few = replace(options, layers=min(options.layers or _FEW, _FEW))
     weights, least = named_bytes(name, options), named_bytes(name, few)
     advice = ""
@@ -70,7 +72,9 @@ def check_named(name: str, options: NetworkOptions, free: float | None = None) -
 def check(
     name: str, weights: float, advice: str = "", *, held: int = 0, free: float | None = None
 ) -> None:
-    """Refuse an import that takes more memory than is free; `held` copies of it are there already.
+    """Refuse an import that takes more memory than is free.
+
+    `held` copies of the weights exist already.
 
     Raises:
         PrunerError: it does, in one line that says how much of each, and the `advice`.

@@ -1,4 +1,4 @@
-"""What a network's tasks are made from, and the lowered network, kept beside them.
+"""A requested network, and its lowered module in a file.
 
 Records apply to functions that are equal to those of the tasks. So a network is lowered once, for
 its tasks, and its library is built from the same functions, read from :data:`LOWERED`.
@@ -20,24 +20,28 @@ from pruner.tune.tvm_import import load_tvm
 
 REQUEST = "network.json"
 LOWERED, WEIGHTS = "lowered.json", "lowered.npz"  # functions, and the constants that `main` takes
-_LARGEST = 4e9  # bytes of constants that are kept; a larger network is imported again
+_LARGEST = 4e9  # bytes of constants to store; a larger network is imported again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRequest:
-    """A network, what it is lowered for, and how; ``target`` in TVM's words."""
+    """A network, its form, and its ``target`` in TVM's attributes."""
 
     source: NetworkSource
     target: Mapping[str, Any]
     form: NetworkForm = field(default_factory=NetworkForm)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the request as JSON."""
         write_json(path, asdict(self), indent=1)
 
     @staticmethod
     def read(path: Path) -> NetworkRequest:
-        """What `save` wrote. Raises `DataError` where the file is damaged."""
+        """Read the file of `save`.
+
+        Raises:
+            DataError: the file is damaged.
+        """
         with as_written(path):
             asked = read_json(path, dict)
             return NetworkRequest(
@@ -47,12 +51,12 @@ class NetworkRequest:
             )
 
     def tvm_target(self) -> Any:
-        """The target as TVM takes it."""
+        """Make TVM's target."""
         return load_tvm().tvm.target.Target(dict(self.target))
 
 
 def lowered_network(request: NetworkRequest) -> Any:
-    """The network imported and lowered, for extraction and for build.
+    """Import and lower the network, for extraction and for build.
 
     Raises:
         PrunerError: it cannot be imported, in one line.
@@ -61,7 +65,7 @@ def lowered_network(request: NetworkRequest) -> Any:
 
 
 def save_lowered(module: Any, folder: Path) -> None:
-    """Write a lowered network into the folder of its request; too large ones are not kept.
+    """Write a lowered network into its request's folder, unless too large.
 
     TVM's JSON would hold constants as text, slowly: they become parameters of ``main`` there.
     """
@@ -88,9 +92,9 @@ def save_lowered(module: Any, folder: Path) -> None:
 
 
 def read_lowered(folder: Path) -> Any:
-    """The lowered network of a request's folder, as it was saved or imported and lowered anew.
+    """Read the lowered network of a folder, or import it anew.
 
-    It is imported where it was not saved, and where its file has changed since.
+    It is imported where it was not saved, and where its source file has changed since.
 
     Raises:
         PrunerError: it cannot be imported, in one line.
@@ -104,8 +108,10 @@ def read_lowered(folder: Path) -> Any:
         module = tvm.ir.load_json(kept.read_text(encoding="utf-8"))
         with np.load(folder / WEIGHTS) as arrays:
             constants = {name: tvm.runtime.tensor(arrays[name]) for name in arrays.files}
+    # hashes of the functions do not depend on the constants, so records still apply
     return relax.transform.BindParams("main", constants)(module)
 
 
 def _newer(source: Path, kept: Path) -> bool:
+    # the user may have exported the file again
     return source.is_file() and source.stat().st_mtime > kept.stat().st_mtime

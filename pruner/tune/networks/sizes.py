@@ -1,11 +1,11 @@
-"""Sizes that a network may be asked for."""
+"""The sizes of a network that a user may set."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Sizes of the inputs, and how many layers; None: the network's own."""
+    """Sizes of inputs and number of layers; None: the network's own."""
 
     batch: int = 1
     image: int | None = None
@@ -14,5 +14,5 @@ class NetworkOptions:
 
     @property
     def given(self) -> list[str]:
-        """Names of those that are asked for, the batch aside, which every network has."""
+        """List the sizes that are set, except the batch of every network."""
         return [name for name in ("image", "length", "layers") if getattr(self, name) is not None]

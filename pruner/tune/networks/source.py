@@ -1,4 +1,4 @@
-"""Where a network comes from: the catalog, somebody's factory, a ``.pt2`` or an ``.onnx`` file."""
+"""Import a network: from the catalog, a factory, ``.pt2`` or ``.onnx``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from pruner.tune.networks import memory
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.tvm_import import load_tvm
 
-if TYPE_CHECKING:  # who asks for the tasks of a network need not wait for torch
+if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
     from torch import Tensor, nn
 
 OUTPUTS = "pruner_outputs"  # attribute of `main`: the structure of its outputs, as JSON
 
-# What TVM's front ends for torch and for ONNX say of operators that they do not know.
+# Messages of TVM's front ends for torch and for ONNX about operators that they lack.
 _UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSource:
-    """What a network is made of; equal sources give equal networks, weights included."""
+    """The definition of a network; equal sources give equal weights, too."""
 
     name: str  # of the catalog, package:factory, or a file
     options: NetworkOptions = field(default_factory=NetworkOptions)
@@ -40,55 +40,65 @@ class NetworkSource:
 
     @staticmethod
     def read(asked: Mapping[str, Any]) -> NetworkSource:
-        """The source that was written as JSON."""
+        """Read a source that was written as JSON."""
         return NetworkSource(**{**asked, "options": NetworkOptions(**asked["options"])})
 
     @property
     def label(self) -> str:
-        """A name for folders and tables."""
+        """Return a name for folders and tables."""
         return self.path.stem if self.path is not None else self.name.replace(":", "-")
 
     @property
     def path(self) -> Path | None:
-        """The file that holds it, if it is in one."""
+        """Return the network's file, None for other sources."""
         return Path(self.name) if Path(self.name).suffix in (".pt2", ".onnx") else None
 
     @property
     def is_onnx(self) -> bool:
-        """Whether it is an ONNX file, which holds no torch module."""
+        """True for an ONNX file, which holds no torch module."""
         return self.path is not None and self.path.suffix == ".onnx"
 
     @property
     def resolved(self) -> NetworkSource:
-        """The same from every working directory, if it is in a file."""
+        """Return an equal source with an absolute path."""
         return self if self.path is None else replace(self, name=str(self.path.resolve()))
 
     def check_sizes(self, known: Sequence[str]) -> None:
-        """Raise `PrunerError` where a size other than the batch and these was asked for."""
+        """Check that no size is set except the batch and `known` sizes.
+
+        Raises:
+            PrunerError: another size is set.
+        """
         odd = [f"sizes.{name}" for name in self.options.given if name not in known]
         if odd:
             has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
 
     def check_unsized(self, reason: str) -> None:
-        """Raise `PrunerError` with the `reason` where sizes were asked for."""
+        """Check that no size is set.
+
+        Raises:
+            PrunerError: a size is set; the message has the `reason`.
+        """
         if self.options != NetworkOptions():
             raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
 
 
 def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The module, in evaluation mode, and example inputs.
+    """Make the module, in evaluation mode, and example inputs.
 
     A factory is called with the :class:`NetworkOptions` where it takes ``options``, else without
     arguments.
 
     Raises:
-        PrunerError: no such network or file, a factory that gives something else, or sizes that it
+        PrunerError: no such network or file, a factory that returns something else, or sizes that
+        it
             does not take.
     """
     torch = importlib.import_module("torch")
     catalog = importlib.import_module("pruner.tune.networks.catalog")
     known = catalog.NETWORKS
+    # before the factory draws the weights: equal sources give equal networks
     torch.manual_seed(source.seed)
     if source.path is not None:
         raise PrunerError(f"network={source.name}: a file holds a program, not a module")
@@ -103,6 +113,7 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
             "or a file FILE.pt2 or FILE.onnx"
         )
     if str(Path.cwd()) not in sys.path:
+        # a command's path begins with its script's folder, not with the working directory
         sys.path.insert(0, str(Path.cwd()))
     try:
         make = getattr(importlib.import_module(package), factory)
@@ -117,7 +128,7 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
-    """The example inputs of a module or exported program; of an ONNX file seeded ones that fit.
+    """Return the example inputs, or seeded inputs for an ONNX file.
 
     Raises:
         PrunerError: sizes that are left open, or no such network.
@@ -130,6 +141,7 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
         return [np.asarray(tensor) for tensor in given[0]]
     onnx = importlib.import_module("onnx")
     graph = onnx.load(str(source.path)).graph
+    # older ONNX files list their weights among the inputs
     weights = {one.name for one in graph.initializer}
     arguments = []
     for one in graph.input:
@@ -151,11 +163,12 @@ def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
 
 
 def import_network(source: NetworkSource) -> Any:
-    """The network as a Relax module with bound parameters.
+    """Import the network as a Relax module with bound parameters.
 
     Raises:
-        PrunerError: it cannot be exported, an operator of it is unknown to TVM, it was exported as
-            it trains, or it takes more memory than is free; in one line.
+        PrunerError: it cannot be exported, TVM lacks one of its operators, it was exported in
+        training
+            mode, or it takes more memory than is free; in one line.
     """
     try:
         module = _imported(source)
@@ -176,7 +189,7 @@ def import_network(source: NetworkSource) -> Any:
 
 
 def _unknown_operators(line: str) -> str | None:
-    """What to tell of a front end's line where it names operators that it lacks."""
+    """Explain a front end's line that names missing operators, else None."""
     found = _UNKNOWN.search(line)
     if found is None:
         return None
@@ -199,13 +212,17 @@ def _imported(source: NetworkSource) -> Any:
     if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
         memory.check_named(source.name, source.options)
     network, inputs = network_of(source)
+    # a user's factory makes the weights before their size is known
     memory.check(source.name, memory.module_bytes(network), held=1)
     with torch.no_grad():
         return _from_exported(torch.export.export(network, inputs))
 
 
 def _trains(module: Any) -> bool:
-    """Whether a norm takes the statistics of its batch, which TVM's passes take for its own."""
+    """Check for batch normalisations in training mode.
+
+    TVM's passes would use the statistics of the batch as the network's own.
+    """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     norm, found = tvm.ir.Op.get("relax.nn.batch_norm"), []
 
@@ -218,6 +235,7 @@ def _trains(module: Any) -> bool:
 
 def _from_exported(program: Any) -> Any:
     torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
+    # weights become constants: as inputs, their transposes would be computed at every call
     module = torch_frontend.from_exported_program(
         program, keep_params_as_input=False, unwrap_unit_return_tuple=True
     )
@@ -230,7 +248,7 @@ def _from_exported(program: Any) -> Any:
 
 
 def described(outputs: Any) -> Any:
-    """The structure of outputs as JSON: a tensor is its place among all of them.
+    """Describe the structure of outputs as JSON, with places as tensors.
 
     Mappings, lists and tuples, of named fields too, are kept by their kind: ``{"tuple": [0, 1]}``,
     ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. `outputs` has places where tensors are.

@@ -1,4 +1,9 @@
-"""Transformers in plain torch: encoders and decoders of text, and of patches of an image.
+"""Transformers in plain torch, for text and for patches of images.
+
+Attention is written as matmul, softmax, matmul, so that it becomes three tasks that can be
+scheduled
+and not one call of a library. Sequence lengths are fixed: positions, masks and rotations are
+constants.
 
 Attention is written as matmul, softmax, matmul, so that it becomes three tasks a tuner can schedule
 and not one call of a library. Sequence lengths are fixed: positions, masks and rotations are
@@ -28,7 +33,7 @@ class StackSizes:
 
     @property
     def head_width(self) -> int:
-        """Columns of one head."""
+        """Columns of a head."""
         return self.width // self.heads
 
 
@@ -40,7 +45,7 @@ class RmsNorm(nn.Module):
         self.weight, self.epsilon = nn.Parameter(torch.ones(width)), epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width]."""
+        """Normalise [..., width] over the last dimension."""
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.epsilon) * self.weight
 
 
@@ -64,7 +69,10 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         rotate: Activation | None = None,
     ) -> Tensor:
-        """[n, length, width]; ``mask`` [length, memory's length] is added to the scores."""
+        """Attend from [n, length, width] to the memory.
+
+        ``mask`` [length, memory's length] is added to the scores.
+        """
         memory = x if memory is None else memory
         query = self._split(self.query(x), self.heads)
         key = self._split(self.key(memory), self.shared)
@@ -80,11 +88,11 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        """[n, length, heads w] to [n, heads, length, w]."""
+        """Split heads: [n, length, heads w] to [n, heads, length, w]."""
         return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)
 
     def _repeated(self, x: Tensor) -> Tensor:
-        """[n, shared, length, w] to [n, heads, length, w]: each head its copy."""
+        """Repeat shared heads: [n, shared, length, w] to [n, heads, length, w]."""
         n, shared, length, width = x.shape
         times = self.heads // shared
         copies = x[:, :, None].expand(n, shared, times, length, width)
@@ -92,7 +100,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them."""
+    """Two linear layers with an activation in between."""
 
     def __init__(self, width: int, inner: int, activation: Activation) -> None:
         super().__init__()
@@ -100,12 +108,12 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width]."""
+        """Map [..., width] to the same shape."""
         return self.down(self.activation(self.up(x)))
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU (Shazeer, 2020): one linear layer gates another."""
+    """SwiGLU (Shazeer, 2020): a linear layer gates another."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -114,7 +122,7 @@ class GatedFeedForward(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width]."""
+        """Map [..., width] to the same shape."""
         return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
@@ -141,7 +149,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, rotate: Activation | None = None
     ) -> Tensor:
-        """[n, length, width]."""
+        """Map [n, length, width] to the same shape."""
         first, second = self.norms
         if self.norm_first:
             x = x + self.attention(first(x), mask=mask, rotate=rotate)
@@ -151,7 +159,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT (Devlin et al., 2019): token ids [n, length] to (states, pooled first token)."""
+    """BERT (Devlin et al., 2019): token ids to states and pooled token."""
 
     def __init__(self, sizes: StackSizes, length: int, vocabulary: int = 30522) -> None:
         super().__init__()
@@ -164,7 +172,10 @@ class Bert(nn.Module):
         self.length = length
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """States [n, length, width] and the pooled first one [n, width]."""
+        """Compute states [n, length, width] and the pooled token [n, width].
+
+        Token ids are [n, length].
+        """
         x = self.norm(self.words(tokens) + self.positions[: self.length] + self.kinds[0])
         for layer in self.layers:
             x = layer(x)
@@ -172,7 +183,7 @@ class Bert(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A language model with learned positions (GPT-2, OPT): token ids [n, length] to logits."""
+    """A language model with learned positions (GPT-2, OPT)."""
 
     def __init__(
         self,
@@ -192,7 +203,10 @@ class Decoder(nn.Module):
         self.length = length
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [n, length, vocabulary]; the word embedding is also the output layer."""
+        """Compute logits [n, length, vocabulary] of token ids [n, length].
+
+        The word embedding is also the output layer.
+        """
         x = self.words(tokens) + self.positions[: self.length]
         for layer in self.layers:
             x = layer(x, mask=self.mask)
@@ -200,7 +214,7 @@ class Decoder(nn.Module):
 
 
 class Llama(nn.Module):
-    """Llama and Mistral (Touvron et al., Jiang et al., 2023): token ids [n, length] to logits."""
+    """Llama and Mistral (Touvron et al., Jiang et al., 2023)."""
 
     def __init__(self, sizes: StackSizes, length: int, vocabulary: int = 32000) -> None:
         super().__init__()
@@ -222,21 +236,21 @@ class Llama(nn.Module):
         self.register_buffer("turn", torch.stack([cosine, sine]), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [n, length, vocabulary]."""
+        """Compute logits [n, length, vocabulary] of token ids [n, length]."""
         x = self.words(tokens)
         for layer in self.layers:
             x = layer(x, mask=self.mask, rotate=self._rotate)
         return self.head(self.norm(x))
 
     def _rotate(self, x: Tensor) -> Tensor:
-        """Rotary positions (Su et al., 2021): pairs of columns, half a head apart, are rotated."""
+        """Rotate pairs of columns half a head apart (Su et al., 2021)."""
         first, second = x.chunk(2, -1)
         cosine, sine = self.get_buffer("turn")
         return x * cosine + torch.cat([-second, first], -1) * sine
 
 
 class VisionTransformer(nn.Module):
-    """ViT (Dosovitskiy et al., 2021): images [n, 3, size, size] to 1,000 logits."""
+    """ViT (Dosovitskiy et al., 2021) for images [n, 3, size, size]."""
 
     def __init__(self, sizes: StackSizes, size: int, patch: int, classes: int = 1000) -> None:
         super().__init__()
@@ -258,12 +272,15 @@ class VisionTransformer(nn.Module):
 
 
 def causal_mask(length: int) -> Tensor:
-    """[length, length]: 0 for what came before, a large negative number for what comes after."""
+    """Make a mask [length, length]: 0 before, very negative after.
+
+    A position must not attend to later positions.
+    """
     return torch.full((length, length), -1e9).triu(1)
 
 
 def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [length, width] of rotary positions."""
+    """Compute cosines and sines [length, width] of rotary positions."""
     frequencies = base ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(length)[:, None] * frequencies
     angles = torch.cat([angles, angles], -1)
@@ -271,6 +288,6 @@ def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Te
 
 
 def _layers(sizes: StackSizes, activation: Activation, *, norm_first: bool) -> nn.ModuleList:
-    """Layers with two plain linear maps behind the attention, and LayerNorm."""
+    """Make layers with two plain linear maps and LayerNorm."""
     parts = (FeedForward(sizes.width, sizes.inner, activation) for _ in range(sizes.layers))
     return nn.ModuleList(Layer(sizes, part, nn.LayerNorm, norm_first=norm_first) for part in parts)

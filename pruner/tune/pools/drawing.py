@@ -106,6 +106,7 @@ def in_turns(structure: Ints, space: Ints, rng: np.random.Generator) -> NDArray[
     >>> sorted(np.array([5, 5, 5, 5, 7, 7])[order[:2]].tolist())
     [5, 7]
     """
+    # random order among equals; lexsort's last key is its first criterion
     luck = rng.random(len(structure))
     by_structure = np.lexsort((luck, _turns(structure, luck)))
     rank = np.empty(len(structure))

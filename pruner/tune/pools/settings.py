@@ -9,7 +9,7 @@ from pruner.errors import PrunerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """How many programs of a task are collected and how they are timed.
+    """How many programs of a task are collected, and their timing.
 
     ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
     of

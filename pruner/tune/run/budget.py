@@ -50,4 +50,5 @@ class Effort:
                 "seconds": self.seconds,
                 "patience": self.patience,
             }
+        # None of `given` leaves the effort's value
         return TuneBudget(**own | {k: v for k, v in given.items() if v is not None})

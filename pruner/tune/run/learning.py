@@ -218,7 +218,7 @@ class FrozenModel:
 
 
 class SharedModel:
-    """The online model of a run, and the measured programs of all tasks.
+    """The online model of a run, with the measured programs of all.
 
     It is fitted again only when the programs have grown by a constant factor, so a run of n
     programs does O(log n) fits: a fit takes seconds that grow with the programs.

@@ -82,6 +82,7 @@ class TuneOptions:
         Raises:
             PrunerError: options that contradict each other.
         """
+        # all checks before any process starts: a wrong option costs no time
         check_order(self.order)
         if self.refit < 0:
             raise PrunerError(f"refit={self.refit}: a share of the measured programs, 0 or more")

@@ -80,5 +80,6 @@ def keep(
     for workload in workloads:
         found = known[workload.name]
         own = records_of(database.tvm_database, workload.module, target)
+        # strictly less: an equal record of an earlier start is not added again
         if found.best_s < min(map(measured_s, own), default=float("inf")):
             database.adopt(workload.module, min(found.records, key=measured_s))

@@ -94,7 +94,7 @@ class _ScheduledReader(Reader):
         return out
 
     def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """Read a copy whose loops are inside the block.
+        """Read a copy with loops inside the block.
 
         Each of its loops becomes an additional iterator.
         """
@@ -168,7 +168,7 @@ class _Around:
         return slot
 
     def bound(self, sum_: Expr, bound: int, *, wraps: bool) -> None:
-        """Bound a sum: it is a loop whose split overruns ``bound``.
+        """Bound a sum: a split of its loop overruns ``bound``.
 
         ``wraps``: the sum is taken modulo the bound instead.
         """

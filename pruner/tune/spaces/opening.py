@@ -80,7 +80,7 @@ def _blind(spaces: Sequence[LiveSpace], *, learns: bool) -> str:
 
 
 def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:
-    """Open a design: its space, the reason for replay, whether it has programs."""
+    """Open a design: space, reason for replay, and whether programs exist."""
     reason = "spaces=replay"
     if not replay_only:
         try:

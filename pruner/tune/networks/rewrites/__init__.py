@@ -1,4 +1,4 @@
-"""Rewrites of a whole network, each once, before its functions are tasks.
+"""Rewrites of a complete network, each once, before tasks are extracted.
 
 * `constants`: arithmetic on weights, done with numpy
 * `layout`: channels first or last

@@ -1,4 +1,4 @@
-"""The order of a network's axes: channels last, where that is asked for.
+"""Convert a network to channels last, where requested.
 
 Front ends give images as NCHW, whose innermost axis is the width: 14 or 7 pixels fill no vector
 register. With channels last a vector is neighbouring output channels of one pixel.
@@ -16,6 +16,7 @@ from pruner.tune.tvm_import import load_tvm
 Layout = Literal["NCHW", "NHWC"]
 AUTO = "auto"
 
+# transposed convolutions keep IOHW, the layout that `subpixel_convolutions` rewrites
 _CHANNELS_LAST = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
@@ -23,13 +24,13 @@ _CHANNELS_LAST = {
 
 
 def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
-    """The layout that ``asked`` means, ``auto`` included, on a "cpu" or a "cuda" device.
+    """Resolve a layout option, including ``auto``, for "cpu" or "cuda".
 
     ``auto``: channels last on CPUs, and on GPUs for half precision, whose matrix units multiply
     tiles of neighbouring channels; else that of the front end, which needs no transposes.
 
     Raises:
-        PrunerError: it is none.
+        PrunerError: an unknown layout.
     """
     for layout in get_args(Layout):
         if layout == asked:
@@ -40,7 +41,10 @@ def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
 
 
 def channels_last(module: Any) -> Any:
-    """The Relax module with its convolutions, and what stands between them, as NHWC and HWIO.
+    """Convert convolutions and their surroundings to NHWC and HWIO.
+
+    Constants must be folded: scales behind a convolution are matched in the order of a front
+    end. Images are transposed at the inputs and outputs; constants are transposed here, once.
 
     Constants must be folded: scales behind a convolution are looked for in the order of a front
     end. Images are transposed where they come in and go out; constants are, once, here.
@@ -52,7 +56,7 @@ def channels_last(module: Any) -> Any:
 
 
 def _without_clips(module: Any) -> Any:
-    """``clip`` as a minimum and a maximum, which layout conversion knows how to pass."""
+    """Replace ``clip`` by minimum and maximum, which layout conversion supports."""
     relax = load_tvm().relax
     dpl = relax.dpl
     data, low, high = dpl.wildcard(), dpl.wildcard(), dpl.wildcard()

@@ -1,4 +1,13 @@
-"""Weights in the order in which they are read, packed while the network is built.
+"""Pack weights in the order in which programs read memory.
+
+A matrix of weights [..., inputs, outputs] is read in rows of a few neighbouring outputs, one row an
+input, so that every row comes from another page. Packed as [outputs / b, ..., inputs, b] it is one
+stream: BLAS libraries do this before every product (Goto and van de Geijn, 2008), here it is done
+once.
+
+The output axis of the multiplying block, of the blocks behind it and of their tensors becomes the
+two axes [outputs / b, b]. That moves no element: the functions around see
+the tensors as before, a call of a packed function is between views.
 
 A matrix of weights [..., inputs, outputs] is read in rows of a few neighbouring outputs, one row an
 input, so that every row comes from another page. Packed as [outputs / b, ..., inputs, b] it is one
@@ -30,7 +39,12 @@ _IndexMap = Callable[..., list[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Argument ``place`` of a function is weights whose dimension ``axis`` is packed by ``width``.
+    """Weights of a function to pack, with the affected blocks and arguments.
+
+    Argument ``place`` is the weights; their dimension ``axis`` is packed by ``width``.
+    ``block`` multiplies with them; its iterator ``slot`` runs over that dimension, the last one of
+    its result. ``behind``: the elementwise blocks that take the result, in program order.
+    ``views``: arguments that get another shape, with the dimension that is split.
 
     ``block`` multiplies with them; its iterator ``slot`` runs over that dimension, the last one of
     its result. ``behind``: the elementwise blocks that take the result, in program order.
@@ -46,18 +60,19 @@ class Packing:
     views: Mapping[int, int]
 
     def packed(self, weights: _Weights) -> _Weights:
-        """The constant in its new order."""
+        """Reorder the constant weights."""
         shape = _split_shape(list(weights.shape), self.axis, self.width)
+        # outer part of the split dimension first, its inner part last
         moved = np.moveaxis(weights.reshape(shape), (self.axis, self.axis + 1), (0, -1))
         return np.ascontiguousarray(moved)
 
     def view(self, place: int, shape: Sequence[int]) -> list[int]:
-        """The shape in which an argument is given."""
+        """Compute the new shape of an argument."""
         return _split_shape(list(shape), self.views[place], self.width)
 
 
 def pack_weights(module: Any) -> Any:
-    """A lowered module with its constant weights packed, in every function whose form allows it."""
+    """Pack constant weights in every suitable function of a lowered module."""
     tvm, relax = load_tvm().tvm, load_tvm().relax
     constant = _constant_arguments(relax, module["main"])
     found = {
@@ -79,10 +94,11 @@ def pack_weights(module: Any) -> Any:
 
 
 def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
-    """How the weights among a function's ``constant`` arguments are packed; None: they are not."""
+    """Find how a function's constant weights can be packed, else None."""
     blocks = _blocks(function)
     for number, block in enumerate(blocks):
         behind = _elementwise_behind(block, blocks[number + 1 :])
+        # weights are packed for products, which are reductions
         if block.init is None or behind is None:
             continue
         slot = _place(block, block.body.indices[-1])
@@ -104,13 +120,14 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
 
 
 def packed_function(function: Any, packing: Packing) -> Any:
-    """The function that takes packed weights."""
+    """Rewrite a function to take packed weights."""
     s_tir = load_tvm().s_tir
     weights = tensors_of(function)[packing.place]
     schedule = s_tir.Schedule(function)
     block = schedule.get(schedule.get_sblock(packing.block))
     read = next(i for i, region in enumerate(block.reads) if region.source.same_as(weights))
     last = len(block.body.indices) - 1
+    # the block first, so that the buffer's new index is an iterator alone and no quotient
     _split_iterator(schedule, packing.block, packing.slot, packing.width)
     order = _split_and_first(packing.axis, packing.width)
     schedule.transform_layout(packing.block, ("read", read), order)
@@ -155,12 +172,12 @@ def _split_and_first(axis: int, width: int) -> _IndexMap:
 
 
 def tensors_of(function: Any) -> list[Any]:
-    """The tensors that a function takes and gives, in order."""
+    """List the tensors of a function's parameters, in order."""
     return [p if hasattr(p, "shape") else function.buffer_map[p] for p in function.params]
 
 
 def _blocks(function: Any) -> list[Any]:
-    """Blocks whose body is one store, in program order."""
+    """List the blocks with a store as body, in program order."""
     found: list[Any] = []
     kind = load_tvm().s_tir.SBlock
     walk = load_tvm().ffi.structural_walk
@@ -169,7 +186,7 @@ def _blocks(function: Any) -> list[Any]:
 
 
 def _place(block: Any, index: Any) -> int:
-    """Which iterator of the block an index is, -1 where it is an expression."""
+    """Find the iterator that an index is; -1 for an expression."""
     found = [slot for slot, it in enumerate(block.iter_vars) if index.same_as(it.var)]
     return found[0] if found else -1
 
@@ -183,7 +200,7 @@ def _loads(block: Any, buffer: Any) -> list[Any]:
 
 
 def _elementwise_behind(block: Any, later: Sequence[Any]) -> list[Any] | None:
-    """The blocks that take the result of a block, None where one is not elementwise."""
+    """List the blocks that take a block's result; None if not elementwise."""
     results, behind = [block.body.buffer], []
     stored = [_place(block, index) for index in block.body.indices]
     if -1 in stored or not stored:
@@ -204,8 +221,11 @@ def _elementwise_behind(block: Any, later: Sequence[Any]) -> list[Any] | None:
 
 
 def _packed_axis(blocks: Sequence[Any], block: Any, weights: Any, slot: int) -> int | None:
-    """The dimension of the weights that the block's iterator ``slot`` runs over, if it alone is
-    moved by it in what the block reads, and no other block reads the weights."""
+    """Find the dimension of the weights that iterator ``slot`` runs over.
+
+    None unless the iterator moves this dimension only, no other operand, and no other block reads
+    the weights.
+    """
     if any(_loads(other, weights) for other in blocks if not other.same_as(block)):
         return None
     loads = _loads(block, weights)
@@ -222,9 +242,11 @@ def _packed_axis(blocks: Sequence[Any], block: Any, weights: Any, slot: int) -> 
 def _views(
     arguments: Sequence[Any], weights: int, slot: int, blocks: Sequence[Any], split: Sequence[Any]
 ) -> dict[int, int]:
-    """Arguments by place whose one dimension runs over the outputs wherever they are accessed.
+    """Find the arguments with a dimension that always runs over outputs.
 
-    ``split``: the block that multiplies, whose iterator ``slot`` that is, and those behind it.
+    The result maps the place of an argument to its dimension. ``split``: the multiplying block,
+    whose
+    iterator ``slot`` runs over the outputs, and the blocks behind it.
     """
     last = len(split[0].body.indices) - 1
     out: dict[int, int] = {}
@@ -259,8 +281,10 @@ def _width(outputs: int) -> int | None:
 
 
 def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
-    """Which arguments of every function are constants wherever it is called; none of a function
-    with several outputs."""
+    """Find the arguments of every function that are constant in all calls.
+
+    Functions with several outputs have none.
+    """
     out: dict[Any, frozenset[int]] = {}
     for block in main.body.blocks:
         for binding in block.bindings:
@@ -269,6 +293,7 @@ def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
                 continue
             one = isinstance(call.ty_args[0], relax.TensorType)
             places = [i for i, x in enumerate(call.args[1]) if one and _is_constant(x)]
+            # constant in every call, or the function would be needed in both forms
             out[call.args[0]] = out.get(call.args[0], frozenset(places)) & frozenset(places)
     return out
 
@@ -276,7 +301,7 @@ def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
 def _with_packed_constants(
     relax: Any, main: Any, packings: Mapping[Any, Packing], renamed: Mapping[Any, Any]
 ) -> Any:
-    """``main`` whose calls of the packed functions give them packed constants, and views."""
+    """Rewrite ``main`` to call packed functions with packed constants and views."""
     blocks = []
     for block in main.body.blocks:
         bindings, dataflow = [], isinstance(block, relax.DataflowBlock)
@@ -296,7 +321,7 @@ def _with_packed_constants(
 def _packed_call(
     relax: Any, variable: Callable[..., Any], binding: Any, packing: Packing, function: Any
 ) -> list[Any]:
-    """The bindings that take the place of a call; `variable` makes those of its block."""
+    """Make the bindings that replace a call; `variable` constructs their variables."""
     call, out = binding.value, []
     arguments: list[Any] = []
     for place, argument in enumerate(call.args[1]):

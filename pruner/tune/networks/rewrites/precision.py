@@ -1,4 +1,4 @@
-"""Half precision: products of float16 numbers with float32 sums."""
+"""Convert to half precision: products of float16 with float32 sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ Precision = Literal["float32", "float16"]
 
 
 def chosen_precision(asked: str) -> Precision:
-    """What ``asked`` says. Raises `PrunerError` where it is no precision."""
+    """Resolve a precision option.
+
+    Raises:
+        PrunerError: an unknown precision.
+    """
     for precision in get_args(Precision):
         if precision == asked:
             return precision
@@ -19,10 +23,11 @@ def chosen_precision(asked: str) -> Precision:
 
 
 def mixed(module: Any) -> Any:
-    """The Relax module whose convolutions and products take float16 numbers.
+    """Convert convolutions and products of a Relax module to float16.
 
     Their sums are of float32; inputs and outputs of the network stay float32.
     """
     passes = load_tvm().relax.transform
+    # the default out_dtype would round every partial sum to float16
     steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
     return load_tvm().tvm.transform.Sequential(steps)(module)

@@ -1,4 +1,9 @@
-"""Transposed convolutions as plain ones, without the products by zero.
+"""Rewrite transposed convolutions as plain convolutions without products by zero.
+
+A transposed convolution of stride ``s`` puts ``s - 1`` zeros between neighbouring pixels, and most
+of its products are by them. The outputs whose coordinates are equal modulo ``s`` see the same
+weights, every ``s``-th; so one convolution of the given pixels with ``s s`` times as many channels
+computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
 
 A transposed convolution of stride ``s`` puts ``s - 1`` zeros between neighbouring pixels, and most
 of its products are by them. The outputs whose coordinates are equal modulo ``s`` see the same
@@ -19,7 +24,7 @@ _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
 
 
 def subpixel_convolutions(module: Any) -> Any:
-    """The Relax module with ``conv2d_transpose(x, w)`` of constant weights rewritten."""
+    """Rewrite ``conv2d_transpose(x, w)`` with constant weights in a Relax module."""
     relax = load_tvm().relax
     dpl = relax.dpl
     data, weight = dpl.wildcard(), dpl.is_const()
@@ -41,7 +46,7 @@ def subpixel_convolutions(module: Any) -> Any:
 def phase_weights(
     weights: NDArray[Any], strides: tuple[int, int], *, channels_last: bool
 ) -> NDArray[Any]:
-    """Weights [i, o, kh, kw] of a transposed convolution as those of the plain one.
+    """Convert a transposed convolution's weights [i, o, kh, kw] to plain weights.
 
     Output channels are (phase of y, phase of x, o) in HWIO and (o, phase of y, phase of x) in OIHW.
     """
@@ -50,6 +55,7 @@ def phase_weights(
     whole = [tap * stride - size for tap, stride, size in zip(taps, strides, sizes, strict=True)]
     padded = np.pad(weights, ((0, 0), (0, 0), (0, whole[0]), (0, whole[1])))
     split = padded.reshape(inputs, outputs, taps[0], strides[0], taps[1], strides[1])
+    # a transposed convolution correlates with flipped weights
     split = split[:, :, ::-1, :, ::-1, :]
     if channels_last:
         moved = split.transpose(2, 4, 0, 3, 5, 1)
@@ -58,7 +64,7 @@ def phase_weights(
 
 
 def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any | None:
-    """The calls that compute what ``call`` does; None where the shuffle has too few outputs."""
+    """Make the equivalent calls; None where the shuffle has too few outputs."""
     attrs, last = call.attrs, str(call.attrs.data_layout) == "NHWC"
     strides = (int(attrs.strides[0]), int(attrs.strides[1]))
     top, left, bottom, right = map(int, attrs.padding)
@@ -93,6 +99,7 @@ def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any | 
     else:
         phases, order = [outputs, *strides, rows, columns], (0, 1, 4, 2, 5, 3)
         shape = [batch, outputs, rows * strides[0], columns * strides[1]]
+    # stride 1: one phase, nothing to shuffle
     if strides != (1, 1):
         out = relax.op.permute_dims(relax.op.reshape(out, [batch, *phases]), order)
         out = relax.op.reshape(out, shape)

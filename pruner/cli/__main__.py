@@ -1,4 +1,4 @@
-"""``python -m pruner.cli COMMAND ...`` is ``pruner COMMAND ...`` of this Python."""
+"""Run ``pruner COMMAND ...`` as ``python -m pruner.cli COMMAND ...``."""
 
 from pruner.cli.shared.door import main
 

@@ -1,4 +1,4 @@
-"""``python adapt.py``: adaptation methods compared by online tuning on recorded pools."""
+"""``python adapt.py``: compare adaptation methods by online tuning on recorded pools."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ PROGRESS = Progress(tell=say, track=track)
 
 
 def adapt(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
@@ -71,9 +71,12 @@ def adapt(config: DictConfig) -> dict[str, Any]:
 
 
 def known_methods(variants: Methods) -> Methods:
-    """Files of conf/adaptation, and the variants: other arguments (`of` names the method).
+    """Read the files of conf/adaptation and add the variants.
 
-    Raises PrunerError for a variant of a method that is not there.
+    A variant has other arguments for a method, named by `of`.
+
+    Raises:
+        PrunerError: a variant of an unknown method.
     """
     folder = conf_folder() / "adaptation"
     known = {path.stem: plain(OmegaConf.load(path)) for path in sorted(folder.glob("*.yaml"))}
@@ -91,9 +94,10 @@ def known_methods(variants: Methods) -> Methods:
 
 
 def names_of(config: DictConfig, known: Methods) -> list[str]:
-    """Baseline, references and methods, each once.
+    """List baseline, references and methods, each once.
 
-    Raises PrunerError for a name that is not known, with those that are.
+    Raises:
+        PrunerError: an unknown name; the message has the known names.
     """
     given = config.method
     methods = list(known) if given == "all" else [given] if isinstance(given, str) else list(given)
@@ -140,7 +144,11 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
 
 
 def _draft(config: DictConfig) -> Analyzer:
-    """What drafts on the target. Raises `PrunerError` for a form that it does not have."""
+    """Load the analyzer that drafts on the target.
+
+    Raises:
+        PrunerError: a form that the target lacks.
+    """
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 
@@ -151,7 +159,7 @@ def _given_source(config: DictConfig) -> Start | None:
 
 
 def _classes(config: DictConfig) -> list[type[Any]]:
-    """The user's own classes, and the class that a source model is trained of."""
+    """List the user's own classes, and the source model's class."""
     return own_models([*config.models.own, config.model._target_])
 
 
@@ -184,7 +192,7 @@ def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str,
 
 
 def _log(config: DictConfig, folder: Path, result: Mapping[str, Any]) -> None:
-    """Tell the logger what every method reached; the source's training has told its own."""
+    """Log the result of every method; the source's training logs itself."""
     tags = [config.source, config.target]
     about = loggers.About(config=plain(config), group=sweep_name(), tags=tags)
     numbers = {

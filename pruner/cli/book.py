@@ -23,7 +23,7 @@ COMMITTED = ("full", "alone", "gpu")  # presets whose results the committed page
 
 
 def book(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     earlier = Path(config.resume) if config.resume else None
     if earlier is not None:
@@ -65,7 +65,7 @@ def book(config: DictConfig) -> dict[str, Any]:
 
 
 def _log(config: DictConfig, folder: Path, page: Page) -> None:
-    """Tell the logger every key number, with what it stands beside."""
+    """Log every key number with its comparisons."""
     rows = [
         {"item": item.name, "number": one.number.name, "ours": one.value, "own": one.own,
          "chance": one.chance, "paper": one.number.paper, "inside": one.inside}

@@ -1,4 +1,4 @@
-"""``pruner collect``: pools of evenly drawn programs, measured on any device."""
+"""``pruner collect``: measure pools of evenly drawn programs on any device."""
 
 import sys
 import time
@@ -40,10 +40,10 @@ ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
 def collect(config: DictConfig) -> dict[str, Any]:
-    """Collect, with ``plan=true`` estimate, bundle, or install Ansor; the object of the last line.
+    """Collect, estimate, bundle, or install Ansor; return the last line.
 
     Raises:
-        PrunerError: a measuring backend of before, an option that is wrong, or nothing ran.
+        PrunerError: a removed measuring backend, an option that is wrong, or nothing ran.
     """
     if config.backend != "tvm":
         raise PrunerError(
@@ -88,20 +88,20 @@ def collect(config: DictConfig) -> dict[str, Any]:
 
 
 def bundled(collection: Path, out: Path) -> dict[str, Any]:
-    """Copy what others need of a finished collection; the object of the last line."""
+    """Bundle a finished collection; return the object of the last line."""
     found = asdict(bundle(collection, out))
     say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
     return found | {"out": str(out)}
 
 
 def _check(found: Collected) -> None:
-    """Raises PrunerError where nothing ran."""
+    """Raise `PrunerError` if nothing ran."""
     if not found.records:
         raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
 
 
 def plan_of(config: DictConfig) -> PoolPlan:
-    """The options as typed values.
+    """Convert the options to typed values.
 
     Raises:
         PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
@@ -141,7 +141,10 @@ def plan_of(config: DictConfig) -> PoolPlan:
 
 
 def _devices(config: DictConfig) -> list[Device]:
-    """The described devices of ``platform=``; what this machine lacks is left out and told."""
+    """List the devices of ``platform=`` that this machine can run.
+
+    The others are reported.
+    """
     names = several(config.platform)
     on_this_machine = config.runner.kind != "rpc"
     if ALL in names:
@@ -189,7 +192,7 @@ def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Worklo
 
 
 def _listed(given: Any) -> list[dict[str, Any]]:
-    """Entries of a YAML file with ``tasks:``, or given themselves, as in conf/workload."""
+    """Read task entries from a YAML file, or return a given list."""
     if not isinstance(given, str):
         return list(plain(given))
     path = Path(given)
@@ -207,7 +210,7 @@ def _listed(given: Any) -> list[dict[str, Any]]:
 
 
 def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
-    """The tasks of a network that are worth tuning, found once a platform."""
+    """Extract a network's tasks that are worth tuning, once a platform."""
     folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``pruner compare RUN RUN ...``: the results of runs beside each other."""
+"""``pruner compare RUN RUN ...``: the results of runs in a table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from pruner.files import load_metrics
 
 
 def compare(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     folders = [Path(str(name)) for name in config.runs]
     if len(folders) < 2:
         raise PrunerError("give at least two run folders: pruner compare RUN1 RUN2")
@@ -47,14 +47,14 @@ def _metrics(folder: Path) -> dict[str, Any]:
 
 
 def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a key that any of the runs has, one column a run."""
+    """Make a row for every key of any run; runs are columns."""
     keys = dict.fromkeys(key for values in found for key in values)
     columns = list(zip(names, found, strict=True))
     return [{what: key, **{name: values.get(key) for name, values in columns}} for key in keys]
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Dotted names of the leaves of nested mappings."""
+    """Flatten nested mappings to dotted names."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

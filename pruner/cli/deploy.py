@@ -1,4 +1,4 @@
-"""``pruner deploy run=RUN``: the tuned network or operators of a run as libraries."""
+"""``pruner deploy run=RUN``: build libraries of a run's network or operators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,11 +34,11 @@ from pruner.tune.measure.measurer import Platform
 from pruner.tune.run.database import same_target
 from pruner.tune.workloads import Workload, load_workloads
 
-_LONGEST_TURN_S = 60.0  # of energy
+_LONGEST_TURN_S = 60.0  # of a turn with counted energy
 
 
 def deploy(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     folder = Path(config.run)
     asked = _asked(folder)
     if load_metrics(folder) is None:
@@ -50,7 +50,7 @@ def deploy(config: DictConfig) -> dict[str, Any]:
 
 
 def _network(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
-    """The library of a network, and what was set beside it."""
+    """Build the library of a network and time its baselines."""
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.beside))
     check_others(folder, others)
@@ -59,7 +59,7 @@ def _network(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, A
 
 
 def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
-    """Libraries and sources of operators, and what was set beside them."""
+    """Build libraries and sources of operators and time their baselines."""
     platform = placed_platform(asked)
     workloads = load_workloads(plain(asked.workload))
     _check_beside(config, folder, platform, workloads)
@@ -82,7 +82,7 @@ def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str,
 def _check_beside(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> None:
-    """Refuse, before anything is compiled, what `_kernels_beside` could not do, or not fairly.
+    """Refuse unfair or impossible comparisons before anything is compiled.
 
     Raises:
         PrunerError: unknown names, a device that is not here, or runs of other programs or targets.
@@ -108,7 +108,11 @@ def _check_beside(
 def _kernels_beside(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> dict[str, Any]:
-    """Time kernels beside torch, or those of other runs, where either is asked; rows by task."""
+    """Time kernels beside torch and other runs on request.
+
+    Returns:
+        Rows by task.
+    """
     names, others = several(config.beside), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
@@ -131,7 +135,11 @@ def _kernels_beside(
 def _beside(
     config: DictConfig, folder: Path, asked: DictConfig, others: Sequence[Path]
 ) -> dict[str, Any]:
-    """Time the contenders beside it and write the report; what the last line gets of both."""
+    """Time the baselines of a network and write its report.
+
+    Returns:
+        The additions to the last line.
+    """
     platform = network_platform(folder, asked)
     names = installed() if config.beside is None else several(config.beside)
     reason, found = cannot_run(platform), {}
@@ -159,10 +167,10 @@ def _beside(
 def _energy(
     config: DictConfig, platform: Platform, settings: RaceSettings
 ) -> tuple[RaceSettings, EnergyMeter | None]:
-    """The settings with turns of ``energy=`` seconds, and what counts it, told where nothing does.
+    """Choose the settings and meter for ``energy=``; report a missing meter.
 
     Raises:
-        PrunerError: a number of seconds that cannot be.
+        PrunerError: an impossible number of seconds.
     """
     seconds = config.energy
     if not 0 <= seconds <= _LONGEST_TURN_S:

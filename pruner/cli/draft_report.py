@@ -1,4 +1,4 @@
-"""``pruner draft_report``: quality of the draft on record folders, as a table."""
+"""``pruner draft_report``: the draft's quality on record folders, as a table."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ from pruner.study.draft import SHOWN, DraftTable, draft_rows, plot_draft
 
 
 def draft_report(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     root, out = record_root(config.data), Path(config.out)
     table = DraftTable(

@@ -1,4 +1,4 @@
-"""``python evaluate.py``: judge a ranking on measured records, a random ranker beside it."""
+"""``python evaluate.py``: judge a ranking of measured records against a random ranker."""
 
 import time
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice
 
 
 def evaluate(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     judge = _judge(config)
     root = record_root(config.data, kind_of(config, judge[1] if isinstance(judge, tuple) else None))
@@ -77,14 +77,14 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
 
 
 def _networks(config: DictConfig, root: RecordRoot) -> tuple[Network, ...]:
-    """Those of ``networks=``, whose files are read for it alone."""
+    """Read the networks of ``networks=``, only if requested."""
     if config.networks is None:
         return ()
     return chosen_networks(networks_of(root.path), several(config.networks))
 
 
 def _log(config: DictConfig, folder: Path, platforms: Sequence[str], judged: Report) -> None:
-    """Tell the logger how good the ranking is, chance beside it, and every task."""
+    """Log the ranking's quality, the random ranker's, and every task."""
     model = config.checkpoint or config.model._target_.rpartition(".")[2]
     about = loggers.About(
         config=plain(config), group=sweep_name(), tags=[*platforms, Path(model).name]
@@ -163,7 +163,7 @@ def _symbolic(
 
 
 def _device(config: DictConfig, platform: str) -> Device:
-    """That of ``platform=``, or else the one named like the record folder."""
+    """Load the device of ``platform=``, or of the record folder's name."""
     if config.get("platform"):
         return device_from_mapping(plain(config.platform), origin="platform")
     return load_device(conf_folder() / "platform" / f"{platform}.yaml")
@@ -192,7 +192,7 @@ def _judge(config: DictConfig) -> Judge:
 
 
 def _judged(config: DictConfig, store: ProgramTable, info: CheckpointInfo | None) -> Tensor:
-    """Programs of the tasks to judge; by default not those that the checkpoint was fitted on."""
+    """Select programs to judge; by default of tasks unseen in training."""
     if info is None or config.tasks == "all":
         return torch.arange(store.num_programs)
     numbers = [number for number, key in enumerate(store.keys) if not info.has_seen(key)]
@@ -210,7 +210,7 @@ def _judged(config: DictConfig, store: ProgramTable, info: CheckpointInfo | None
 
 
 def _show(result: dict[str, Any]) -> None:
-    """A small table for people, on stderr."""
+    """Print a small table on stderr."""
     chance, ceiling = result["random"], result.get("ceiling", {})
     head = "  ceiling" if ceiling else ""
     say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")

@@ -4,7 +4,7 @@ One ``<out>/<platform>/<task>.npz`` for each record file, with a row for every r
 `index` int64 [N] line numbers (from 0), `statement` float32 [N, S, columns] zero padded,
 `num_statements` int32 [N], `dataflow` float32 [N, 10 or 8, columns], `valid` bool [N] (False: could
 not be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [N, S, columns];
-`about` tells how it was made (JSON). Columns: :mod:`pruner.features.columns`.
+`about` has settings and source (JSON). Columns: :mod:`pruner.features.columns`.
 """
 
 import json
@@ -40,7 +40,7 @@ from pruner.program.replay import Definitions, definitions_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What became of one record file. `reused`: an earlier run had already written it."""
+    """The result for a record file; `reused`: an earlier run wrote it."""
 
     path: Path
     programs: int
@@ -51,7 +51,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to write where; the same for every file of a run, and picklable."""
+    """The settings of all files of a run; picklable."""
 
     out: Path
     dataflow: DataflowKind
@@ -61,15 +61,15 @@ class Plan:
 
     @property
     def spec(self) -> features.FeatureSpec:
-        """What is computed of programs."""
+        """The features to compute."""
         return features.FeatureSpec(dataflow=self.dataflow, psa=self.psa)
 
     def target(self, file: TaskFile) -> Path:
-        """Where the features of a record file go."""
+        """Return the path for the features of a record file."""
         return self.out / file.platform / f"{file.task}.npz"
 
     def about(self, file: TaskFile) -> dict[str, Any]:
-        """What identifies the content of a target: settings and the source's checksum."""
+        """Identify the content of a target by settings and source checksum."""
         return {
             "feature_version": self.feature_version,
             "dataflow": self.dataflow,
@@ -80,7 +80,7 @@ class Plan:
 
 
 def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
-    """Write the features of one record file, unless the target already holds them."""
+    """Write a record file's features, unless the target exists already."""
     target, about = plan.target(file), plan.about(file)
     earlier = _earlier(target, about)
     if earlier is not None:
@@ -103,14 +103,14 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
 
 
 def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
-    """The report of an existing target made from the same source with the same settings."""
+    """Report an existing target of the same source and settings, if any."""
     if not target.is_file():
         return None
     try:
         stored = read_arrays(target)
         told = dict(json.loads(str(stored["about"])))
         programs = len(stored["index"])
-    except (DataError, ValueError, KeyError, TypeError):  # not ours or damaged: write it anew
+    except (DataError, ValueError, KeyError, TypeError):  # another file or damaged: write it anew
         return None
     if any(told.get(name) != value for name, value in about.items()):
         return None
@@ -125,13 +125,13 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
 
 @cache
 def _tasks(data_root: Path | None) -> Definitions | None:
-    """TenSet's task files of a data root; read once in every process."""
+    """Read TenSet's task files of a data root, once a process."""
     return None if data_root is None else definitions_of(data_root)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Features of some lines of a file; `least` rows a program are written whatever they have."""
+    """Features of some lines of a file; `least`: minimum rows a program."""
 
     line: np.ndarray
     features: ProgramFeatures
@@ -141,7 +141,7 @@ class _Rows:
 def _task_rows(
     records: TaskRecords, plan: Plan, failures: Counter[str], quarantine: Quarantine
 ) -> _Rows:
-    """Features of a task's records; those without are counted, and listed with their lines."""
+    """Compute a task's features; count and list records without any."""
     try:
         found = features.featurize_records(
             records.workload_key,
@@ -162,13 +162,13 @@ def _task_rows(
 
 
 def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
-    """Rows of programs whose task is not supported."""
+    """Make empty rows for programs of an unsupported task."""
     nothing = ProgramFeatures.empty(len(line), plan.spec)
     return _Rows(np.asarray(line, dtype=np.int64), nothing, least=1)
 
 
 def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
-    """All tasks of a file together, padded to the same width, in order of lines."""
+    """Join all tasks of a file, padded to equal width, by line."""
     parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
     order = np.argsort(np.concatenate([part.line for part in parts]), kind="stable")
     width = max(max(int(p.features.num_statements.max(initial=0)), p.least) for p in parts)
@@ -196,19 +196,22 @@ def _symbols(part: _Rows) -> np.ndarray:
 def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(target) as partial, partial.open("wb") as handle:
-        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
-    """Featurise files here (num_workers 1) or in worker processes; any order.
+    """Featurise files, in worker processes unless `num_workers` is 1.
 
-    Raises PrunerError where a worker process was ended from outside.
+    Reports come in any order.
+
+    Raises:
+        PrunerError: a worker process was ended from outside.
     """
     if num_workers == 1:
         for file in files:
             yield featurize_file(file, plan)
         return
-    # Fresh interpreters: nothing that was read is shared, and a fork of threads can hang.
+    # Fresh interpreters: there is nothing to share, and a fork of a threaded process can hang.
     run = partial(featurize_file, plan=plan)
     with in_workers(files, run, num_workers, method="spawn") as ended:
         for done in ended():
@@ -216,7 +219,7 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
 
 
 def featurize(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     if config.out is None:
         raise PrunerError("out=DIR is missing: the folder for <platform>/<task>.npz")
     workers = int(config.num_workers or os.cpu_count() or 1)
@@ -231,7 +234,7 @@ def featurize(config: DictConfig) -> dict[str, Any]:
         feature_version=features.FEATURE_SET_VERSION,
         data_root=root.path,
     )
-    _tasks(root.path)  # a damaged folder is told at once, not by a worker
+    _tasks(root.path)  # raises for a damaged folder at once, not in a worker
     found = list(track(reports(files, plan, workers), "featurising", len(files)))
     return _result(found, time.perf_counter() - start, plan)
 

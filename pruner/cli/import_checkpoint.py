@@ -1,4 +1,4 @@
-"""``pruner import_checkpoint FILE``: an official Pruner checkpoint becomes one of ours."""
+"""``pruner import_checkpoint FILE``: convert an official Pruner checkpoint to ours."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ from pruner.models.registry import ModelSpec
 
 
 def import_checkpoint(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     if config.file is None:
         raise PrunerError("no file given; use: pruner import_checkpoint FILE (.pkl or .npz)")

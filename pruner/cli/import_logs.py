@@ -1,4 +1,4 @@
-"""``pruner import_logs``: raw Ansor logs, or MetaSchedule's databases, as measure_records."""
+"""``pruner import_logs``: import Ansor logs or MetaSchedule databases as measure_records."""
 
 import time
 from importlib import import_module
@@ -20,7 +20,7 @@ REQUIRED = ("logs", "out", "platform")
 
 
 def import_logs(config: DictConfig) -> dict[str, Any]:
-    """Import and return the object of the last line.
+    """Import logs; return the object of the last line.
 
     Raises:
         PrunerError: an option is missing or wrong, or nothing could be imported.

@@ -1,4 +1,4 @@
-"""``pruner leaderboard``: check a submission, rank all of them."""
+"""``pruner leaderboard``: check a submission, or rank all submissions."""
 
 import resource
 import time
@@ -50,14 +50,14 @@ from pruner.study.leaderboard import (
 )
 
 BENCHMARK, ENTRIES, PAGE = "benchmark.yaml", "entries", "README.md"
-SAID = ("authors", "source", "machine", "notes", "learned_from")  # what no program can know
+SAID = ("authors", "source", "machine", "notes", "learned_from")  # fields that authors fill in
 # experiments/draft/README.md: the form of the terms and their rates are no test on unseen records.
 IN_VIEW = "no rates fitted; its terms were chosen with records of these platforms in view"
 _BEGIN, _END = "<!-- {track}: begin -->", "<!-- {track}: end -->"
 
 
 def leaderboard(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     folder = Path(config.folder)
     tracks = load_tracks(folder / BENCHMARK)
     if config.track not in tracks:
@@ -81,7 +81,7 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
 
 
 def _others(entries: Path, name: str, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """What the entry of this name is ranked among; a broken one is told and left out."""
+    """Judge the other entries; a broken entry is reported and left out."""
     rows = [chance(tasks)]
     for other in submissions(entries, track):
         if other.name != name:
@@ -125,10 +125,11 @@ def _fill(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Score the test programs with a model, and write what is known of it into the form.
+    """Score the test programs with a model, and fill in its form.
 
-    Raises PrunerError for a model of which nobody says what it learned from, one that learned from
-    test workloads, and a form that would be refused.
+    Raises:
+        PrunerError: a model without a list of its training records, a model trained on test
+            workloads, or a form that would be refused.
     """
     index = definitions_of(root.path)
     if config.checkpoint is not None:
@@ -164,7 +165,7 @@ def _check_unseen(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Raise PrunerError where the model has seen a test workload, on whatever platform."""
+    """Raise `PrunerError` if the model has seen a test workload anywhere."""
     test = {records.key.identity: records.key.task for records in reversed(tasks)}
     progress = Progress(tell=say, track=shown)
     seen = seen_workloads(info, root, [records.key for records in tasks], progress)

@@ -1,4 +1,4 @@
-"""``pruner predict``: scores of recorded programs, measured or not, as a CSV file."""
+"""``pruner predict``: score recorded programs, measured or not, into CSV."""
 
 import time
 from pathlib import Path
@@ -21,7 +21,7 @@ from pruner.program.replay import definitions_of
 
 
 def predict(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     if config.checkpoint is None:
         raise PrunerError("give checkpoint=FILE, or the folder of a run of train.py")
@@ -32,7 +32,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
     folder = new_run_folder(Path(config.outputs), "predict", config.run_id, label)
     save_config(folder, config)
     out = Path(config.out or folder / "scores.csv")
-    out.parent.mkdir(parents=True, exist_ok=True)  # a wrong path is told before the work
+    out.parent.mkdir(parents=True, exist_ok=True)  # a wrong path ends the command before its work
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
         files = len(root.task_files(list(platforms)))
         read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)

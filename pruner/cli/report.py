@@ -1,4 +1,7 @@
-"""``python report.py``: one page, HTML and Markdown, from the results under ``experiments/``."""
+"""``python report.py``: a page of the results under ``experiments/``.
+
+It is written as HTML and Markdown.
+"""
 
 import time
 from pathlib import Path
@@ -15,7 +18,7 @@ from pruner.study.book.page import HTML, MARKDOWN, build_page, check_page, write
 
 
 def report(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     folder = experiments_folder(config.experiments)
     out = Path(config.out) if config.out else folder
@@ -41,6 +44,6 @@ def report(config: DictConfig) -> dict[str, Any]:
 
 
 def experiments_folder(name: str) -> Path:
-    """The folder itself, or the one of that name beside the sources."""
+    """Return the named folder, or the folder beside the sources."""
     path, beside = Path(name), sources_folder() / name
     return path if path.is_dir() or not beside.is_dir() else beside

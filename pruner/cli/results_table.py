@@ -1,8 +1,8 @@
-"""``pruner results_table``: models x platforms x seeds, one table.
+"""``pruner results_table``: a table of models x platforms x seeds.
 
-Every fit keeps its folder under the run folder, so an interrupted run goes on with `resume=`. With
-``keep_rows=true`` the table itself is what goes on: rows that it has are not made again. Options
-that would make those rows otherwise are written beside the table, and have to be the same.
+Every fit keeps its folder under the run folder, so `resume=` continues an interrupted run. With
+``keep_rows=true`` the table itself is continued: its rows are not made again. Options that would
+change those rows are written beside the table, and must be the same.
 """
 
 import time
@@ -46,11 +46,11 @@ from pruner.study.table import (
     read_rows,
 )
 
-SAME = ["split", "resplit", "overrides"]  # options that a table has one value of
+SAME = ["split", "resplit", "overrides"]  # options with a single value for a table
 
 
 def results_table(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     start = time.perf_counter()
     earlier = Path(config.resume) if config.resume else None
     if earlier is not None:
@@ -76,7 +76,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         table = _table(config, root, folder)
         for row in table.rows(name, cells[name], list(config.seeds), kept):
             rows.append(row)
-            if config.keep_rows:  # whatever happens later, this one is made
+            if config.keep_rows:  # a later failure must not lose this row
                 _write(config, out, rows)
     _write(config, out, rows)
     text = markdown(rows)
@@ -100,9 +100,10 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def _kept_rows(config: DictConfig) -> list[Row]:
-    """Rows of the table in ``config.out``, none where there is no table.
+    """Read the rows of the table in ``config.out``, if any.
 
-    Raises PrunerError when this run would make them otherwise.
+    Raises:
+        PrunerError: this run's options would make other rows.
     """
     if config.out is None:
         raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
@@ -134,7 +135,7 @@ def _cells(config: DictConfig, platform: str) -> list[TableCell]:
 
 
 def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
-    """The table of the options; records are read once for each kind of dataflow rows."""
+    """Make the table; records are read once for each dataflow kind."""
 
     @cache
     def programs(source: Source) -> ProgramTable:
@@ -167,7 +168,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
-    """Options of train.py for a cell; those given to every training come last."""
+    """Compose train.py's options for a cell; common overrides come last."""
     variant = config.variants.get(cell.model, (f"model={cell.model}",))
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
     options = read_words("train", [*choices, *config.overrides]).config
@@ -193,8 +194,13 @@ def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
 def _refuse_foreign_platforms(
     config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
 ) -> None:
-    """Raise PrunerError for a row on a platform that its model does not learn from: the fit, hours
-    perhaps, would be in vain."""
+    """Refuse rows on platforms that their model does not learn from.
+
+    The fit, of hours perhaps, would be in vain.
+
+    Raises:
+        PrunerError: such a row.
+    """
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
         if cell.model in NOT_FITTED:
             continue

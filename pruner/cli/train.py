@@ -41,7 +41,7 @@ _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 
 
 def train(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     began = time.perf_counter()
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
@@ -94,7 +94,10 @@ def train(config: DictConfig) -> dict[str, Any]:
 
 
 def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
-    """What is read of the records. Runs of earlier versions name a class as their store."""
+    """Choose the parts of the records to read.
+
+    Runs of earlier versions name a class as their store.
+    """
     store = config.store
     return ReadSpec(
         dataflow=config.features.dataflow,
@@ -109,7 +112,7 @@ def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
 def _tell_end(
     config: DictConfig, model: Model, parts: Sequence[Part], result: dict[str, Any]
 ) -> None:
-    """The last screen: tasks, what was learned from, how good it is, and what to do with it."""
+    """Print the last screen: tasks, training set, quality, next command."""
     judges = judging_parts(parts)
     first = judges[0]
     of = f"{first.name}, part 1 of {len(judges)}: each folder has its own" if first.name else ""
@@ -123,7 +126,7 @@ def _tell_end(
 
 
 def _learned(parts: Sequence[Part], result: dict[str, Any]) -> str:
-    """How many tasks taught, chose the epoch and judge."""
+    """Describe how many tasks trained, chose the epoch and judged."""
     split, names = parts[0].split, ", ".join(result["data"]["platforms"])
     if split.by_rows:
         return f"learned from a part of every task of {names}, judged on the rest"
@@ -137,7 +140,7 @@ def _learned(parts: Sequence[Part], result: dict[str, Any]) -> str:
 
 
 def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> str:
-    """A command that uses the checkpoint; a comment behind `tune.py` says what it needs."""
+    """Suggest a command that uses the checkpoint, with its needs as comment."""
     used = "last" if str(config.outputs) == OUTPUTS else Path(result["checkpoint"]).parent
     if model.reads_primitives:
         return f"python evaluate.py checkpoint={used}"
@@ -153,7 +156,7 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
 
 
 def _tell_judged(result: dict[str, Any]) -> None:
-    """What the parts of a run reached, their mean and spread, and chance."""
+    """Print the quality of the parts, mean and spread, and chance."""
     found = dict(result["parts"])
     if len(found) > 1:
         found |= {"mean": result, "spread": result["spread"]}
@@ -180,7 +183,7 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
 
 
 def _reopen(folder: Path, config: DictConfig) -> None:
-    """Let a finished run go on if it was given more epochs; its old results get a number."""
+    """Reopen a finished run with more epochs; number its old results."""
     finished = load_metrics(folder)
     if finished is None:
         return
@@ -199,7 +202,7 @@ def _reopen(folder: Path, config: DictConfig) -> None:
 
 @contextmanager
 def _log_to(folder: Path) -> Iterator[None]:
-    """Write the log of this run, and of no other of the same process, into its folder."""
+    """Write this run's log into its folder, and no other run's."""
     handler = logging.FileHandler(folder / "run.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     logging.getLogger("pruner").addHandler(handler)
@@ -214,9 +217,10 @@ def _log_to(folder: Path) -> Iterator[None]:
 
 
 def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """The platforms to learn from for a device without records: all that have some.
+    """Choose all platforms with records, for a device without any.
 
-    Raises PrunerError where that needs a word of the user first.
+    Raises:
+        PrunerError: an option must permit it first.
     """
     platform, known = config.platform.name, ", ".join(root.platforms)
     if config.data.root is None:
@@ -245,7 +249,7 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 
 
 def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
-    """Platforms to leave out in turn; none of the bundled ones, unless it is asked for."""
+    """List platforms to leave out in turn; by default no bundled platform."""
     unasked = () if config.data.root is None else platforms
     choices: dict[str, Sequence[str]] = {"None": unasked, "all": platforms, "none": ()}
     chosen = choices.get(str(config.leave_out))

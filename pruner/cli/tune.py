@@ -1,7 +1,7 @@
 """``python tune.py``: tune programs on real hardware.
 
-What measures nothing is done here, without the seconds that torch and its loggers take to import;
-the rest is :mod:`pruner.cli.tuning.session`.
+Drafts and lists are made here, without the seconds that torch and its loggers take to import; runs
+that measure are in :mod:`pruner.cli.tuning.session`.
 """
 
 import sys
@@ -19,7 +19,7 @@ from pruner.errors import PrunerError
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
-    """Run the command; returns the object of the last line."""
+    """Run the command; return the object of the last line."""
     if config.plot is not None:
         from pruner.cli.tuning.session import plot
 
@@ -35,16 +35,16 @@ def tune(config: DictConfig) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
-    """What the options ask for, in a new folder or in a run's own; the object of the last line.
+    """Run the requested kind of tuning, in a new or given folder.
 
     Raises:
-        Interrupted: Ctrl-C or SIGTERM ended it early; ``folder`` has what it found until then.
+        Interrupted: Ctrl-C or SIGTERM ended it early; its results so far are in ``folder``.
     """
     effort = build(config.effort)
     if config.network is not None and config.list:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
-        effort.budget(plain(config.budget), None)  # refuses what would not be spent
+        effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
         _check_drafted(config)
         return draft_run(config, folder)
     if config.list:
@@ -57,7 +57,11 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
 
 
 def _check_drafted(config: DictConfig) -> None:
-    """Raise `PrunerError` for an option that only a run that measures could follow."""
+    """Refuse options that need measurements.
+
+    Raises:
+        PrunerError: such an option.
+    """
     for name in ("checkpoint", "warm_start", "compile_only"):
         if config[name]:
             raise PrunerError(

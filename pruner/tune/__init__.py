@@ -8,7 +8,7 @@ This is the only package with TVM.
 * `measure`: build and run candidates
 * `run`: the tuning loop and its files
 * `rivals`: other tuners: MetaSchedule and Ansor
-* `compare`: what is timed beside ours: torch, onnxruntime, TVM
+* `compare`: baselines timed beside ours: torch, onnxruntime, TVM
 * `metaschedule`: our search and cost model inside TVM's own tuning
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch

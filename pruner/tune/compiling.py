@@ -16,10 +16,7 @@ def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
     """Compile scheduled functions to an executable.
 
     ``exact``: exp and similar functions call the C library, also where vector units could compute
-    them.
-    See :func:`pass_context` for the arguments.
-
-    ``exact``: exp and its like are those of the C library, also where vector units could do them.
+    them. See :func:`pass_context` for the arguments.
     """
     # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
@@ -31,8 +28,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks.
 
     So a network contains the programs that were measured. On GPUs, vectors that TVM cannot write
-    and
-    loops that it must not unroll are rewritten; on CPUs exp and similar functions become vector
+    and loops that it must not unroll are rewritten; on CPUs exp and similar functions become vector
     instructions, unless they must be ``exact``.
     """
     if is_gpu(target):
@@ -45,17 +41,11 @@ def pass_context(module: Any, target: Any) -> Any:
 
     They are a context to enter around the compiler.
 
-    Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and
-    of two of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy through
-    registers would be waited for at once, so that the pipeline would cost shared memory and gain
-    nothing. TVM makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of
-    other sizes stay as they are) only on request.
-
-    Some pipelines are to copy into shared memory ahead of the use: those of ``mma`` programs, and
-    of two of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy that goes
-    through registers is waited for at once, so that nothing would come of it but a multiple of the
-    shared memory. TVM makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of
-    other sizes stay as they are) only where it is asked to.
+    Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and of two
+    of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy through registers
+    would be waited for at once, so that the pipeline would cost shared memory and gain nothing. TVM
+    makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of other sizes stay as
+    they are) only on request.
 
     For GPUs without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
@@ -64,7 +54,7 @@ def pass_context(module: Any, target: Any) -> Any:
 
     Args:
         module: scheduled functions, alone or of a network.
-        target: what they are compiled for.
+        target: the target to compile for.
     """
     config: dict[str, bool] = {}
     if is_gpu(target):

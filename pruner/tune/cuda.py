@@ -1,12 +1,8 @@
 """Explain a missing CUDA runtime of TVM, and compile without a driver.
 
 TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
-which needs the driver's library. Elsewhere a "built" program is uncompiled source code: its
-errors appear, and its compile time is spent, where it is loaded on the device.
-
-TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
-which needs the driver's library. Elsewhere a "built" program is source code that nobody has
-compiled: its mistakes are found, and its seconds spent, where it is loaded on the device.
+which needs the driver's library. Elsewhere a "built" program is uncompiled source code: its errors
+appear, and its compile time is spent, where it is loaded on the device.
 """
 
 from __future__ import annotations
@@ -92,9 +88,8 @@ def provide_compiler() -> bool:
     """Make this process compile CUDA programs without a driver; return success.
 
     The process must not run programs, nor look for a device: an empty library stands in for the
-    driver's,
-    and the runtime is bound to it lazily. Nothing changes where the runtime is loaded already, and
-    where nvcc or a C compiler is missing: then programs stay source code.
+    driver's, and the runtime is bound to it lazily. Nothing changes where the runtime is loaded
+    already, and where nvcc or a C compiler is missing: then programs stay source code.
     """
     if _is_loaded():
         return True

@@ -4,17 +4,9 @@ TVM's check of GPU code accepts such vectors, its compiler does not. CUDA has no
 number of 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And
 where the lanes of a fetch straddle rows, their indices in shared memory may stay vectors, parts of
 which ``CommonSubexprElim`` names; inside a loop ``ThreadSync`` computes the range of such an index
-and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More
-than four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes
-four. All such lanes are written one after the other in any case.
-
-Its check of GPU code takes them, its compiler does not. CUDA has no vectors of an odd number of
-16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And where the
-lanes of a fetch straddle rows, their places in shared memory may stay vectors of which
-``CommonSubexprElim`` gives parts a name; inside a loop ``ThreadSync`` asks for the range of such a
-place and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More
-than four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes
-four. All such lanes are written one after the other in any case.
+and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More than
+four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes four.
+All such lanes are written one after the other in any case.
 
 A vector that is copied asynchronously (``cp.async``) lies at a multiple of its bytes, or the device
 stops ("misaligned address"). TVM asks for that where it writes a vector of loads, but not where it

@@ -14,7 +14,7 @@ class Phases:
     """A stopwatch with nested phases: the inner counts, the outer pauses.
 
     Build and run are the seconds that the loop waited for workers; what workers do while the loop
-    explores costs no time here. ``check`` is called before every phase: what it raises ends the
+    explores costs no time here. ``check`` is called before every phase: an exception of it ends the
     work between two phases.
     """
 

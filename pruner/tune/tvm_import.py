@@ -2,12 +2,7 @@
 
 The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
 source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. They use
-only
-file, line and function, which a plain walk over the frames gives at once.
-
-The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
-source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. All they
-use is file, line and function, which a plain walk over the frames gives at once.
+only file, line and function, which a plain walk over the frames gives at once.
 """
 
 from __future__ import annotations

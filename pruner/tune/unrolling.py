@@ -4,11 +4,6 @@ MetaSchedule has TVM write an unrolled loop out, body after body. Without ``Stor
 (:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
 what ``VerifyGPUCode`` counted once: twelve turns of 16 KiB are more than a block may have. Such
 programs get ``#pragma unroll`` instead, and nvcc unrolls them.
-
-MetaSchedule has TVM write an unrolled loop out, body after body. Without ``StorageRewrite``
-(:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
-what a program's check counted once: twelve turns of 16 KiB are more than a block may have. Such
-programs say ``#pragma unroll`` instead, and nvcc unrolls them.
 """
 
 from __future__ import annotations
@@ -63,8 +58,7 @@ def _multiplies(function: Any) -> bool:
 
     TVM does so from the innermost loop outwards, for loops below a limit of steps; the count here
     is a lower bound of TVM's count. Pipelines are excluded: their copies wait for each other by
-    numbers
-    that TVM must compute.
+    numbers that TVM must compute.
     """
     loops = _loops(function.body)
     allowed = max(map(_allowed, loops), default=0)

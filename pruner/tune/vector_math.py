@@ -5,11 +5,6 @@ transformer was a quarter of its latency. As polynomials they are a dozen vector
 calls are replaced when a scheduled program is compiled, in everything that is tuned, built or
 compared; tasks, records and features are independent of it.
 
-LLVM calls the C library for them, one number at a time, also inside a vectorised loop: gelu of a
-transformer was a quarter of its latency. As polynomials they are a dozen vector instructions. They
-replace the calls when a scheduled program is compiled, in whatever is tuned, built or raced, so
-tasks, records and features know nothing of them.
-
 Errors (tests hold them): below 4e-7 relative for exp, 5e-7 absolute or relative for the others.
 NaN stays NaN, infinities go where they should; of exp, what would be denormal is 0.
 

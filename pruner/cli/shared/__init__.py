@@ -6,7 +6,7 @@
 * `known`: read a command line; an unknown option is refused with the nearest name
 * `implied`: words that follow from other words
 * `help`: the text of ``--help``
-* `options`: what an option may be; values as plain ones, or built from `_target_`
+* `options`: the values that an option may have; values as plain ones, or built from `_target_`
 * `records`: the record folders of a command
 * `dataset`: those folders as programs in memory
 * `training`: training options as a typed recipe; loggers and progress

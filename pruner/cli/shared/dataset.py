@@ -1,4 +1,4 @@
-"""From the data options of a command to programs in memory."""
+"""Load the programs of a command's data options."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from pruner.models.programs.reading import ReadSpec
 def load_dataset(
     root: RecordRoot, platforms: Sequence[str], spec: ReadSpec, *, folder: Path | None = None
 ) -> Dataset:
-    """`load_programs` with a bar and a last line; see there.
+    """Call `load_programs` with a progress bar and print a summary.
 
     Lines set aside are listed in ``<folder>/quarantine.jsonl``.
     """

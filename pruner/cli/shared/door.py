@@ -1,4 +1,4 @@
-"""A door: read the command line, run the command, print its last line; errors in one line.
+"""Run a command: read its words, print its last line or error.
 
 A command ``name`` is ``conf/name.yaml`` (its options and its help) and ``pruner/cli/name.py``.
 """
@@ -43,17 +43,17 @@ _UNKNOWN_CHOICE = re.compile(
 )
 _FOREIGN_PRESET = re.compile(r"In 'experiment/(\w+)': Could not override '(\w+)")
 
-LAST = "last"  # checkpoint=last: that of the newest run
-OUTPUTS = "outputs"  # where it is looked for by commands that make no runs of their own there
+LAST = "last"  # checkpoint=last: the checkpoint of the newest run
+OUTPUTS = "outputs"  # folder of runs, for commands without an option outputs=
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does: what has to be put away is."""
+    """Raised on SIGTERM, which ends a command as Ctrl-C, with cleanup."""
 
 
 def main() -> None:
-    """``pruner COMMAND ...``: every command behind one word."""
+    """Run ``pruner COMMAND ...``."""
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     known = commands()
     if command in HELP:
@@ -66,12 +66,12 @@ def main() -> None:
 
 
 def open_door(command: str) -> None:
-    """Run a command on the words of the command line that started this process."""
+    """Run a command on the words of this process's command line."""
     run_door(command, sys.argv[1:])
 
 
 def run_door(command: str, words: Sequence[str], task: Task | None = None) -> None:
-    """Read the words, run the command, print its result as the last stdout line.
+    """Run a command on words; print its result as last stdout line.
 
     Its module, with all that it imports, is loaded once every option is right. A user's mistake
     ends as one line on stderr and exit code 2; a bug keeps its traceback; a result that names parts
@@ -94,10 +94,10 @@ def run_door(command: str, words: Sequence[str], task: Task | None = None) -> No
 
 @contextmanager
 def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
-    """The configuration of a command as `words` of a command line give it, for a call in Python.
+    """Compose a command's configuration for a call in Python.
 
-    What belongs to Hydra is as in the command meanwhile, and afterwards as it was: the caller may
-    be somebody's Hydra application.
+    `words` are of a command line. Hydra's state is set inside and restored afterwards: the caller
+    may be another Hydra application.
 
     Raises:
         PrunerError: words that the command would refuse.
@@ -121,7 +121,7 @@ def _as_hydra_has_it(asked: Asked) -> Iterator[None]:
 
 
 def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, Any]:
-    """The command on options that are all right."""
+    """Run the command on checked options."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     if config.get("checkpoint") == LAST:
         config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
@@ -130,12 +130,12 @@ def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, An
         return (task or getattr(import_module(f"pruner.cli.{command}"), command))(config)
     except MissingMandatoryValue as error:
         raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error
-    except OmegaConfBaseException as error:  # composed well, read wrongly: ours
+    except OmegaConfBaseException as error:  # composed well, read wrongly: a bug
         raise RuntimeError(str(error)) from error
 
 
 def _sweep(command: str, asked: Asked, run: Task) -> None:
-    """Hydra's sweep, whose cells it composes; each is checked like a run of its own."""
+    """Run Hydra's sweep; each cell is checked like a run."""
     if "gather" not in (asked.hydra.hydra.callbacks or {}):
         raise PrunerError(f"{command} has no sweeps; run it once for each choice")
 
@@ -147,13 +147,16 @@ def _sweep(command: str, asked: Asked, run: Task) -> None:
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        words = [*asked.words, "hydra.mode=MULTIRUN"]  # cells find out so that they are cells
+        words = [*asked.words, "hydra.mode=MULTIRUN"]  # `sweep_name` reads the mode in a cell
         hydra.multirun(command, partial(run_cell, checked), words)
 
 
 @contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
-    """End the process for what its user or its machine did; anything else is a bug."""
+    """End the process with a line for errors of user or machine.
+
+    Any other error is a bug and keeps its traceback.
+    """
     try:
         yield
     except PrunerError as error:
@@ -186,7 +189,7 @@ def _terminate(*_: object) -> None:
 
 
 def _end_at_once() -> None:
-    """In a forked process, which whoever forked it may end: nothing of ours is to be put away."""
+    """Restore SIGTERM in a forked process, which has nothing to clean up."""
     if signal.getsignal(signal.SIGTERM) is _terminate:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -195,13 +198,13 @@ os.register_at_fork(after_in_child=_end_at_once)
 
 
 def fail(message: str) -> NoReturn:
-    """End with one line, whatever the message of a library has, and exit code 2."""
+    """Print a message as a single line and exit with code 2."""
     say(f"error: {' '.join(line.strip() for line in message.splitlines() if line.strip())}")
     sys.exit(2)
 
 
 def _one_line(error: Exception) -> str:
-    """Shorten Hydra's message; of a wrong choice keep what there is to choose from."""
+    """Shorten Hydra's message; keep the available choices."""
     text = str(error)
     missing = _UNKNOWN_CHOICE.search(text)
     if missing:

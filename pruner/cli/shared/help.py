@@ -1,4 +1,4 @@
-"""``--help``: what a command is for, its choices, and every option with its value and meaning.
+"""Make the text of ``--help``: purpose, choices, and options with meanings.
 
 The text comes from ``hydra.help.template`` of the command's file, meanings from the comments beside
 the options in ``conf/``.
@@ -23,17 +23,17 @@ _COMMENT = re.compile(r"(?:^|\s)#\s?(.*)")
 
 
 def commands() -> dict[str, str]:
-    """Every command and its purpose in one line; a command is a file of ``conf/`` itself."""
+    """List every command, a file of ``conf/``, with its purpose."""
     return {path.stem: purpose(path.stem) for path in sorted(conf_folder().glob("*.yaml"))}
 
 
 def purpose(command: str) -> str:
-    """The first line of a command's help."""
+    """Return the first line of a command's help."""
     return str(command_file(command)["hydra"]["help"]["template"]).splitlines()[0]
 
 
 def list_of_commands() -> str:
-    """What ``pruner --help`` prints."""
+    """Make the text of ``pruner --help``."""
     found = commands()
     width = max(map(len, found))
     rows = [f"  {name:<{width}}  {line}" for name, line in found.items()]
@@ -43,7 +43,7 @@ def list_of_commands() -> str:
 
 
 def help_text(command: str, asked: Asked) -> str:
-    """Everything about a command, with the values that the words give its options."""
+    """Make a command's help, with the options' values for its words."""
     values, groups = plain_values(asked.config), groups_of(command)
     chosen = groups | _choices(asked.words, groups)
     lines = [str(command_file(command)["hydra"]["help"]["template"]).rstrip(), ""]
@@ -65,7 +65,7 @@ def help_text(command: str, asked: Asked) -> str:
 
 
 def _notes(path: Path) -> dict[str, str]:
-    """Dotted option -> comment, of a file of choices and of the choice whose options it changes."""
+    """Collect comments by dotted option, of a choice and its defaults."""
     text = path.read_text(encoding="utf-8")
     group = "" if text.startswith("# @package _global_") else f"{path.parent.name}."
     changed = (yaml.safe_load(text) or {}).get("defaults", ())
@@ -81,7 +81,10 @@ def _choices(words: Sequence[str], groups: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_hydra(group: str) -> bool:
-    """Whether a group only sets up Hydra: nothing in it is an option of the command."""
+    """Check whether a group only configures Hydra.
+
+    Nothing in it is an option of the command.
+    """
     return all(
         path.read_text(encoding="utf-8").startswith("# @package hydra")
         for path in (conf_folder() / group).glob("*.yaml")
@@ -97,7 +100,10 @@ def _groups(chosen: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
-    """One entry for every leaf below `name`, then arguments that no file names."""
+    """Yield an entry for every leaf below `name`.
+
+    Arguments that no file names follow.
+    """
     if isinstance(value, dict) and value:
         for key, item in value.items():
             if key not in ("_target_", "_partial_"):
@@ -122,7 +128,7 @@ def _written(value: Any) -> str:
 
 
 def _wrapped(option: str, meaning: str) -> Iterator[str]:
-    """An option with its meaning beside it, or below where it is long."""
+    """Format an option with its meaning beside it, or below."""
     if not meaning:
         yield option
         return
@@ -137,13 +143,13 @@ def _wrapped(option: str, meaning: str) -> Iterator[str]:
 
 
 def header(path: Path) -> str:
-    """The comment at the top of a file of choices: what this choice is."""
+    """Read the comment at the top of a file of choices."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
         text = line.lstrip("# ")
-        if text.startswith("["):  # the sources of numbers, for who reads the file
+        if text.startswith("["):  # the sources of numbers, for readers of the file
             break
         if not text.startswith("@package"):
             rows.append(text)
@@ -151,7 +157,7 @@ def header(path: Path) -> str:
 
 
 def comments(path: Path) -> dict[str, str]:
-    """Dotted option -> the comment beside it, before it, or going on in the lines below it."""
+    """Collect comments beside, before or below options, by dotted name."""
     found: dict[str, str] = {}
     stack: list[tuple[int, str]] = []
     before: list[str] = []

@@ -1,4 +1,4 @@
-"""What a command line leaves unsaid: names of options and choices, for a run as for ``--help``."""
+"""Complete a command line by implied options, for runs and ``--help``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ _ABSENT = ("null", "")  # values of an option that is not given after all
 
 
 def full_words(command: str, words: Sequence[str]) -> list[str]:
-    """The words of a command line with everything that follows from them spelled out.
+    """Complete the words of a command line by all implied words.
 
     Raises:
         PrunerError: tune.py is to tune for this machine, whose CPU no platform describes.
@@ -28,7 +28,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
 
 
 def with_local_platform(words: Sequence[str]) -> list[str]:
-    """The words of a command line, with this machine's CPU where no other platform is named.
+    """Add this machine's CPU where no other platform is named.
 
     Raises:
         PrunerError: this CPU has the instructions of no described platform.
@@ -45,7 +45,10 @@ def with_local_platform(words: Sequence[str]) -> list[str]:
 
 
 def _named(option: str, words: Sequence[str]) -> list[str]:
-    """Bare paths as the option's value; a path that exists may have an = of its own."""
+    """Convert bare paths to a value of `option`.
+
+    A path that exists may contain an equals sign.
+    """
     bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
     quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
     value = quoted[0] if option == "file" and len(bare) == 1 else f"[{','.join(quoted)}]"

@@ -1,7 +1,7 @@
-"""Reading a command line: one composition, and every name and value checked against it.
+"""Read a command line: compose it once, and check every name.
 
 Hydra composes the chosen files of ``conf/``; the other options are set on the result once they are
-known to be there and of the same kind. So the files are the only source of names, defaults and
+known to exist and to have the same kind. So the files are the only source of names, defaults and
 kinds. A node of another package, such as Lightning's Trainer, takes each argument of its class.
 """
 
@@ -38,11 +38,11 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A command line whose options are all known.
+    """A command line with checked options.
 
-    ``config`` has their values, of a sweep what the chosen files hold, ``hydra`` the same beside
-    Hydra's own node. ``words`` are for Hydra. ``defaults`` is what the chosen files hold, one for
-    each choice of a sweep.
+    ``config`` has their values, for a sweep the values of the chosen files; ``hydra`` has the same
+    and Hydra's own node. ``words`` are for Hydra. ``defaults`` are the values of the chosen files,
+    for each choice of a sweep.
     """
 
     words: Sequence[str]
@@ -53,14 +53,14 @@ class Asked:
 
 
 def command_file(command: str) -> dict[str, Any]:
-    """The command's file in ``conf/`` as it stands."""
+    """Read the command's file of ``conf/``."""
     text = (conf_folder() / f"{command}.yaml").read_text(encoding="utf-8")
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 
 
 def groups_of(command: str) -> dict[str, str | None]:
-    """Groups of choices that the command uses, and its default of each."""
+    """List the groups of choices of a command, with its defaults."""
     entries = [e for e in command_file(command)["defaults"] if isinstance(e, dict)]
     pairs = [pair for entry in entries for pair in entry.items()]
     return {name: chosen for name, chosen in pairs if not name.startswith("override ")}
@@ -76,9 +76,9 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
     given = full_words(command, given)
     words = [word for word in given if word not in (*_SWEEP, *HELP)]
     groups = groups_of(command)
-    chosen: list[str] = []  # what Hydra composes
-    values: list[Override] = []  # what is set afterwards
-    in_order: list[str] = []  # all of them, as a sweep gives them to Hydra
+    chosen: list[str] = []  # words that Hydra composes
+    values: list[Override] = []  # options that are set afterwards
+    in_order: list[str] = []  # all words, in the order of a sweep
     for word in words:
         override = _override(word)
         if override is None:
@@ -113,10 +113,10 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
 
 
 def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
-    """The fields of a dataclass as the words of a command line give them.
+    """Fill the fields of a dataclass from a command line's words.
 
     Raises:
-        PrunerError: a word that is no field, a value of another type, or one not given.
+        PrunerError: a word that is no field, a value of another type, or a missing field.
     """
     config = OmegaConf.structured(kind)
     values = plain_values(config)
@@ -138,12 +138,12 @@ def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
 
 
 def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
-    """The options of a command as plain values, interpolations unresolved."""
+    """Compose a command's options as plain values, with interpolations unresolved."""
     return plain_values(_compose(command, words))
 
 
 def chosen(group: str, name: str) -> DictConfig:
-    """A file of a group of options, with the files that its `defaults` name."""
+    """Load a file of a group, with the files of its `defaults`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Defaults list is missing")  # of any group's
         found: DictConfig = _compose(f"{group}/{name}", ())[group]
@@ -151,14 +151,17 @@ def chosen(group: str, name: str) -> DictConfig:
 
 
 def plain_values(config: DictConfig) -> dict[str, Any]:
-    """The options as plain values, interpolations unresolved."""
+    """Convert options to plain values, with interpolations unresolved."""
     found = OmegaConf.to_container(config)
     assert isinstance(found, dict), type(found)
     return {str(name): value for name, value in found.items() if name != "hydra"}
 
 
 def _compose(command: str, words: Sequence[str]) -> DictConfig:
-    """With Hydra's own node; Hydra's state stays: the caller may be somebody's application."""
+    """Compose with Hydra's own node, and restore Hydra's state.
+
+    The caller may be another Hydra application.
+    """
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -169,7 +172,10 @@ def _compose(command: str, words: Sequence[str]) -> DictConfig:
 
 
 def _override(word: str) -> Override | None:
-    """A word as an option; None for words of Hydra itself, and of nobody: it refuses them."""
+    """Parse a word as an option; None for words of Hydra itself.
+
+    Hydra refuses the words that it does not know.
+    """
     if word.startswith("-"):
         raise PrunerError(f"{word} is unknown; see --help")
     if word.startswith(("~", "hydra.", "hydra/", "+hydra")) or "=" not in word:
@@ -186,7 +192,7 @@ def _check_choice(override: Override, groups: Mapping[str, str | None]) -> None:
 
 
 def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
-    """Of a sweep over choices, each choice with others; of words without one, the words."""
+    """Yield each choice of a sweep with other choices, or the words."""
     overrides = [(word, _override(word)) for word in chosen]
     sweeps = [
         [f"{o.key_or_group}={value}" for value in o.sweep_string_iterator()]
@@ -219,7 +225,7 @@ def _set(config: DictConfig, values: Sequence[Override]) -> None:
 
 
 def _accepts(node: Any, parts: Sequence[str]) -> bool:
-    """Whether the node has the option, or is one that takes names which no file has."""
+    """Check whether a node has the option, or accepts new names."""
     for depth, part in enumerate(parts):
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]
@@ -237,7 +243,7 @@ def _accepts(node: Any, parts: Sequence[str]) -> bool:
 
 
 def _target(path: str, node: Mapping[str, Any]) -> str | None:
-    """What is called with the keys of a node."""
+    """Return the dotted name that is called with a node's keys."""
     if path == "platform":
         return f"pruner.program.device.{'GpuDevice' if node.get('kind') == 'gpu' else 'CpuDevice'}"
     found = {"split": "pruner.data.splits.make_split"}.get(path, node.get("_target_"))
@@ -245,13 +251,13 @@ def _target(path: str, node: Mapping[str, Any]) -> str | None:
 
 
 def takes(target: str, name: str) -> bool:
-    """Whether a class or function of that dotted name has an argument of that name."""
+    """Check whether the target has an argument of that name."""
     parameters = inspect.signature(get_object(target)).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Dotted names of everything in `values`."""
+    """Yield the dotted names of everything in `values`."""
     for key, item in values.items():
         name = f"{path}.{key}" if path else str(key)
         yield name
@@ -260,13 +266,13 @@ def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """The message about a name that is none of the known ones, with the nearest of them."""
+    """Make the message for an unknown name, with the nearest name."""
     near = nearest(name, known)
     return f"{name} is unknown; " + (f"did you mean {near}?" if near else "see --help")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, as a whole or by its last part."""
+    """Find the name of `known` most like `name`, complete or last part."""
 
     def likeness(other: str) -> float:
         whole = SequenceMatcher(None, name, other).ratio()

@@ -1,4 +1,4 @@
-"""Where the curves and results of a run go: CSV files, TensorBoard or Weights & Biases."""
+"""Log curves and results: CSV files, TensorBoard, Weights & Biases."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pruner.errors import MissingExtra, PrunerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a run says about itself: its configuration, the runs it belongs to, words to find it."""
+    """A run's description: configuration, group of runs, and tags."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
@@ -23,17 +23,24 @@ class About:
 
 
 def _start(folder: Path) -> str:
-    """A new sub-folder for every start of a run: a resumed run keeps the curves before it."""
+    """Name a new sub-folder for every start: earlier curves are kept."""
     return f"start-{sum(1 for _ in folder.glob('start-*'))}"
 
 
 def csv(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """``<folder>/start-<n>/metrics.csv``; what the run is stands in the files beside it."""
+    """Log into ``<folder>/start-<n>/metrics.csv``.
+
+    The run's description is in the files beside it.
+    """
     return CSVLogger(str(folder), name="", version=_start(folder))
 
 
 def tensorboard(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """TensorBoard event files under the run folder. Raises MissingExtra without the package."""
+    """Write TensorBoard event files under the run folder.
+
+    Raises:
+        MissingExtra: TensorBoard is not installed.
+    """
     try:
         return TensorBoardLogger(str(folder), name="", version=_start(folder))
     except ModuleNotFoundError as error:
@@ -41,7 +48,7 @@ def tensorboard(*, folder: Path, name: str, about: About | None = None) -> Logge
 
 
 def has_wandb_key() -> bool:
-    """Whether W&B could upload: a key in the environment or in the netrc file."""
+    """Check for a W&B key in the environment or the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -61,11 +68,14 @@ def wandb(
     offline: bool | None = None,
     **kwargs: Any,
 ) -> Logger:
-    """Weights & Biases; offline unless a key is found or `offline` says otherwise.
+    """Log to Weights & Biases, offline without a key or on request.
 
-    An offline run is uploaded later with ``wandb sync``. `tags` come on top of those of the run,
-    `group` replaces its own, `kwargs` are what Lightning's logger and ``wandb.init`` take. Raises
-    MissingExtra without the package, PrunerError for an argument that neither takes.
+    An offline run is uploaded later with ``wandb sync``. `tags` are added to those of the run,
+    `group` replaces its own, `kwargs` are arguments of Lightning's logger and ``wandb.init``.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        PrunerError: an argument that neither takes.
     """
     try:
         from wandb import init
@@ -93,7 +103,7 @@ def wandb(
         tags=[*about.tags, *tags],
         **kwargs,
     )
-    logger._wandb_init.pop("anonymous", None)  # W&B warns of it, and Lightning always gives it
+    logger._wandb_init.pop("anonymous", None)  # deprecated by W&B, and always set by Lightning
     return logger
 
 
@@ -105,7 +115,7 @@ def report(
     *,
     under: str = "test",
 ) -> None:
-    """Tell W&B how the run ended: numbers, one table row a task, the checkpoint as an artifact.
+    """Send W&B a run's numbers, a table of tasks, and its checkpoint.
 
     Numbers go to the summary as ``<under>/<name>``, the table is ``<under>/tasks``.
 
@@ -141,7 +151,7 @@ def tell_result(
     under: str,
     step: int = 0,
 ) -> None:
-    """Tell a logger of a run that has a result and no course: its numbers, and a table of rows.
+    """Log a result without curves: numbers, and a table of rows.
 
     W&B's history has the numbers by their names, its summary as ``<under>/<name>``.
     """
@@ -160,7 +170,10 @@ def tell_result(
 
 
 def close(logger: Logger) -> None:
-    """End a W&B run here: the next fit starts its own, and nothing follows our last line."""
+    """End a W&B run, so that nothing follows our last line.
+
+    The next fit starts its own run.
+    """
     from pytorch_lightning.loggers import WandbLogger
 
     if isinstance(logger, WandbLogger):

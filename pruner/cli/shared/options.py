@@ -1,4 +1,4 @@
-"""Reading options: plain values, objects from a `_target_`, and what a command would misread."""
+"""Read options: check values, make plain values, build objects of `_target_`."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pruner.errors import PrunerError
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an option must be: ``accepts`` its value, ``wanted`` in words."""
+    """A condition on an option: ``accepts`` its value, ``wanted`` in words."""
 
     accepts: Callable[[Any], bool]
     wanted: str
@@ -267,14 +267,14 @@ RULES: dict[str, Rule] = {
 
 
 def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Refuse values that break a rule; options that a command does not have are skipped.
+    """Refuse values that break a rule; skip options that are absent.
 
-    An option without a rule of its own is judged by its value in `defaults` (what the chosen files
-    hold): true or false stays that, a number stays a finite number, and whole or not negative
-    where the default is; text stays text, and a list a list of the same kind, or one name.
+    An option without a rule of its own is judged by its value in `defaults` (the values of the
+    chosen files): true or false stays that, a number stays a finite number, and whole or not
+    negative where the default is; text stays text, and a list a list of the same kind, or one name.
 
     Raises:
-        PrunerError: names the option, the value and what is wanted.
+        PrunerError: it names the option, the value and the rule.
     """
     values: dict[str, Any] = plain(config)
     judged = set()
@@ -293,7 +293,7 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
 
 
 def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:
-    """Whether there is an option of that dotted name, and its value."""
+    """Look an option up by dotted name: whether it exists, its value."""
     value: Any = values
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -312,7 +312,7 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
 
 
 def _like(name: str, default: Any) -> Rule | None:
-    """What stands in the place of a default; None where that tells nothing."""
+    """Choose the rule of a default's kind; None where it has none."""
     if isinstance(default, bool):
         return TRUE_OR_FALSE
     if name.startswith("workload.") and isinstance(default, int):
@@ -347,18 +347,18 @@ def plain(config: Any) -> Any:
 
 
 def several(given: Any) -> list[str]:
-    """Nothing, one name or a list of names, as a list."""
+    """Convert nothing, a name or a list of names to a list."""
     named = plain(given)
     return [] if named is None else [named] if isinstance(named, str) else list(named)
 
 
 def choice(group: str) -> str:
-    """Which file of a configuration group was chosen."""
+    """Return the chosen file of a configuration group."""
     return str(HydraConfig.get().runtime.choices[group])
 
 
 def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
-    """Instantiate a `_target_`; a value its constructor refuses becomes a PrunerError."""
+    """Instantiate a `_target_`; raise `PrunerError` if its constructor refuses."""
     try:
         return instantiate(config, **kwargs)
     except InstantiationException as error:
@@ -373,9 +373,10 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:
-    """The user's own classes that a checkpoint may name: ``models.own=[package.module.Class]``.
+    """Import the user's classes ``models.own=[package.module.Class]`` for checkpoints.
 
-    Raises PrunerError for one that cannot be imported.
+    Raises:
+        PrunerError: a class that cannot be imported.
     """
     found = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""What a command tells: lines for the user on stderr, one JSON object as the last stdout line."""
+"""Print lines on stderr, and a JSON object as last stdout line."""
 
 import json
 import os
@@ -19,14 +19,14 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(line: str) -> None:
-    """Tell the user something, on stderr."""
+    """Print a line for the user on stderr."""
     if not is_quiet():
         print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def quiet(asked: bool = True) -> Iterator[None]:
-    """Tell nothing as long as this lasts, if that is `asked`."""
+    """Silence all lines for the user inside, if `asked` is true."""
     before = _QUIET.set(asked)
     try:
         yield
@@ -35,12 +35,12 @@ def quiet(asked: bool = True) -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether nothing is told."""
+    """True if lines for the user are silenced."""
     return _QUIET.get()
 
 
 def print_text(text: str) -> None:
-    """Print to stdout; a reader that has seen enough, such as `head`, is no error."""
+    """Print to stdout; a closed pipe, as of `head`, is no error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the interpreter flushes once more at its end
@@ -48,12 +48,15 @@ def print_text(text: str) -> None:
 
 
 def print_result(result: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line of stdout."""
+    """Print an object as a JSON line on stdout."""
     print(json.dumps(jsonable(result)), flush=True)
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows in columns of equal width, numbers with four digits; what a row lacks stays empty."""
+    """Format rows in columns of equal width, numbers with four digits.
+
+    Missing values stay empty.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[column]) for line in text) for column in range(len(names))]
@@ -68,9 +71,9 @@ def _cell(value: Any) -> str:
 
 
 def show_tasks(path: Path, *, num_tasks: int | None = None, of: str = "") -> None:
-    """The tasks on which the ranking is worst, and a warning where there are few.
+    """Print the worst-ranked tasks, and a warning if there are few.
 
-    `num_tasks` are judged in all; `of` says which of them the file has, where it has a part.
+    `num_tasks`: number of judged tasks in all; `of`: the part that the file contains, if any.
     """
     rows = sorted(read_table(path), key=lambda row: float(row["top1"]))
     judged = len(rows) if num_tasks is None else num_tasks

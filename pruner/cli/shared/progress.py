@@ -1,4 +1,4 @@
-"""Bars on stderr with rate and time left; where it is no terminal, lines with both."""
+"""Progress bars on stderr, or lines, with rate and time left."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,27 +24,27 @@ SILENCE_S = 5.0  # seconds after which a log gets a line
 
 
 class RateColumn(ProgressColumn):
-    """Steps a second, or seconds a step of slow ones."""
+    """Steps a second, or seconds a step if slow."""
 
     def render(self, task: Task) -> Text:
-        """Nothing while it is not known."""
+        """Format the rate; empty while unknown."""
         return Text(rate(task.speed) if task.speed else "")
 
 
 def rate(per_second: float) -> str:
-    """2.5 is 2.5/s; 0.1 is 10 s each."""
+    """Format a rate: 2.5 becomes 2.5/s, 0.1 becomes 10 s each."""
     return f"{per_second:.3g}/s" if per_second >= 1 else f"{1 / per_second:.3g} s each"
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds: 205 is 3:25."""
+    """Format minutes and seconds: 205 becomes 3:25."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"
 
 
 @contextmanager
 def live_bar() -> Iterator[Progress]:
-    """A rich progress display on stderr, hidden when stderr is not a terminal."""
+    """Open a rich progress display on stderr, hidden without a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -60,7 +60,7 @@ def live_bar() -> Iterator[Progress]:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many of how many are done; without a terminal, a line now and then."""
+    """Show a count of a total; without a terminal, occasional lines."""
     start = told = time.monotonic()
     with live_bar() as progress:
         bar = progress.add_task(what, total=None, note="")
@@ -79,7 +79,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def track(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
-    """Pass items on while they are counted."""
+    """Yield items while counting on a progress bar."""
     with counting(what) as count:
         count(0, total)
         for done, item in enumerate(items, 1):

@@ -1,4 +1,4 @@
-"""Which record folders a command reads, and how their tasks are divided."""
+"""Choose the record folders of a command, and split their tasks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,11 +19,13 @@ from pruner.places import datasets_folder
 
 
 def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
-    """Open `data.root`; a relative one that is not here is looked for beside the sources.
+    """Open `data.root`, here or beside the sources, or bundled records.
 
-    Without one the bundled records are opened: those of the device that `data.platform` names, or
-    of its kind; else those of `kind` (see `bundled_of`), else of CPUs. Raises DataError where there
-    are none.
+    Without a root the bundled records are opened: those of the device that `data.platform` names,
+    or of its kind; else those of `kind`, a key of `BUNDLED`; else those of CPUs.
+
+    Raises:
+        DataError: there are none.
     """
     if data.root is None:
         named = [bundled_of(name) for name in several(data.platform)]
@@ -40,12 +42,12 @@ def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
 
 
 def bundled_of(platform: str) -> str | None:
-    """The key in `BUNDLED` of a platform's own records, else its kind; None for unknown names."""
+    """Return the key in `BUNDLED` for a platform; None for unknown names."""
     return platform if platform in BUNDLED else platform_kind(platform)
 
 
 def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
-    """The key in `BUNDLED` of ``platform=``, or else of what a checkpoint has learned from."""
+    """Return the key in `BUNDLED` of ``platform=``, or of a checkpoint's records."""
     if config.get("platform"):
         return bundled_of(str(config.platform.name))
     seen = [] if info is None else list(info.seen_tasks)
@@ -53,10 +55,13 @@ def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
 
 
 def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:
-    """Record folders to use: `data.platform` (one, a list, "all") or that of the device.
+    """List the record folders of `data.platform`, or else of the device.
 
-    Every folder when neither is given; none when the device has no records. Raises DataError when
-    `data.platform` names a folder that is not there.
+    `data.platform` is a name, a list, or "all". Every folder when neither is given; none when the
+    device has no records.
+
+    Raises:
+        DataError: `data.platform` names a folder that does not exist.
     """
     wanted = data.platform
     if wanted is None and platform is not None:
@@ -74,7 +79,11 @@ def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -
 
 
 def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """Like `chosen_platforms`, for commands that can do nothing without records of the device."""
+    """List record folders as `chosen_platforms`; refuse a device without records.
+
+    Raises:
+        DataError: there are no records of the device.
+    """
     name = config.platform.name if config.get("platform") else None
     chosen = chosen_platforms(config.data, name, root)
     if not chosen:
@@ -88,9 +97,10 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 def split_of(
     options: DictConfig, keys: Sequence[TaskKey], root: RecordRoot, seed: int | None = None
 ) -> Split:
-    """Divide tasks as ``split=`` says, with its own seed unless one is given.
+    """Split tasks by ``split=``, with its own seed or the given.
 
-    Raises DataError like `make_split`.
+    Raises:
+        DataError: see `make_split`.
     """
     given = plain(options) | {"networks": partial(networks_of, root.path)}
     name, own_seed = given.pop("name"), given.pop("seed")

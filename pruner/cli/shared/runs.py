@@ -1,4 +1,4 @@
-"""Run folders: ``<outputs>/<command>/<run id>/``, what was asked, what came out; resuming."""
+"""Run folders ``<outputs>/<command>/<run id>/``, their configuration, and resuming."""
 
 import shlex
 import time
@@ -17,10 +17,10 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_whole
 
 CONFIG_FILE = "config.yaml"
-MAX_CHARS = 1 << 18  # of one: runs write some kilobytes
+MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes
 _SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
-# Options that a resumed run may be given anew: they change how it runs, not what it computes.
+# Options that a resumed run may change: they affect how it runs, not its results.
 RESUMABLE = (
     "outputs",
     "run_id",
@@ -36,15 +36,14 @@ RESUMABLE = (
 
 
 def new_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
-    """Make ``<outputs>/<command>/<run id>/`` and take it for this process; a given id that exists
-    is refused, never reused."""
+    """Make and lock a run folder; refuse a given id that exists."""
     folder = make_run_folder(outputs, command, run_id, label)
     hold(folder)
     return folder
 
 
 def make_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
-    """The same without taking it."""
+    """Make a run folder without a lock; see :func:`new_run_folder`."""
     parent = outputs / command
     parent.mkdir(parents=True, exist_ok=True)
     label = label.replace("/", "-")
@@ -62,8 +61,10 @@ def make_run_folder(outputs: Path, command: str, run_id: str | float | None, lab
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration beside what it produced, with the options given, its SHA-256
-    and this user's signature on top. Of a resumed run the command that began it stays there."""
+    """Write the resolved configuration, with command, SHA-256 and signature on top.
+
+    A resumed run keeps the command that began it.
+    """
     text = OmegaConf.to_yaml(config, resolve=True)
     signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
@@ -73,7 +74,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
 
 
 def _command(path: Path) -> str:
-    """The command of the file that is there, else the one that runs."""
+    """Return the command in an existing file, else the running command."""
     first = path.read_text(encoding="utf-8").partition("\n")[0] if path.is_file() else ""
     if first.startswith("# ") and not first.startswith(_SHA256):
         return first.removeprefix("# ")
@@ -84,9 +85,10 @@ def _command(path: Path) -> str:
 
 
 def last_checkpoint(outputs: Path) -> Path:
-    """The checkpoint of the newest finished run of a command that makes one.
+    """Find the checkpoint of the newest finished run with a checkpoint.
 
-    Raises PrunerError where there is none.
+    Raises:
+        PrunerError: there is none.
     """
     found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
@@ -97,11 +99,11 @@ def last_checkpoint(outputs: Path) -> Path:
 
 
 def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
-    """What `save_config` wrote.
+    """Read the file of `save_config`.
 
     Raises:
-        DataError: it is not as it was written; or somebody else wrote it, and it has code executed
-            that neither ``conf/`` nor `named` (words of the command line) names.
+        DataError: its content was changed; or another user wrote it, and it names code that neither
+            ``conf/`` nor `named` (words of the command line) names.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -133,8 +135,13 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
 
 
 def _check_size(text: str) -> None:
-    """Raise `ValueError` for what would become larger than it is: a few names of parts that name
-    each other stand for more than there is memory."""
+    """Refuse a text that would expand to more than memory holds.
+
+    In YAML a few aliases that refer to each other suffice for that.
+
+    Raises:
+        ValueError: such a text.
+    """
     if len(text) > MAX_CHARS:
         raise ValueError(f"more than {MAX_CHARS} characters")
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
@@ -151,12 +158,14 @@ def _check_code(path: Path, config: DictConfig, named: Collection[str]) -> None:
 
 
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
-    """Return the configuration of an earlier run, with the few overrides that may change.
+    """Return an earlier run's configuration, with overrides that may change.
 
-    `config` is what the command line composed now; `more` may change, too. The folder is this
-    process's from now on. Raises DataError when the folder is no run of this command or its
-    configuration was changed, PrunerError when an override would change what is computed, or
-    another process works in the folder.
+    `config` is the present command line's; `more` are additional options that may change. The
+    folder is locked for this process.
+
+    Raises:
+        DataError: the folder is no run of this command, or its configuration was changed.
+        PrunerError: an override would change the results, or another process works in the folder.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -176,7 +185,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
         name = override.lstrip("+~").split("=")[0]
         value = plain(OmegaConf.select(config, name))
         if name in (*RESUMABLE, *more):
-            OmegaConf.update(earlier, name, value, merge=False)  # a group's choice is all of it
+            OmegaConf.update(earlier, name, value, merge=False)  # replaces a group completely
         elif value != plain(OmegaConf.select(earlier, name)):
             refused.append(override)
     if refused:

@@ -1,7 +1,7 @@
-"""Scripts of ``experiments/``: options as to the commands, one last line, errors in one line.
+"""Run scripts of ``experiments/`` like commands, with a dataclass of options.
 
-A script's options are the fields of a dataclass, whose names, types and defaults are theirs;
-``--help`` shows them with the script's docstring.
+Names, types and defaults of options are those of the fields; ``--help`` shows them with the
+script's docstring.
 """
 
 import sys
@@ -29,10 +29,10 @@ class Data:
 def run_script(
     kind: type[Options], run: Callable[[Options], Mapping[str, Any]], about: str | None
 ) -> None:
-    """Run a script with the options of the command line and print its result as the last line."""
+    """Run a script on the command line; print its last line."""
     words = sys.argv[1:]
     if HELP & set(words):
         say(f"{about}\nOptions and their values:\n{OmegaConf.to_yaml(OmegaConf.structured(kind))}")
         return
-    with mistakes_in_one_line(), sigterm_as_ctrl_c():  # what a script started ends with it
+    with mistakes_in_one_line(), sigterm_as_ctrl_c():  # a script's processes end with it
         print_result(run(read_fields(kind, words)))

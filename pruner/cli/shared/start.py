@@ -1,4 +1,4 @@
-"""``checkpoint=``: a trained model whose options take the place of those given."""
+"""``checkpoint=``: continue from a trained model, with its options."""
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -20,7 +20,9 @@ from pruner.study.training import Part
 
 
 def start_from(config: DictConfig) -> Start | None:
-    """The model that the options name; its own model, inputs and features are set in `config`.
+    """Load the model to continue; set its options in `config`.
+
+    These are its own model, inputs and features.
 
     Raises:
         PrunerError: trees, an option on the command line that the weights contradict, or one for
@@ -43,10 +45,13 @@ def start_from(config: DictConfig) -> Start | None:
 
 
 def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
-    """Raise `PrunerError` for a model on the command line that is not the checkpoint's network.
+    """Refuse a model on the command line that contradicts the checkpoint.
 
-    `own` are classes of the user that the checkpoint may name. Trees are left to those who take
-    them.
+    `own` are classes of the user that the checkpoint may name. Trees are checked by the callers
+    that take them.
+
+    Raises:
+        PrunerError: such a model.
     """
     ranker, info = ranker_of(Path(config.checkpoint), own)
     if isinstance(ranker, NeuralRanker):
@@ -54,7 +59,7 @@ def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
 
 
 def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
-    """What the weights decide, as the options that would say the same."""
+    """Return the options that the weights decide."""
     model = type(start.ranker.network)
     return {
         "model": {
@@ -68,7 +73,7 @@ def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_out(model: type[Any]) -> dict[str, Any]:
-    """Defaults of a network's arguments, as the files of ``conf/model`` have them."""
+    """Return defaults of a network's arguments, as files of ``conf/model``."""
     found = {name: one.default for name, one in signature(model).parameters.items()}
     plainly = (bool, int, float, str, tuple, NoneType)  # Parameter.empty is none of these
     return {
@@ -79,7 +84,11 @@ def _written_out(model: type[Any]) -> dict[str, Any]:
 
 
 def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
-    """Raise `PrunerError` for words of the command line that say otherwise; a preset may."""
+    """Refuse words of the command line that contradict `values`; presets may.
+
+    Raises:
+        PrunerError: such a word.
+    """
     if not HydraConfig.initialized():
         return
     decided, refused = OmegaConf.create(dict(values)), []
@@ -97,7 +106,7 @@ def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
 
 
 def tell_start(start: Start, parts: Sequence[Part]) -> None:
-    """What a user would otherwise take for granted about the model that goes on."""
+    """Report the records that the continued model has seen."""
     info = start.info
     seen = ", ".join(f"{len(tasks)} of {name}" for name, tasks in info.seen_tasks.items())
     say(
@@ -111,7 +120,7 @@ def tell_start(start: Start, parts: Sequence[Part]) -> None:
 
 
 def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
-    """Say where the kept normalisation does not fit the new records."""
+    """Report columns where the kept normalisation does not fit new records."""
     blind = max((result["num_blind_columns"] for result in results if result), default=0)
     if blind and start.scaling == "keep":
         say(
@@ -122,7 +131,7 @@ def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
 
 
 def tell_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Say of which fits the best epoch is the start: the model stays as it was given."""
+    """Report fits that never improved on their start."""
     for name, result in results.items():
         if result is not None and result.get("best_epoch") == GIVEN:
             say(

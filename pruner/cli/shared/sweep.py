@@ -1,8 +1,8 @@
-"""Sweeps (``-m``): every cell writes down how it ended, and the sweep ends with one table.
+"""Sweeps (``-m``): every cell writes its result, then a table follows.
 
-A cell that fails is one line on stderr; the others go on, and the sweep ends with exit code 2, or
-with 3 where parts of a cell came to nothing.
-Cells may run in other processes or on other machines, so they meet only in the sweep's folder.
+A cell that fails is one line on stderr; the others continue, and the sweep ends with exit code 2,
+or with 3 where parts of a cell were unsuccessful. Cells may run in other processes or on other
+machines, so they share only the sweep's folder.
 """
 
 import sys
@@ -31,15 +31,15 @@ SHOWN = ("top1", "top5", "pairwise_accuracy", "best_latency_s", "failed", "secon
 
 
 def sweep_name() -> str | None:
-    """The folder name of the sweep that this process runs a cell of, None outside a sweep."""
+    """Return the folder name of this process's sweep, if any."""
     hydra = HydraConfig.get()
     return Path(hydra.sweep.dir).name if hydra.mode == RunMode.MULTIRUN else None
 
 
 def run_cell(task: Any, config: DictConfig) -> None:
-    """Run one cell; its result, or why there is none, goes to ``<sweep>/<number>/metrics.json``.
+    """Run a cell; write its result or error to ``<sweep>/<number>/metrics.json``.
 
-    A `run_id` gets the number of the cell behind it.
+    The cell's number is appended to a `run_id`.
     """
     hydra = HydraConfig.get()
     if config.get("run_id"):
@@ -69,10 +69,10 @@ def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Gather(Callback):
-    """At the end of a sweep: ``results.csv``, ``metrics.json`` and the last line from its cells."""
+    """Collects the cells of a sweep into tables and a last line."""
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Read what the cells wrote; exit with code 2 when one of them failed."""
+        """Read the cells' results; exit with code 2 if a cell failed."""
         folder = Path(config.hydra.sweep.dir)
         found = [load_metrics(path.parent) for path in folder.glob("*/metrics.json")]
         cells = sorted((cell for cell in found if cell), key=lambda cell: cell["cell"])
@@ -91,7 +91,7 @@ class Gather(Callback):
 
 
 def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a cell: its choices, then its numbers."""
+    """Make a row a cell: its choices, then its numbers."""
     rows = []
     for cell in cells:
         choices = dict(choice.lstrip("+~").split("=", 1) for choice in cell["overrides"])
@@ -100,7 +100,7 @@ def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """What a terminal shows of a row: the choices and the main results; the file has the rest."""
+    """Select the columns of a row for a terminal."""
     names = list(row)
     choices = names[: names.index("cell")] if "cell" in names else []
     return {name: row[name] for name in ("cell", *choices, *SHOWN) if name in row}

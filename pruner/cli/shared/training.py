@@ -1,7 +1,6 @@
-"""From the training options of a command to a typed recipe, and to who follows its fits.
+"""Convert training options to a typed recipe, loggers and progress.
 
-Those are the loggers that the options name and the progress on stderr: a live bar on a terminal,
-one line an epoch elsewhere.
+Progress is on stderr: a live bar on a terminal, a line an epoch elsewhere.
 """
 
 import sys
@@ -32,10 +31,12 @@ from pruner.study.training import Part, Watch
 
 
 def recipe_of(config: DictConfig) -> Recipe:
-    """The recipe of ``train.py``'s options.
+    """Make the recipe of ``train.py``'s options.
 
-    Raises PrunerError for a value that a constructor refuses; the model and the optimizer are
-    built once to see.
+    The model and the optimizer are built once to check their arguments.
+
+    Raises:
+        PrunerError: a value that a constructor refuses.
     """
     build_network(lambda: build(config.model), seed=0)
     build(config.optimizer, _partial_=False, params=[torch.zeros(1, requires_grad=True)])
@@ -65,7 +66,7 @@ def recipe_of(config: DictConfig) -> Recipe:
 
 
 def model_factory(config: Any) -> ModelFactory:
-    """The class of a model with the arguments that the options give."""
+    """Bind a model's class to the arguments of the options."""
     factory: ModelFactory = build({**plain(config), "_partial_": True, "_convert_": "all"})
     return factory
 
@@ -110,13 +111,13 @@ class TrainingProgress(Throughput):
         batch: LabelledBatch,
         batch_idx: int,
     ) -> None:
-        """Count one batch."""
+        """Count a batch."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._progress is not None:
             self._progress.advance(self._bar)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Tell what the epoch reached."""
+        """Show the metrics of the epoch."""
         metrics, parts = trainer.callback_metrics, {"loss": "train/loss"}
         if self._validated:  # else the metrics are those of an earlier epoch
             parts |= {
@@ -132,7 +133,7 @@ class TrainingProgress(Throughput):
             say(f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {note}")
 
     def _left(self, trainer: pl.Trainer) -> str:
-        """How long the epochs that are left take, validation too."""
+        """Estimate the time of the remaining epochs, including validation."""
         done, most = trainer.current_epoch + 1 - self._first, trainer.max_epochs or 0
         each_s = (time.monotonic() - self._started) / done
         return f"{clock(each_s * (most - trainer.current_epoch - 1))} left"
@@ -146,7 +147,7 @@ class TrainingProgress(Throughput):
 
 @contextmanager
 def watched(config: DictConfig, part: Part) -> Iterator[Watch]:
-    """Progress on stderr, and the logger that the options name."""
+    """Open progress on stderr and the logger of the options."""
     logger = build(config.logger)(
         folder=part.folder, name="/".join(_names(part)), about=_about(config, part)
     )
@@ -165,7 +166,10 @@ def watched(config: DictConfig, part: Part) -> Iterator[Watch]:
 
 @contextmanager
 def trees_counted(what: str) -> Iterator[Grown]:
-    """Count rounds of trees; a display is opened by the first: a network has its own."""
+    """Count rounds of trees; the first opens a display.
+
+    A network has its own display.
+    """
     with ExitStack() as stack:
         counts: list[Grown] = []
 
@@ -183,7 +187,7 @@ def _names(part: Part) -> tuple[str, ...]:
 
 
 def _about(config: DictConfig, part: Part) -> loggers.About:
-    """Named after the run and the part; grouped by the sweep, or by the run where it has parts."""
+    """Describe a part; group parts by sweep, else by run."""
     group = sweep_name() or (_names(part)[0] if part.name else None)
     targets = (config.model._target_, config.loss._target_)
     words = [config.platform.name, *(t.rpartition(".")[2] for t in targets), part.split.name]
@@ -191,5 +195,5 @@ def _about(config: DictConfig, part: Part) -> loggers.About:
 
 
 def watching(config: DictConfig) -> Any:
-    """`watched` for every part of a run."""
+    """Bind `watched` to the options, for every part of a run."""
     return partial(watched, config)

@@ -1,4 +1,4 @@
-"""Which code the configuration in a run folder may name.
+"""Restrict the code that the configuration of a run folder may name.
 
 A configuration names classes, files and interpreters that a command imports and executes. Each run
 signs its configuration with the user's key. A configuration without that signature (of another user
@@ -24,13 +24,13 @@ _PLAIN = re.compile(r"[\w-]+")  # names of the catalog of networks; a factory ha
 
 
 def key_file() -> Path:
-    """The key of this user: random bytes that nobody else can read."""
+    """Return the path of this user's secret key."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "pruner" / "key"
 
 
 def signature(options: str) -> str:
-    """Of the text of a configuration; empty where no key can be kept."""
+    """Sign the text of a configuration; empty without a key file."""
     try:
         return hmac.new(_key(key_file()), options.encode(), "sha256").hexdigest()
     except (OSError, RuntimeError):  # no home, or none that can be written
@@ -38,12 +38,15 @@ def signature(options: str) -> str:
 
 
 def is_own(options: str, signed: str) -> bool:
-    """Whether this user's commands wrote the text."""
+    """Check whether this user's commands wrote the text."""
     return bool(signed) and hmac.compare_digest(signature(options), signed)
 
 
 def _key(path: Path) -> bytes:
-    """Made where there is none, or a part of one: anybody could sign with an empty key."""
+    """Read the key; create it if missing or incomplete.
+
+    Anybody could sign with an empty key.
+    """
     if not path.is_file() or path.stat().st_size != KEY_BYTES:
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +54,14 @@ def _key(path: Path) -> bytes:
         descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
-        with suppress(FileExistsError):  # another process was first: that is the key
+        with suppress(FileExistsError):  # another process was first: its key counts
             os.link(own, path)
         own.unlink()
     return path.read_bytes()
 
 
 def named_code(config: Mapping[str, Any]) -> list[str]:
-    """What a configuration has executed beside what ``conf/`` names, each as ``option=value``."""
+    """List code that a configuration executes beyond ``conf/``, as ``option=value``."""
     network, own = config.get("network"), (config.get("models") or {}).get("own")
     found = list(_named(config, ""))
     if network is not None and not _PLAIN.fullmatch(str(network)):
@@ -69,7 +72,7 @@ def named_code(config: Mapping[str, Any]) -> list[str]:
 
 
 def _named(value: Any, path: str) -> Iterator[str]:
-    """Classes, files of programs and interpreters in it."""
+    """Yield classes, files of programs and interpreters in a value."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             yield from _named(item, f"{path}{number}.")

@@ -1,4 +1,7 @@
-"""The options of a tuning run as typed values; what contradicts itself is refused."""
+"""Convert the options of a tuning run to typed values.
+
+Contradictions are refused.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +31,7 @@ TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
 
 def tune_options(config: DictConfig) -> TuneOptions:
-    """What the options name.
+    """Convert the options to typed values.
 
     Raises:
         PrunerError: a value that cannot work, or options that contradict each other.
@@ -54,9 +57,9 @@ def tune_options(config: DictConfig) -> TuneOptions:
         options.pop(name, None)
     timing = Timing(**{k: options.pop(k) for k in TIMING})
     if network and options["lag"] is None and not isinstance(policy, RivalSearch):
-        options["lag"] = 1  # while one task's programs are built, another's are chosen
+        options["lag"] = 1  # programs of a task are chosen while those of another are built
     if options["baseline"] is None:
-        options["baseline"] = not network  # a minute of loops without schedule, and no news
+        options["baseline"] = not network  # a minute of unscheduled loops, without a use
     return TuneOptions(
         platform=platform,
         policy=policy,
@@ -78,7 +81,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
-    """Refuse a way to adapt where no network learns."""
+    """Refuse an adaptation without a network that trains."""
     model, way = (config[name]._target_ for name in ("model", "adaptation"))
     if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
         return
@@ -90,7 +93,7 @@ def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
 
 
 def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
-    """The way to adapt, which fits as ``online_fit`` says where it does not say so itself."""
+    """Make the adaptation's constructor, with ``online_fit`` as default fit."""
     make, way = partial(build, config.adaptation), get_class(config.adaptation._target_)
     if (
         config.online_fit is None
@@ -103,7 +106,7 @@ def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
 
 def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
     given, own = config.checkpoint, own_models(config.models.own)
-    build_network(lambda: build(config.model), seed=0)  # tells what its class would refuse
+    build_network(lambda: build(config.model), seed=0)  # raises for arguments its class refuses
     if given is not None:
         check_contradicted(config, own)
     return verifier(

@@ -1,4 +1,4 @@
-"""The folder of a tuning run, and what a resumed run may be given anew."""
+"""The folder of a tuning run, and the options that resumption changes."""
 
 from pathlib import Path
 
@@ -14,24 +14,27 @@ MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy"
 
 
 def open_run(config: DictConfig, what: str) -> Path:
-    """A new folder for tuning `what`, with the configuration in it."""
+    """Create a folder for a tuning run, with the configuration in it.
+
+    `what`: the tuned operator or network, for the folder's name.
+    """
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, run_label(config, what))
     save_config(folder, config)
     return folder
 
 
 def run_label(config: DictConfig, what: str) -> str:
-    """What the name of a run's folder says beside the time."""
+    """Make the label that follows the time in a folder's name."""
     return f"{config.platform.name}-{what}-{choice('policy')}"
 
 
 def resumed(folder: Path, asked: DictConfig) -> DictConfig:
-    """The configuration of an earlier run, with more budget where `asked` says so.
+    """Read the configuration of an earlier run; extend its budget on request.
 
-    One that drafted only gets an effort that measures, normal unless it is given, with a budget.
+    A run that only drafted gets an effort that measures, normal by default, if a budget is given.
 
     Raises:
-        PrunerError: something else was to change, or a run that measured was to draft only.
+        PrunerError: another option was to change, or a run that measured was to draft only.
     """
     config = resumed_config(folder, asked, more=MORE)
     if build(config.effort).measures:

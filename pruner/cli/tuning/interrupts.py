@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first asks a run to end, the second ends the process."""
+"""Handle Ctrl-C and SIGTERM: first end the run, then the process.
+
+The second signal ends the process.
+"""
 
 import signal
 import threading
@@ -12,8 +15,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was asked to end has ended: with ``result``, and what a shell expects as
-    ``exit_code``."""
+    """Raised when a run has ended on request.
+
+    ``result`` is its last line, ``exit_code`` the code that a shell expects.
+    """
 
     def __init__(self, result: Mapping[str, Any], exit_code: int) -> None:
         super().__init__(f"ended early, in {result['run_dir']}")
@@ -21,9 +26,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Asked whether it was interrupted, inside ``with``; the handlers before come back after it.
+    """Watches for signals inside ``with``; afterwards the former handlers return.
 
-    Python gives signals to its main thread only: in others nothing is heard.
+    Python gives signals to its main thread only: in other threads nothing is watched.
     """
 
     def __init__(self, tell: Tell) -> None:
@@ -32,7 +37,7 @@ class Interrupts:
         self.caught: signal.Signals | None = None
 
     def __enter__(self) -> Callable[[], bool]:
-        """Listen."""
+        """Install the handlers; return a function that is true after a signal."""
         for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
             self._before[number] = signal.signal(number, self._asked)
         return lambda: self.caught is not None
@@ -43,18 +48,18 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop listening."""
+        """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal ended: 130 after Ctrl-C."""
+        """The shell's exit code after a signal: 130 for Ctrl-C."""
         return 0 if self.caught is None else 128 + self.caught
 
     def _asked(self, number: int, _: FrameType | None) -> None:
         self.caught = signal.Signals(number)
-        # Whoever insists is obeyed by the system: a handler of ours would wait for the end of a
+        # A second signal gets the system's default: a handler of ours would wait for the end of a
         # call of TVM, such as the search of MetaSchedule.
         for one in SIGNALS:
             signal.signal(one, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The state of a run while it tunes: redrawn on a terminal, a line a round in a log."""
+"""Show a run: redrawn on a terminal, a line each in logs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ Show = Callable[[Mapping[str, Any]], None]
 
 
 class Pace:
-    """Seconds left of a run, at the pace since the first row that was seen of it."""
+    """Estimates the seconds left of a run, from its first seen row."""
 
     def __init__(self, budget: TuneBudget) -> None:
         self._budget = budget
         self._first: tuple[int, float] | None = None
 
     def left_s(self, trials: int, seconds: float) -> float | None:
-        """None while it is not known."""
+        """Return the seconds left, None while unknown."""
         limits = [] if self._budget.seconds is None else [self._budget.seconds - seconds]
         if self._first is None:
             self._first = trials, seconds
@@ -34,7 +34,7 @@ class Pace:
 
 
 def network_cells(row: Mapping[str, Any], budget: TuneBudget, left_s: float | None) -> list[str]:
-    """What is known of a network after a round, in the order of :data:`HEADINGS`."""
+    """Format a network's state after a round, in the order of :data:`HEADINGS`."""
     share = row["measured_share"]
     return [
         milliseconds(row["estimate_s"]),
@@ -51,18 +51,18 @@ HEADINGS = ("network", "measured", "trials", "failed", "spent", "left", "task")
 
 
 def milliseconds(seconds: float) -> str:
-    """0.0243 is 24.3 ms; a dash before anything ran."""
+    """Format seconds: 0.0243 becomes 24.3 ms, infinity a dash."""
     return "-" if seconds == float("inf") else f"{1e3 * seconds:.4g} ms"
 
 
 def line(cells: list[str]) -> str:
-    """The same as one line of a log."""
+    """Format cells as a line of a log."""
     pairs = zip(HEADINGS, cells, strict=True)
     return "  ".join(f"{name} {cell}" for name, cell in pairs)
 
 
 def say_operator(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None:
-    """A line of a log for each round of single operators."""
+    """Print a line for a round of single operators."""
     left_s = pace.left_s(row["trials"], row["seconds"])
     left = "" if left_s is None else f"  left {clock(left_s)}"
     say(
@@ -73,7 +73,7 @@ def say_operator(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None
 
 
 def budget_line(budget: TuneBudget, *, build: bool) -> str:
-    """What ends the run of a network, what its seconds cover and what they do not."""
+    """Describe the end of a network's run and its counted seconds."""
     after = ", and building, checking and timing the network comes after it" if build else ""
     seconds = "" if budget.seconds is None else f" or {budget.seconds:g} s"
     return (
@@ -84,10 +84,10 @@ def budget_line(budget: TuneBudget, *, build: bool) -> str:
 
 @contextmanager
 def network_display(budget: TuneBudget, console: Console | None = None) -> Iterator[Show]:
-    """Show rows of the loop: one table that is redrawn on a terminal, else a line each.
+    """Show rows of the loop: a redrawn table, or a line each.
 
-    ``measured`` is the share of the arithmetic whose tasks have a program that ran; the others
-    count in ``network`` as if they were as fast.
+    ``measured`` is the share of arithmetic in tasks with a program that ran; ``network`` assumes
+    the same speed for the other tasks.
     """
     console, pace = console or Console(stderr=True, quiet=is_quiet()), Pace(budget)
 

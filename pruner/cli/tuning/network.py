@@ -1,4 +1,4 @@
-"""``network=``: its tasks, as a list, drafted only, or to be tuned; its library at the end."""
+"""Commands of ``network=``: list its tasks, draft, tune and build it."""
 
 import json
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from pruner.tune.workloads import Workload
 
 
 def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Show the tasks of a network; the object of the last line."""
+    """Show the tasks of a network; return the last line's object."""
     platform = asked_platform(config, measures=False)
     folder = earlier or open_run(config, network_label(config))
     tasks = network_tasks(config, platform, folder, keep=False)
@@ -44,9 +44,9 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Draft and build a network, measuring nothing before; the object of the last line.
+    """Draft and build a network without measuring; return the last line.
 
-    What takes seconds to start is started before it is needed.
+    Slow processes are started before they are needed.
     """
     with network_worker() as worker, DraftWorkers() as workers:
         platform = asked_platform(config, measures=False)
@@ -58,7 +58,7 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 
 def network_label(config: DictConfig) -> str:
-    """The network's name for a folder."""
+    """Return the network's name for a folder."""
     return NetworkSource(name=str(config.network)).label
 
 
@@ -70,7 +70,7 @@ def network_tasks(
     keep: bool = True,
     worker: Worker | None = None,
 ) -> list[NetworkTask]:
-    """The tasks of ``network=``, taken up from the folder where an earlier start found them.
+    """Extract the tasks of ``network=``, or read an earlier start's.
 
     ``keep``: the folder keeps the lowered network, too, from which its library is built.
     """
@@ -84,7 +84,11 @@ def network_tasks(
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
-    """The tasks that trials are spent on. Raises `PrunerError` where there are none."""
+    """List the tasks to spend trials on.
+
+    Raises:
+        PrunerError: there are none.
+    """
     found = [task.workload for task in tasks if task.tuned]
     if not found:
         raise PrunerError(
@@ -95,7 +99,11 @@ def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Wo
 
 
 def network_form(config: DictConfig, device: str) -> NetworkForm:
-    """What ``layout=`` and ``precision=`` mean on a device. Raises `PrunerError` if nothing."""
+    """Resolve ``layout=`` and ``precision=`` for a device.
+
+    Raises:
+        PrunerError: an unknown value.
+    """
     precision = chosen_precision(config.precision)
     layout = chosen_layout(config.layout, device=device, precision=precision)
     return NetworkForm(layout=layout, precision=precision)
@@ -104,7 +112,7 @@ def network_form(config: DictConfig, device: str) -> NetworkForm:
 def listed(
     config: DictConfig, platform: Platform, tasks: Sequence[NetworkTask], folder: Path
 ) -> dict[str, Any]:
-    """Show the tasks; the object of the last line."""
+    """Print the tasks; return the object of the last line."""
     form = NetworkRequest.read(folder / REQUEST).form
     say(f"{config.network}, {form}")
     say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s} {'spaces':>8s}  buffers")
@@ -149,7 +157,7 @@ def drafted(
     folder: Path,
     workers: DraftWorkers,
 ) -> dict[str, Any]:
-    """Draft every task and measure nothing; the object of the last line."""
+    """Draft every task without measuring; return the object of the last line."""
     workloads = [task.workload for task in tasks]
     drafts = draft_tasks(
         workloads,
@@ -177,7 +185,10 @@ def drafted(
 
 
 def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
-    """What is known of a network as a whole; nothing for operators, or where nothing ran."""
+    """Print and return a network's estimate; empty for operators.
+
+    It is also empty for runs that only compile.
+    """
     if config.network is None or config.compile_only:
         return {}
     found = tuned.estimate
@@ -195,7 +206,11 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 def deployed(
     config: DictConfig, folder: Path, result: dict[str, Any], worker: Worker | None = None
 ) -> dict[str, Any]:
-    """Build the network of a run that is over, as ``pruner deploy`` does; its result with that."""
+    """Build the network of a finished run, as ``pruner deploy`` does.
+
+    Returns:
+        The result with the deployment.
+    """
     try:
         row = deploy_run(folder, config, draft=True, worker=worker)
     except KeyboardInterrupt:
@@ -203,7 +218,7 @@ def deployed(
         raise
     result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
     save_metrics(folder, result)
-    from pruner.study.network.page import write_report  # which draws: not while somebody waits
+    from pruner.study.network.page import write_report  # imports plots, which takes seconds
 
     say(f"report: {write_report(folder)}; pruner deploy adds the baselines")
     return result
@@ -212,7 +227,7 @@ def deployed(
 def deploy_run(
     folder: Path, config: DictConfig, *, draft: bool, worker: Worker | None = None
 ) -> dict[str, Any]:
-    """The network of a run folder with its configuration; the content of ``deploy.json``.
+    """Build the network of a run folder; return the content of ``deploy.json``.
 
     Raises:
         PrunerError: another process builds it, and see
@@ -240,7 +255,7 @@ def deploy_run(
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:
-    """The platform that a network's tasks were found for.
+    """Make the platform for which a network's tasks were found.
 
     Raises:
         DataError: the folder would have code executed that its configuration does not name.
@@ -255,5 +270,5 @@ def network_platform(folder: Path, config: DictConfig) -> Platform:
 
 
 def database_of(config: DictConfig) -> Path | None:
-    """Where TVM's database of a run is, None: in its folder."""
+    """Return the folder of TVM's database, None: the run folder."""
     return None if config.work_dir is None else Path(config.work_dir)

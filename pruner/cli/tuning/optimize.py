@@ -1,4 +1,4 @@
-"""``pruner.optimize``: ``tune.py network=`` for a module of torch that is already there.
+"""``pruner.optimize``: tune a module of torch as ``tune.py network=`` does.
 
 It is the same run as the command's, with the same options, defaults and folder.
 """
@@ -43,10 +43,10 @@ def optimize(
     progress: bool = True,
     options: Sequence[str] = (),
 ) -> Network:
-    """Compile a module for inference on this machine, as ``python tune.py network=`` does.
+    """Compile a module for inference here, as ``tune.py network=`` does.
 
-    The module is taken as it is in evaluation mode and stays as it was. The network that comes out
-    has its weights and the sizes and types of `inputs`, and computes no gradients.
+    The module is exported in evaluation mode and stays unchanged. The resulting network has its
+    weights and the sizes and types of `inputs`, and computes no gradients.
 
     Args:
         model: any module that ``torch.export.export`` takes.
@@ -59,7 +59,7 @@ def optimize(
         threads: cores that the network uses; by default all.
         layout: NCHW, NHWC or auto.
         seed: of the search.
-        progress: tell on stderr what the command tells.
+        progress: print the command's lines on stderr.
         options: further options of ``tune.py``, as its command line has them.
 
     Raises:
@@ -82,7 +82,7 @@ def _run(
     words: Sequence[str],
     folder: str | Path | None,
 ) -> Path:
-    """The run of a command line's `words` on a module, which lies in its folder; where that is."""
+    """Run a command line's `words` on a module; return the folder."""
     import torch
 
     given = tuple([inputs] if isinstance(inputs, torch.Tensor) else inputs)
@@ -122,7 +122,7 @@ def _built(folder: Path) -> Network:
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    """The module as a program of ``torch.export`` that returns plain containers of tensors.
+    """Export the module with outputs as plain containers of tensors.
 
     Raises:
         PrunerError: it cannot be exported, or gets or returns something else than tensors.
@@ -146,7 +146,7 @@ def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
             return torch.export.export(_plain_module(model), given)
     except PrunerError:
         raise
-    except Exception as error:  # torch raises kinds of its own, and those of the module
+    except Exception as error:  # torch's own kinds of errors, and the module's
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(
             f"torch.export does not take {type(model).__name__} ({type(error).__name__}: {line}); "
@@ -156,7 +156,10 @@ def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 
 def _plain_module(model: nn.Module) -> nn.Module:
-    """The module with outputs that every process can read: no classes of other packages."""
+    """Wrap a module to return outputs that every process can read.
+
+    They have no classes of other packages.
+    """
     import torch
 
     class Plain(torch.nn.Module):
@@ -170,10 +173,12 @@ def _plain_module(model: nn.Module) -> nn.Module:
 
 
 def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Nested tuples, lists and dicts of tensors, whatever mapping or named tuple they came in.
+    """Convert outputs to nested tuples, lists and dicts of tensors.
+
+    Any mapping and named tuple is converted.
 
     Raises:
-        PrunerError: something else is in them.
+        PrunerError: anything else is in them.
     """
     import torch
 
@@ -192,7 +197,7 @@ def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode, every part as it was afterwards."""
+    """Set evaluation mode inside, and restore every part afterwards."""
     training = [part for part in model.modules() if part.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""The platform that options name, where its programs run, and what drafts for it."""
+"""Make the platform of the options, with its device and analyzer."""
 
 from contextlib import suppress
 from typing import Any
@@ -22,9 +22,9 @@ CPU = "cpu"
 
 
 def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
-    """The platform that options name, told.
+    """Make and print the platform of the options.
 
-    ``measures``: its device is needed, now and here.
+    ``measures``: its device is needed now, on this machine.
 
     Raises:
         PrunerError: see :func:`platform_of`; or there is no such device.
@@ -59,7 +59,7 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
 
 
 def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
-    """The platform on the OpenCL device of this machine that options choose, told."""
+    """Bind the platform to the chosen OpenCL device, and print it."""
     device = device_from_mapping(plain(config.platform))
     own_limits = config.target is None
     placed, found = on_opencl(platform, device, config.measure.get("device"), own_limits=own_limits)
@@ -73,8 +73,10 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
 
 
 def placed_platform(config: DictConfig) -> Platform:
-    """The platform of a run's options as it was measured on; an OpenCL device that is gone leaves
-    the described one."""
+    """Make the platform on which a run was measured.
+
+    Without its OpenCL device it is the described platform.
+    """
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL:
         with suppress(PrunerError):
@@ -83,7 +85,9 @@ def placed_platform(config: DictConfig) -> Platform:
 
 
 def platform_of(config: DictConfig, target: Any) -> Platform:
-    """The described platform for a target (None: its own); no device is asked.
+    """Make the described platform for a target, None: its own.
+
+    No device is opened.
 
     Raises:
         PrunerError: a target that TVM does not know, or a remote device without a name.
@@ -97,10 +101,10 @@ def platform_of(config: DictConfig, target: Any) -> Platform:
 
 
 def load_draft(platform: Platform, form: AnyForm = "hardware") -> Analyzer | None:
-    """The platform's analyzer; None where there is none, which is told.
+    """Load the platform's analyzer; report and return None if missing.
 
     Raises:
-        PrunerError: a form that is for GPUs was asked for a CPU.
+        PrunerError: a form for GPUs was chosen for a CPU.
     """
     try:
         return platform_analyzer(platform, form)

@@ -1,4 +1,4 @@
-"""A run that measures, from its options to its last line; and pictures of earlier ones."""
+"""Run a tuning that measures; plot earlier runs."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,11 +36,15 @@ from pruner.tune.run.result import Tuned
 from pruner.tune.run.tuning import tune
 from pruner.tune.workloads import Workload, load_workloads
 
-_NEARLY = 0.9  # of its seconds: then a run has used up its time
+_NEARLY = 0.9  # share of its seconds from which a run counts as finished
 
 
 def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
-    """Tune operators or a network; the object of the last line. Raises `Interrupted`."""
+    """Tune operators or a network; return the object of the last line.
+
+    Raises:
+        Interrupted: the run was asked to end.
+    """
     with cpu_threads(config.num_threads):
         return _run(config, effort, earlier)
 
@@ -56,7 +60,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         say(budget_line(options.budget, build=config.deploy and not config.compile_only))
     if earlier is not None:
         _check_unfinished(earlier, config, options)
-        save_config(earlier, config)  # a later start goes on with the budget given now
+        save_config(earlier, config)  # a later start continues with the present budget
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
@@ -97,10 +101,10 @@ def _label(config: DictConfig, workloads: list[Workload]) -> str:
 
 
 def _tell_verdicts(tuned: Tuned) -> None:
-    """What came of every task and where its kernel is.
+    """Print the result of every task and the path of its kernel.
 
     Raises:
-        PrunerError: nothing came of any; the numbers are in ``metrics.json``.
+        PrunerError: no task has a result; the numbers are in ``metrics.json``.
     """
     for task in tuned.tasks:
         say(task.verdict())
@@ -115,7 +119,7 @@ def _tell_verdicts(tuned: Tuned) -> None:
 
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
-    """A finished run goes on only where it is given more trials, or more time."""
+    """Refuse to continue a finished run without more trials or time."""
     with as_written(folder / METRICS_FILE):
         _check_more(folder, config, options)
 
@@ -145,7 +149,7 @@ def _check_more(folder: Path, config: DictConfig, options: TuneOptions) -> None:
 
 
 def plot(config: DictConfig) -> dict[str, Any]:
-    """Draw the curves and the time of earlier runs into a new folder."""
+    """Draw curves and times of earlier runs into a new folder."""
     runs = [load_run(Path(name)) for name in several(config.plot)]
     if not runs:
         raise PrunerError("plot=[]: name at least one run folder")
@@ -165,7 +169,7 @@ def plot(config: DictConfig) -> dict[str, Any]:
 
 
 def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
-    """How rows of the loop are shown: of a network all together, of operators each."""
+    """Choose the display of rows: a network's together, operators' singly."""
     if config.network is not None:
         return network_display(budget)
     return nullcontext(partial(say_operator, budget, Pace(budget)))

@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="pruner")``, for inference, with fixed sizes.
+"""``torch.compile(model, backend="pruner")`` for inference with fixed sizes.
 
 Every graph that torch takes out of a module is compiled by
 :func:`~pruner.cli.tuning.optimize.optimize`, in a run of its own.
@@ -22,7 +22,7 @@ from pruner.errors import PrunerError
 def backend(
     graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What torch calls for a graph.
+    """Compile a graph for torch.
 
     Weights become constants, as they are now: compile again after they have changed.
 
@@ -33,7 +33,7 @@ def backend(
             ``torch.compile(model, backend="pruner", options={"effort": "draft"})``.
 
     Raises:
-        PrunerError: gradients are asked for, sizes are open, or what `optimize` refuses.
+        PrunerError: gradients are required, sizes are open, or `optimize` refuses the module.
     """
     nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
     weights = {
@@ -63,7 +63,10 @@ def backend(
 
 
 class Graph(nn.Module):
-    """A graph of torch's, of which only the inputs at the places `rest` are left."""
+    """A graph of torch with inputs only at the places `rest`.
+
+    The other inputs are bound weights.
+    """
 
     def __init__(
         self, graph: fx.GraphModule, weights: Mapping[int, Tensor], rest: Sequence[int]
@@ -74,7 +77,7 @@ class Graph(nn.Module):
             self.register_buffer(f"weight_{place}", value.detach())
 
     def forward(self, *given: Tensor) -> Any:
-        """The graph's outputs."""
+        """Compute the graph's outputs."""
         values = {place: getattr(self, f"weight_{place}") for place in self._weights}
         values |= dict(zip(self._rest, given, strict=True))
         return self.graph(*[values[place] for place in sorted(values)])

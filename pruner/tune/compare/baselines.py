@@ -67,9 +67,8 @@ class Contender:
 class _Kind:
     """A runner of a network's source, with the packages that it needs.
 
-    ``packages`` must be installed, ``extra`` installs them.
-    ``from_onnx``: it can run a network that is an ONNX file. ``on_gpu``: arguments there instead.
-    ``tunes``: see :class:`Contender`.
+    ``packages`` must be installed, ``extra`` installs them. ``from_onnx``: it can run a network
+    that is an ONNX file. ``on_gpu``: arguments there instead. ``tunes``: see :class:`Contender`.
     """
 
     label: str

@@ -26,20 +26,12 @@ class RaceSettings:
     """How long each baseline runs.
 
     Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
-    its start a process was seen to take up to 1.7 times as long. A turn
-    lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
-    as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
-    exporting and compiling; up to ``together`` are prepared at a time, if none of them tunes
-    itself meanwhile. ``energy_s``: where a meter is given, the energy of ``energy_turns``
-    more turns of so many seconds each is counted.
-
-    Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
-    a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
-    lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
-    as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
-    exporting and compiling; so many as ``together`` are at that at a time, where none of them tunes
-    itself meanwhile. ``energy_s``: where a meter is given, the energy of ``energy_turns``
-    more turns of so many seconds each is counted.
+    its start a process was seen to take up to 1.7 times as long. A turn lasts ``turn_s``; each has
+    ``rounds`` of them, or, where its runs are longer than a turn, as many as start within
+    ``most_s`` (three at least). ``prepare_s`` is the limit for loading, exporting and compiling; up
+    to ``together`` are prepared at a time, if none of them tunes itself meanwhile. ``energy_s``:
+    where a meter is given, the energy of ``energy_turns`` more turns of so many seconds each is
+    counted.
     """
 
     warm_up_s: float = 4.0
@@ -106,9 +98,9 @@ SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single li
 class Timed:
     """The result of a baseline: seconds of every run, or its `error`.
 
-    ``relative_error``: of its outputs against the reference's, None without a reference;
-    ``facts`` are its versions and its preparation time. ``watts``: of the device in every
-    turn with counted energy.
+    ``relative_error``: of its outputs against the reference's, None without a reference; ``facts``
+    are its versions and its preparation time. ``watts``: of the device in every turn with counted
+    energy.
     """
 
     name: str
@@ -220,8 +212,7 @@ def race(
     """Prepare the baselines, then time each in alternating turns.
 
     `folder` keeps their logs and outputs. The outputs of `reference` are compared with all others.
-    A
-    baseline that fails affects no other.
+    A baseline that fails affects no other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}

@@ -66,8 +66,8 @@ def timed_turn(
 ) -> list[float]:
     """Run until `seconds` are used; return the seconds of every run.
 
-    The first run starts with caches that others filled and is not counted, unless it is longer
-    than the turn: then it is the turn.
+    The first run starts with caches that others filled and is not counted, unless it is longer than
+    the turn: then it is the turn.
     """
     latencies_s: list[float] = []
     started = now = clock()

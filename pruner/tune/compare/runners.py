@@ -105,9 +105,6 @@ class OnnxRuntime:
 
     Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Raises
     `PrunerError` where onnxruntime would silently run on another device.
-
-    Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Raises
-    `PrunerError` where it would run on another device, which it does without a word.
     """
 
     def __init__(
@@ -268,8 +265,8 @@ def _module(source: Mapping[str, Any]) -> Any:
 def torch_operator(spec: Mapping[str, Any]) -> Any:
     """Make a module without weights that computes an operator.
 
-    Its inputs are those of the operator, in their order.
-    A bias goes into the convolution or product itself, where torch takes one. `spec`: as
+    Its inputs are those of the operator, in their order. A bias goes into the convolution or
+    product itself, where torch takes one. `spec`: as
     :func:`pruner.program.dag.operators.options.checked` returns it.
     """
     torch = importlib.import_module("torch")

@@ -43,7 +43,7 @@ class Built:
 def network_worker() -> Worker:
     """Start a worker that imports, lowers and builds a network.
 
-    At once it imports what every network needs.
+    It imports TVM and torch at once.
     """
     worker = Worker(__name__, method="spawn")
     worker.start()
@@ -68,10 +68,10 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: that of :func:`network_worker`, by default a fresh one; its output goes to `log`.
+    ``worker``: a result of :func:`network_worker`, by default a new one; its output goes to `log`.
 
     Raises:
-        PrunerError: the network is not the one that was tuned, records were not applied, or are of
+        PrunerError: the network differs from the tuned network, records were not applied, or are of
             another target; in one line that names the `log`.
     """
     job = (folder, sources, library, reference, threads)
@@ -85,8 +85,8 @@ def build_here(
     """Build the library of a run's network from its tasks' records.
 
     ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
-    the
-    outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the library.
+    the outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the
+    library.
 
     Raises:
         PrunerError: see :func:`build_network`.

@@ -35,16 +35,8 @@ class Network:
     contiguous and aligned to 64 bytes are not copied, outputs never are. Calls from several threads
     take turns.
 
-    ``latency_s``: seconds of a call when the library was built, None after
-    :func:`load`; ``folder`` and ``report``: the run that made it, in the same way.
-
-    Called with tensors of torch it returns tensors of torch, called with arrays of numpy it returns
-    arrays, in the structure that the module had (tensor, tuple, list, dict). Inputs that are
-    contiguous and aligned to 64 bytes are not copied, outputs never are. Calls from several threads
-    take turns.
-
-    ``latency_s``: seconds of a call as they were measured when the library was built, None after
-    :func:`load`; ``folder`` and ``report``: the run that made it, in the same way.
+    ``latency_s``: seconds of a call when the library was built, None after :func:`load`; ``folder``
+    and ``report``: the run that made it, in the same way.
     """
 
     def __init__(
@@ -166,8 +158,8 @@ class Network:
     def _use_threads(self) -> None:
         """Use the threads that the network was built for; ``TVM_NUM_THREADS`` takes precedence.
 
-        TVM alone uses half of the processors that the system reports. It reads the environment at
-        a thread's first call, and would pin this thread to cores, which belongs to the caller.
+        TVM alone uses half of the processors that the system reports. It reads the environment at a
+        thread's first call, and would pin this thread to cores, which belongs to the caller.
         """
         number = int(os.environ.get("TVM_NUM_THREADS", self.interface.threads))
         if self.interface.device != "cpu" or getattr(_pool, "threads", None) == number:

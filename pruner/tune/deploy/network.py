@@ -53,16 +53,10 @@ _ALONE = {"cpu": '; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702', "cud
 class Deployed:
     """A network as a library with its weights.
 
-    ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one;
-    ``by_rules``: with TVM's own, on GPUs; ``untouched`` functions have none (views of the same
-    memory, and on CPUs tasks without a program). ``relative_error`` against torch and
-    ``latencies_s``
-    are None and empty where it cannot run here; ``notes`` give the reason.
-
-    ``applied``: tasks with a measured schedule; ``drafted``: with one that nobody measured;
-    ``by_rules``: with TVM's own, on GPUs; ``untouched`` functions have none (views of the same
-    memory, and on CPUs what has no program). ``relative_error`` against torch and ``latencies_s``
-    are None and empty where it cannot run here, which ``notes`` say.
+    ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one; ``by_rules``: with
+    TVM's own, on GPUs; ``untouched`` functions have none (views of the same memory, and on CPUs
+    tasks without a program). ``relative_error`` against torch and ``latencies_s`` are None and
+    empty where it cannot run here; ``notes`` give the reason.
     """
 
     library: Path

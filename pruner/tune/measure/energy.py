@@ -1,9 +1,9 @@
 """Read the joules that a device has used, by NVML or powercap.
 
 NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and
-covers the whole board; RAPL's is of the package. So one turn should last seconds, and of kernels of
-some microseconds the gaps between launches are in the number too: good to compare finalists, no
-label to train on.
+covers the complete board; RAPL's covers the package. So a turn should last seconds. For kernels of
+some microseconds, the gaps between launches are in the number, too: it serves to compare finalists,
+not as a label to train on.
 """
 
 from __future__ import annotations

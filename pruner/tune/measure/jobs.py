@@ -56,11 +56,6 @@ class Timing:
     kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
     most ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before
     each. ``priority`` requests real-time priority, where the system permits it.
-
-    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
-    kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
-    most ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before
-    each. ``priority`` asks the system to let nothing else run meanwhile, where it may.
     """
 
     number: int = 1
@@ -108,8 +103,6 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
     """Compile a scheduled module to the library `path`; return its bytes.
 
     ``exact``: with the C library's own functions, for reference programs.
-
-    ``exact``: with the C library's own functions, for what others are compared with.
     """
     tvm = load_tvm().tvm
     module = tvm.ir.load_json(module_json)
@@ -283,10 +276,8 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
     """Raise `ConnectionError` for errors while a remote device disappears.
 
     Such an error is no fault of the program. Of several devices one is lost where there are fewer
-    than
-    before. A program that crashes takes TVM 0.27's server with it (`tvm.rpc.server._serving`
-    raises),
-    so it may look the same: it gets no second turn, which would cost a second device.
+    than before. A program that crashes takes TVM 0.27's server with it (`tvm.rpc.server._serving`
+    raises), so it may look the same: it gets no second turn, which would cost a second device.
     """
     before = _number(address) if address is not None and address.devices > 1 else 1
     try:
@@ -332,8 +323,7 @@ def _session(address: RpcAddress) -> Any:
     """Connect to a device within a time limit.
 
     TVM's client retries a lost tracker for a minute and waits for a free device without end: the
-    job's
-    own time would be over first, and its program blamed.
+    job's own time would be over first, and its program blamed.
 
     Raises:
         ConnectionError: no device was available in time.

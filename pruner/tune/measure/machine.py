@@ -32,8 +32,8 @@ def make_platform(
 
     `target` has the form `TARGET_FORM`, or is its JSON text.
 
-    ``target="host"`` is this machine's CPU with all its cores and instructions. What a given
-    target leaves open is as on this machine (cores) or as the platform has it (CUDA).
+    ``target="host"`` is this machine's CPU with all its cores and instructions. Attributes that a
+    given target lacks come from this machine (cores) or from the platform (CUDA).
 
     Raises:
         PrunerError: a target that TVM does not know or that does not fit, or a device without one.

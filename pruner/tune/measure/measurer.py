@@ -115,12 +115,6 @@ class Platform:
     CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
     that many cores. ``places``: the devices that measure at the same time, each as additional
     environment variables of its process.
-
-    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
-    CPU. ``name`` is the described platform it belongs to,
-    ``peak_flops_per_s`` what its description says of float32 on that many cores. ``places``: the
-    devices that measure at the same time, each as the further environment of the process that has
-    it.
     """
 
     target: Any
@@ -157,9 +151,8 @@ class Measurer:
         """Create the pools; start no worker yet.
 
         `folder` holds the built libraries and the compilers' files: it is emptied now and removed
-        at the
-        end. None: a new folder among the system's temporary files. ``kernels``: PoCL's cache, which
-        stays; None: inside `folder`.
+        at the end. None: a new folder among the system's temporary files. ``kernels``: PoCL's
+        cache, which stays; None: inside `folder`.
         """
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone

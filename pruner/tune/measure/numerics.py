@@ -47,8 +47,6 @@ def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 
     For complete networks, whose engines compute in different ways; kernels are held to
     `worst_error`.
-
-    Of whole networks, whose engines compute in different ways; a kernel has to meet `worst_error`.
     """
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     if not (np.isfinite(found).all() and np.isfinite(wanted).all()):

@@ -4,7 +4,7 @@
 
 * `strategy`: `search_strategy`, draft-then-verify as a search strategy of MetaSchedule
 * `model`: `cost_model`, the learned model behind TVM's evolutionary search
-* `session`: what all tasks of one tuning share
+* `session`: the state that all tasks of a tuning share
 * `task`: one task as TVM's context describes it
 * `results`: from TVM's results and records to outcomes
 * `target`: which described device a target stands for

@@ -42,10 +42,6 @@ def cost_model(
     alone until a program of the task has been measured. Then its score has the weight
     ``prior / (prior + measured)``, and the learned score has the rest.
 
-    `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
-    alone until a program of the task has been measured. Then its score has the weight
-    ``prior / (prior + measured)``, and the learned score has the rest.
-
     Raises:
         PrunerError: the model is unknown; or, when tuning starts, no described device fits the
             target.

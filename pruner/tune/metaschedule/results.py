@@ -20,8 +20,7 @@ def outcomes(results: Sequence[Any], tell: Tell) -> list[Outcome]:
     """Convert the runner's results of a round.
 
     If every program of a round exceeded the builder's time, the workers did: TVM starts them anew
-    for
-    every round, and their import of TVM counts. Then no program is blamed.
+    for every round, and their import of TVM counts. Then no program is blamed.
     """
     found = [_outcome(result) for result in results]
     if len(found) > 1 and all(one.error == "build_timeout" for one in found):
@@ -46,8 +45,8 @@ def _outcome(result: Any) -> Outcome:
 def know_earlier(database: Any, task: Task, search: DecisionSearch, traces: Traces) -> None:
     """Add a database's measurements on the same target to a search.
 
-    Failures count where something ran; a database of failures alone (workers that never started)
-    is ignored. Records of other spaces are counted in one line.
+    Failures count where something ran; a database of failures alone (workers that never started) is
+    ignored. Records of other spaces are counted in one line.
     """
     if database is None:
         return

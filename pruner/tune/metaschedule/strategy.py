@@ -2,9 +2,6 @@
 
 TVM's scheduler calls it from its own thread, for one task at a time: ``pre_tuning`` once a task,
 then rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
-
-TVM's scheduler calls it from its own thread, one task at a time: ``pre_tuning`` once a task, then
-rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
 """
 
 from __future__ import annotations

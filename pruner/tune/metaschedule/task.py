@@ -21,8 +21,8 @@ class Task:
 
     ``tell`` writes a line into TVM's log.
 
-    ``context`` is a context of our own with a copy of the rules of TVM's: one that held TVM's
-    context would be held by it, and neither would ever be freed.
+    ``context`` is a context of our own with a copy of TVM's rules: a reference to TVM's context,
+    which refers to us, would keep both from being freed.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Complete networks: definitions, import into Relax, and their tasks.
 
-* `convolutional`, `transformer`, `detection`: named networks in plain torch, most of them of the
+* `convolutional`, `transformer`, `detection`: named networks in plain torch, mostly of the
   paper's Tables 3 and 4
 * `catalog`: their names
 * `sizes`: the sizes that a user may set
@@ -9,7 +9,7 @@
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned
 * `request`: a network with its target, and the lowered module, kept for the library
-* `tasks`: which functions differ, how often each is called, its share of the work
+* `tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
 * `extraction`: all of these in a worker process
 * `worker`: such a process, whose output is a log

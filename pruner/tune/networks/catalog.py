@@ -2,9 +2,6 @@
 
 A factory takes the options of a network and returns it with example inputs. A user's network comes
 in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
-
-A factory takes the options of a network and returns it with example inputs. Anybody's network comes
-in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
 """
 
 from collections.abc import Callable

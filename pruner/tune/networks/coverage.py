@@ -54,8 +54,7 @@ class Replayed:
     """The tasks with design spaces that TVM replays, and their share.
 
     ``share``: the arithmetic of these tasks, relative to the tasks with opened spaces; None: no
-    task
-    was opened, or the opened tasks have no arithmetic.
+    task was opened, or the opened tasks have no arithmetic.
     """
 
     tasks: Sequence[str]

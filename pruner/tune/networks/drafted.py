@@ -5,12 +5,6 @@ The records lie in a database of their own, ``drafted/``, with a cost that no pr
 records; ``drafted.json`` beside them has the result of each task and the latency that the analyzer
 estimates. Tasks are drafted in worker processes, a core each; the draft of a task depends on its
 name, its share of the network's time and the seed, not on the processes.
-
-The records lie in a database of their own, ``drafted/``, with a cost that no program has
-(:data:`~pruner.tune.run.database.NEVER_MEASURED_S`), so that they cannot be taken for measured
-ones; ``drafted.json`` beside them says what each task was given and the latency that the analyzer
-estimates. Tasks are drafted in worker processes, a core each; what comes of one depends on its
-name, its share of the network's time and the seed, not on the processes.
 """
 
 from __future__ import annotations
@@ -130,14 +124,6 @@ def draft_tasks(
     program. `folder` must not be that of measured records. ``workers=None``: they are started where
     there are several tasks and cores. It ends early once `stopped` returns True; another call
     continues.
-
-    Raises:
-        PrunerError: another process drafts into `folder`.
-
-    A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
-    program. `folder` must not be that of measured records. ``workers=None``: they are started where
-    there are several tasks and cores. Once `stopped` says so it ends with the tasks that it has;
-    another call goes on.
 
     Raises:
         PrunerError: another process drafts into `folder`.

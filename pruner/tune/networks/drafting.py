@@ -60,10 +60,10 @@ _SHALLOW = Depth(sample=192, rounds=1)
 class Draft:
     """The result of drafting a task.
 
-    ``how``: drafted; by chance, without a draft score; none, with the ``reason``;
-    or view, for a reshape, which moves nothing and must not be scheduled. ``replayed``: how many of
-    its design spaces with legal programs only TVM can replay, the ``reason`` says why; None: they
-    were not opened, or none has a legal program.
+    ``how``: drafted; by chance, without a draft score; none, with the ``reason``; or view, for a
+    reshape, which moves nothing and must not be scheduled. ``replayed``: how many of its design
+    spaces with legal programs only TVM can replay, the ``reason`` says why; None: they were not
+    opened, or none has a legal program.
     """
 
     task: str
@@ -78,8 +78,7 @@ class DraftJob:
     """A task to draft, in a form that can be pickled.
 
     ``module`` and ``target`` are the texts of TVM's objects, ``analyzer`` None: the task gets its
-    first
-    legal random program. Equal jobs give equal drafts in any process.
+    first legal random program. Equal jobs give equal drafts in any process.
     """
 
     task: str
@@ -120,8 +119,7 @@ class Drawn:
     """Programs of a task, the best first, and ``estimates_s`` of each.
 
     ``estimates_s`` is None without a draft score. ``replayed``: for each design space that TVM
-    replays,
-    why it is refused; ``left_out``: how many of these no program is of.
+    replays, why it is refused; ``left_out``: how many of these no program is of.
     """
 
     space: UnionSpace
@@ -209,8 +207,7 @@ def best(
     """Search the best drafted programs; return estimated seconds, too.
 
     The best program comes first. No program is scored twice. The best are mutated until that no
-    longer
-    pays.
+    longer pays.
     """
     score = Memoised(space, space.draft_score)
     settings = ExplorerSettings(population=depth.sample, generations=0, keep=_KEPT)

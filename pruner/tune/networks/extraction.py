@@ -28,11 +28,8 @@ def extract_tasks(
 ) -> list[NetworkTask]:
     """Extract the tasks of a network, the largest share of arithmetic first.
 
-    ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too,
-    for its library. ``worker``: a running worker with a job :func:`write_tasks`.
-
-    ``folder`` keeps what was asked for, the tasks, and the log. ``keep``: the lowered network, too,
-    for its library. ``worker``: one that runs already and has a job :func:`write_tasks`.
+    ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too, for
+    its library. ``worker``: a running worker with a job :func:`write_tasks`.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.

@@ -1,14 +1,9 @@
 """Lower an imported network to functions that can be tuned.
 
 This is the only lowering of the project. Records are looked up by the structural hash of a
-function. So tuned and built functions must
-come from the same passes in the same order, each run once: lowering a lowered module changes
-hashes, and every record is silently lost. :class:`NetworkForm` has all that may differ between
-runs.
-
-Records are looked up by the structural hash of a function. So what is tuned and what is built must
-come from the same passes in the same order, each run once: lowering a lowered module changes
-hashes, and every record is silently lost. :class:`NetworkForm` says what may differ between runs.
+function. So tuned and built functions must come from the same passes in the same order, each run
+once: lowering a lowered module changes hashes, and every record is silently lost.
+:class:`NetworkForm` has all that may differ between runs.
 """
 
 from __future__ import annotations
@@ -58,10 +53,9 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
 
     Its parameters must be bound; functions are fused.
 
-    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), channels of
-    a classifier filled up to be packed. For CUDA
-    indices have 32 bits: TVM writes no vectors of 64-bit ones, of which permuted rows of an ``mma``
-    program may be made.
+    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), and channels
+    of a classifier are filled up so that they can be packed. For GPUs indices have 32 bits: TVM
+    cannot write vectors of 64-bit indices, which permuted rows of ``mma`` programs need.
 
     Raises:
         ValueError: the module is lowered already.
@@ -107,11 +101,9 @@ def _formed(module: Any, form: NetworkForm) -> Any:
 def _simplified(module: Any) -> Any:
     """Simplify indices, such as the quotient v // 512 of reshapes.
 
-    For v < 512 it is 0, which affine engines can use; they refuse the quotient itself.
-    Functions are left unchanged where a sum would lose a loop of one iteration (a batch of one):
-    MetaSchedule tiles only blocks that are bound to loops alone, so a convolution would have no
-    tile
-    sizes.
+    For v < 512 it is 0, which affine engines can use; they refuse the quotient itself. Functions
+    are left unchanged where a sum would lose a loop of one iteration (a batch of one): MetaSchedule
+    tiles only blocks that are bound to loops alone, so a convolution would have no tile sizes.
     """
     s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
     simple = s_tir.transform.StmtSimplify()(module)

@@ -77,7 +77,7 @@ def check(
     `held` copies of the weights exist already.
 
     Raises:
-        PrunerError: it does, in one line that says how much of each, and the `advice`.
+        PrunerError: it does; one line has both sizes and the `advice`.
     """
     available = free_bytes() if free is None else free
     if (COPIES - held) * weights > available:

@@ -92,8 +92,7 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     Raises:
         PrunerError: no such network or file, a factory that returns something else, or sizes that
-        it
-            does not take.
+            it does not take.
     """
     torch = importlib.import_module("torch")
     catalog = importlib.import_module("pruner.tune.networks.catalog")
@@ -167,8 +166,7 @@ def import_network(source: NetworkSource) -> Any:
 
     Raises:
         PrunerError: it cannot be exported, TVM lacks one of its operators, it was exported in
-        training
-            mode, or it takes more memory than is free; in one line.
+            training mode, or it takes more memory than is free; in one line.
     """
     try:
         module = _imported(source)
@@ -248,10 +246,11 @@ def _from_exported(program: Any) -> Any:
 
 
 def described(outputs: Any) -> Any:
-    """Describe the structure of outputs as JSON, with places as tensors.
+    """Describe the structure of outputs as JSON.
 
     Mappings, lists and tuples, of named fields too, are kept by their kind: ``{"tuple": [0, 1]}``,
-    ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. `outputs` has places where tensors are.
+    ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. In `outputs`, the number of a tensor stands
+    in its place.
     """
     if isinstance(outputs, Mapping):
         return {"dict": [[key, described(part)] for key, part in outputs.items()]}

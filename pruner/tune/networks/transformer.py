@@ -1,13 +1,8 @@
 """Transformers in plain torch, for text and for patches of images.
 
 Attention is written as matmul, softmax, matmul, so that it becomes three tasks that can be
-scheduled
-and not one call of a library. Sequence lengths are fixed: positions, masks and rotations are
-constants.
-
-Attention is written as matmul, softmax, matmul, so that it becomes three tasks a tuner can schedule
-and not one call of a library. Sequence lengths are fixed: positions, masks and rotations are
-constants.
+scheduled and not one call of a library. Sequence lengths are fixed: positions, masks and rotations
+are constants.
 """
 
 import math

@@ -36,8 +36,7 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
 
     Variables that are set already stay. The loader of pyopencl's wheel finds drivers by
     ``OCL_ICD_VENDORS`` alone, and crashes without ``PYOPENCL_HOME``. PoCL distributes a program's
-    work
-    groups over all cores of the machine; with one thread its device is one core.
+    work groups over all cores of the machine; with one thread its device is one core.
     """
     given = os.environ if environment is None else environment
     wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}

@@ -184,8 +184,7 @@ def compile_kernels(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -
     """Compile all kernels of a program by the device's driver.
 
     They are compiled for their sizes of work groups. An error of the driver is raised here, in
-    TVM's
-    kinds of errors; the driver's cache keeps the results.
+    TVM's kinds of errors; the driver's cache keeps the results.
     """
     _called(module, arguments, _COMPILE)
 

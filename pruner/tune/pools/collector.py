@@ -49,11 +49,10 @@ class Collected:
     """The counts of a collection.
 
     ``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
-    others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs
-    that wait for their first timing. ``unchecked`` programs ran without a check of their results;
+    others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs that
+    wait for their first timing. ``unchecked`` programs ran without a check of their results;
     ``unsuccessful`` lists the pools that have unchecked programs although a check was requested,
-    and
-    pools without a program that ran.
+    and pools without a program that ran.
     """
 
     records: int

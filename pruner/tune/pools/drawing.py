@@ -1,9 +1,9 @@
 """Draw a task's programs so that every structure is equally frequent.
 
-A uniform draw of decisions is mostly of one structure (compute locations decide it, and
-some locations have many more tilings than others), so draws are taken in turns: every design space
-alike, and in it every choice of compute locations alike. Inside a structure, decisions are those
-of MetaSchedule's draws with this structure: uniform tilings, weighted by the probability that a
+A uniform draw of decisions is mostly of one structure (compute locations decide it, and some
+locations have many more tilings than others), so draws are taken in turns: every design space
+alike, and in it every choice of compute locations alike. Inside a structure, decisions are those of
+MetaSchedule's draws with this structure: uniform tilings, weighted by the probability that a
 location drawn for them is this one.
 """
 

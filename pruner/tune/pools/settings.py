@@ -12,8 +12,7 @@ class PoolSettings:
     """How many programs of a task are collected, and their timing.
 
     ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
-    of
-    the best random programs.
+    of the best random programs.
 
     Every program is timed twice, at least ``apart_s`` seconds apart and in another order. If the
     two timings that agree best differ by more than the share ``agree``, it is timed again, up to

@@ -76,9 +76,9 @@ class MetaSchedule(RivalSearch):
 class MetaScheduleSearch:
     """The search of a task; see :class:`pruner.search.decision_search.Search`.
 
-    Predictions of its model count as sampling: both happen in one call of TVM. Its random state
-    and model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the
-    records of its database, with the model fitted to them.
+    Predictions of its model count as sampling: both happen in one call of TVM. Its random state and
+    model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the records
+    of its database, with the model fitted to them.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class MetaScheduleSearch:
     def propose(self, num: int) -> list[Candidate]:
         """Propose a batch; see :class:`pruner.search.decision_search.Search`.
 
-        TVM makes a full batch, the best first and random ones last; of a smaller round, such as
-        the first of several of every task, the search loses the rest.
+        TVM makes a full batch, the best first and random ones last; of a smaller round, such as the
+        first of several of every task, the search loses the rest.
         """
         with self._phases.time("sample"):
             proposed = self._strategy.generate_measure_candidates()

@@ -1,7 +1,7 @@
 """MetaSchedule's JSON database of a run, for TVM's tools.
 
-It follows the journal: a record is written there first, and missing records are added here when
-the run is resumed.
+It follows the journal: a record is written there first, and missing records are added here when the
+run is resumed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives fail
 
 class Database:
     """``database_workload.json`` and ``database_tuning_record.json`` in a folder.
-
-    Only programs that ran are recorded: failures stand in the journal.
 
     Only programs that ran are recorded: failures stand in the journal.
     """
@@ -75,8 +73,7 @@ class Database:
         """Append the journal's records that the database lacks; return their number.
 
         A record is identified by the seconds of its repeats, which the journal has too. A record
-        that
-        TVM refuses is reported, and left out.
+        that TVM refuses is reported, and left out.
         """
         ran = [t for t in trials if t.record is not None and t.error is None]
         if not ran:

@@ -1,9 +1,9 @@
 """The journal of a run: a JSON line for every measured candidate.
 
-Lines are written at once. Database and search state are completed from them. A kill loses at
-most the candidate in flight; a damaged line counts as not measured. Ansor's child process writes
-it, too, so this imports nothing but the standard library and NumPy.
-``pandas.read_json(path, lines=True)`` reads it.
+Lines are written at once. Database and search state are completed from them. A kill loses at most
+the candidate in flight; a damaged line counts as not measured. Ansor's child process writes it,
+too, so this imports nothing but the standard library and NumPy. ``pandas.read_json(path,
+lines=True)`` reads it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Trial:
     """A candidate that was measured, or only compiled.
 
     ``batch`` and ``position`` are the proposal; ``space`` and ``decisions`` the program;
-    ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning
-    at its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran.
-    ``checked``: its results were compared with the reference, and are right. ``record``: TVM's
-    database record of a program that ran, as JSON.
+    ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning at
+    its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran. ``checked``: its
+    results were compared with the reference, and are right. ``record``: TVM's database record of a
+    program that ran, as JSON.
     """
 
     task: str

@@ -295,9 +295,6 @@ class LiveLearner:
 
     Measurements of a task reach the shared model before any task requests scores: the first
     programs of a task are scored by a model of the other tasks.
-
-    What is measured of a task reaches the shared model before any task asks for scores: the first
-    programs of a task are judged by what the others taught.
     """
 
     def __init__(
@@ -375,8 +372,8 @@ class LiveLearner:
 class LearnedScore:
     """Scores of decision vectors by the model at call time.
 
-    Programs of design spaces without features get random scores, drawn from the scores that
-    the model has returned so far.
+    Programs of design spaces without features get random scores, drawn from the scores that the
+    model has returned so far.
     """
 
     def __init__(self, key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases) -> None:

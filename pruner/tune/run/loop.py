@@ -280,8 +280,7 @@ class TuningRun(Loop):
         """Continue from the journal alone, with all of its measurements.
 
         The search draws other programs than it would have. `known_s`: for every task, the seconds
-        of
-        earlier runs.
+        of earlier runs.
 
         Raises:
             PrunerError: the database, which agrees with the journal, has records of other programs.

@@ -23,16 +23,11 @@ class TaskOutcome:
     ``best_s`` infinite: no program ran and was right. ``refused`` programs never reached a builder;
     ``exhausted``: there were no programs left. ``untuned_s``: the operator without a schedule, None
     where that was not timed. ``peak_share``: the share of the described peak arithmetic, None
-    without a
-    description. ``compiled`` counts programs that were only built. ``kernel``: the library of the
-    best
-    program. ``checked``: its best program computes the same as the unscheduled program, on the
-    inputs
-    of the check; None where nothing ran, or an earlier run measured the best. ``check``: checking
-    was
-    requested. ``replayed``: the number of its design spaces that TVM replays, None where they were
-    not
-    opened.
+    without a description. ``compiled`` counts programs that were only built. ``kernel``: the
+    library of the best program. ``checked``: its best program computes the same as the unscheduled
+    program, on the inputs of the check; None where nothing ran, or an earlier run measured the
+    best. ``check``: checking was requested. ``replayed``: the number of its design spaces that TVM
+    replays, None where they were not opened.
     """
 
     name: str

@@ -41,8 +41,8 @@ UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 class LiveTask(Task):
     """A task with programs that are measured now.
 
-    ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``:
-    seconds without schedule, None where that was not timed.
+    ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
+    without schedule, None where that was not timed.
     """
 
     workload: Workload
@@ -103,8 +103,8 @@ class Prepared:
     def draft_all(self) -> None:
         """Draft the first program of every task, if the options request it.
 
-        Tasks with known measurements, or begun by an earlier start, need no draft.
-        It ends early on request, or once half of the run's time is spent, including earlier starts.
+        Tasks with known measurements, or begun by an earlier start, need no draft. It ends early on
+        request, or once half of the run's time is spent, including earlier starts.
         """
         options, context = self._options, self._context
         if not options.draft_all or options.analyzer is None or options.replay_only:

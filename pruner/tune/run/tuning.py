@@ -200,9 +200,9 @@ def _result(
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
     """Build the first proposals of each task's search; run nothing.
 
-    The journal has the choices and whether they compile; ``candidates/`` holds the programs.
-    It ends early on request, or when its time is spent; another start compiles the rest of
-    the same programs.
+    The journal has the choices and whether they compile; ``candidates/`` holds the programs. It
+    ends early on request, or when its time is spent; another start compiles the rest of the same
+    programs.
 
     Raises:
         PrunerError: an earlier start chose other programs.

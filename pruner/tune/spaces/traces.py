@@ -34,8 +34,7 @@ class Traces:
 
         TVM's ``MutateParallel`` changes an annotation, which no decision vector holds. Such a trace
         belongs to no space here, unless ``whatever_parallel`` accepts it as a trace with the
-        space's
-        own annotation.
+        space's own annotation.
         """
         rows = np.zeros((len(traces), self._space.num_slots), np.int64)
         known = np.zeros(len(traces), bool)

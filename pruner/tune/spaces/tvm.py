@@ -74,8 +74,6 @@ class ReplaySpace:
 
         The space's own trace is tried first, then random traces.
 
-        The space's own trace is tried first, then random traces.
-
         ``VerifyGPUCode`` is left out here: it refuses most random programs.
         """
         own = self._design.vector(self._design.trace)
@@ -112,8 +110,7 @@ class ReplaySpace:
         """Mutate by TVM's own mutators; keep parents that cannot change.
 
         Python's ``Mutator.apply`` takes no seed and draws one from the machine; the function
-        beneath it
-        takes a seed.
+        beneath it takes a seed.
         """
         out = parents.copy()
         if not self._mutators:

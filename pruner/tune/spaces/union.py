@@ -1,4 +1,4 @@
-"""Join all design spaces of a task into a space of decision vectors.
+"""Join all design spaces of a task into one space.
 
 Column 0 is the number of the design space; the others hold its decisions, zero-padded to the
 longest vector.

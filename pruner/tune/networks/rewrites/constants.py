@@ -2,9 +2,6 @@
 
 Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
 normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
-
-Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
-normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
 Four rewrites, each of an inference-time expression of constants:
 
 * ``batch_norm(x + c, g, b, m, v)`` -> ``batch_norm(x, g, b, m - c, v)`` for a bias ``c`` along the
@@ -14,7 +11,7 @@ Four rewrites, each of an inference-time expression of constants:
 * ``batch_norm(x, g, b, m, v)`` -> ``x s + t``;
 * ``permute_dims(w)`` -> the transposed weights.
 
-What something else reads, too, stays in front of its norm: it would be computed twice.
+A value with a second reader stays in front of its norm: folding would compute it twice.
 """
 
 from __future__ import annotations

@@ -43,11 +43,8 @@ def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
 def channels_last(module: Any) -> Any:
     """Convert convolutions and their surroundings to NHWC and HWIO.
 
-    Constants must be folded: scales behind a convolution are matched in the order of a front
-    end. Images are transposed at the inputs and outputs; constants are transposed here, once.
-
-    Constants must be folded: scales behind a convolution are looked for in the order of a front
-    end. Images are transposed where they come in and go out; constants are, once, here.
+    Constants must be folded: scales behind a convolution are matched in the order of a front end.
+    Images are transposed at the inputs and outputs; constants are transposed here, once.
     """
     passes = load_tvm().relax.transform
     sequential = load_tvm().tvm.transform.Sequential

@@ -6,16 +6,8 @@ stream: BLAS libraries do this before every product (Goto and van de Geijn, 2008
 once.
 
 The output axis of the multiplying block, of the blocks behind it and of their tensors becomes the
-two axes [outputs / b, b]. That moves no element: the functions around see
-the tensors as before, a call of a packed function is between views.
-
-A matrix of weights [..., inputs, outputs] is read in rows of a few neighbouring outputs, one row an
-input, so that every row comes from another page. Packed as [outputs / b, ..., inputs, b] it is one
-stream: what BLAS libraries do before every product (Goto and van de Geijn, 2008), done once here.
-
-The output axis of the block that multiplies, of the blocks behind it and of the tensors that they
-take and give becomes the two axes [outputs / b, b]. That moves no element: the functions around see
-the tensors as before, a call of a packed function is between views.
+two axes [outputs / b, b]. That moves no element: the functions around see the tensors as before, a
+call of a packed function is between views.
 """
 
 from __future__ import annotations
@@ -41,14 +33,10 @@ _IndexMap = Callable[..., list[Any]]
 class Packing:
     """Weights of a function to pack, with the affected blocks and arguments.
 
-    Argument ``place`` is the weights; their dimension ``axis`` is packed by ``width``.
-    ``block`` multiplies with them; its iterator ``slot`` runs over that dimension, the last one of
-    its result. ``behind``: the elementwise blocks that take the result, in program order.
-    ``views``: arguments that get another shape, with the dimension that is split.
-
-    ``block`` multiplies with them; its iterator ``slot`` runs over that dimension, the last one of
-    its result. ``behind``: the elementwise blocks that take the result, in program order.
-    ``views``: arguments of the function that are seen otherwise, with the dimension that is split.
+    Argument ``place`` is the weights; their dimension ``axis`` is packed by ``width``. ``block``
+    multiplies with them; its iterator ``slot`` runs over that dimension, the last one of its
+    result. ``behind``: the elementwise blocks that take the result, in program order. ``views``:
+    arguments that get another shape, with the dimension that is split.
     """
 
     place: int
@@ -245,8 +233,7 @@ def _views(
     """Find the arguments with a dimension that always runs over outputs.
 
     The result maps the place of an argument to its dimension. ``split``: the multiplying block,
-    whose
-    iterator ``slot`` runs over the outputs, and the blocks behind it.
+    whose iterator ``slot`` runs over the outputs, and the blocks behind it.
     """
     last = len(split[0].body.indices) - 1
     out: dict[int, int] = {}

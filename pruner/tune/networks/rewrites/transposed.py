@@ -4,11 +4,6 @@ A transposed convolution of stride ``s`` puts ``s - 1`` zeros between neighbouri
 of its products are by them. The outputs whose coordinates are equal modulo ``s`` see the same
 weights, every ``s``-th; so one convolution of the given pixels with ``s s`` times as many channels
 computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
-
-A transposed convolution of stride ``s`` puts ``s - 1`` zeros between neighbouring pixels, and most
-of its products are by them. The outputs whose coordinates are equal modulo ``s`` see the same
-weights, every ``s``-th; so one convolution of the given pixels with ``s s`` times as many channels
-computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
 """
 
 from __future__ import annotations

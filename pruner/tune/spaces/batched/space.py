@@ -146,10 +146,8 @@ class BatchedSpace:
         """Draw programs that TVM would accept, int64 [num, d].
 
         As MetaSchedule, it draws until there are enough. On CPUs nothing is checked: the few
-        programs
-        that the engine is not sure of have a draft score of minus infinity, and finding them here
-        would
-        take a replay of every draw.
+        programs that the engine is not sure of have a draft score of minus infinity, and finding
+        them here would take a replay of every draw.
 
         Raises:
             PrunerError: none of very many draws is legal.
@@ -183,8 +181,7 @@ class BatchedSpace:
         """Check which rows TVM would accept and compile, bool [N].
 
         Covered are TVM's postprocessors, the conditions of its primitives, and its compiler's
-        limits on
-        permuted shared memory and waits for copies. False where the engine refuses a row.
+        limits on permuted shared memory and waits for copies. False where the engine refuses a row.
         """
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:

@@ -50,7 +50,7 @@ def load_tvm() -> Tvm:
     if shutil.which("nvcc") is not None:
         # TVM's default, NVRTC, needs a package (cuda-bindings) that TVM does not require
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
-    # Without this, tvm_ffi imports torch and initialises its CUDA device. No worker forked from the
+    # Without this, tvm_ffi imports torch and queries its CUDA device. No worker forked from the
     # process can use the device then: every program ends with cudaErrorInitializationError.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     original = inspect.stack

@@ -93,7 +93,7 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
         for part in stmt.seq:
             yield from _placed(part, loops)
     elif kind == "For":
-        # a loop bound to threads is no loop of a thread, and a single turn multiplies nothing
+        # loops bound to threads are not unrolled, and a single turn multiplies nothing
         alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
         yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
     elif kind == "SBlockRealize":

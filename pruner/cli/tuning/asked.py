@@ -59,7 +59,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
     if network and options["lag"] is None and not isinstance(policy, RivalSearch):
         options["lag"] = 1  # programs of a task are chosen while those of another are built
     if options["baseline"] is None:
-        options["baseline"] = not network  # a minute of unscheduled loops, without a use
+        options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
     return TuneOptions(
         platform=platform,
         policy=policy,

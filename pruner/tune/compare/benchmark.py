@@ -60,8 +60,7 @@ class ContenderWorker:
             raise Fallen(contender.missing)
         log.write_bytes(b"")
         environment = {**thread_limits(contender.threads), **contender.environment}
-        # spawned: a forked process would inherit the thread pools of libraries without their
-        # threads
+        # spawned: libraries read their limits of threads when they are imported
         self._worker = Worker(contender.jobs, method="spawn", environment=environment)
         self._log = log
         self.close = self._worker.stop

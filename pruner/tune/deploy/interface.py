@@ -69,7 +69,7 @@ def with_interface(module: Any, target: Any, threads: int) -> Any:
     """Add a function to a lowered network that returns its interface."""
     ir, relax = load_tvm().tvm.ir, load_tvm().relax
     text = json.dumps(asdict(Interface.of(module, target, threads)))
-    # a function, not metadata: TVM's virtual machine keeps nothing else of a module
+    # a function, since TVM's virtual machine keeps no attributes of a module
     function = relax.Function([], ir.StringImm(text), relax.ObjectType())
     module = module.clone()
     module[INTERFACE] = function.with_attr("global_symbol", INTERFACE)

@@ -88,8 +88,7 @@ class TaskScores:
         if known.any():
             if self._judge is None:
                 self._judge = self._standardised(rows[known])
-            # TVM's search samples parents by these scores as weights: they must be positive and
-            # bounded
+            # TVM's search draws parents with these scores as weights, so none may be negative
             out[known] = 0.5 + 0.5 * np.tanh(0.5 * self._judge(rows[known]))
             # programs outside our spaces get random scores of the other candidates
             out[~known] = self._rng.choice(out[known], int((~known).sum()))

@@ -182,5 +182,6 @@ class PrunerStrategy(_PySearchStrategy):
 
 
 def _measurable(schedule: Any) -> Any:
+    # builders remove the block that rewrites weights, so arguments have their new layout
     info = _ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
     return _ms.MeasureCandidate(schedule, info)

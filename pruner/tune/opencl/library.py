@@ -27,7 +27,7 @@ def runtime_library() -> Path:
     ffi: Any = importlib.import_module("tvm_ffi")
     texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
     versions = f"{tvm.__version__} {ffi.__version__} {sysconfig.get_platform()}"
-    # TVM's C++ interface has no stable ABI: every version and every change gets its own library
+    # the library is bound to TVM's headers and our source: a change of either gets a new name
     digest = hashlib.sha256(b"\n".join([versions.encode(), *texts])).hexdigest()[:12]
     library = cache_folder() / f"runtime-tvm{tvm.__version__}-{digest}.so"
     if not library.is_file():

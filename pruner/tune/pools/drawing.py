@@ -71,7 +71,7 @@ def _new(space: UnionSpace, rows: Decisions, seen: set[int]) -> Decisions:
     fresh = np.array([key not in seen for key in space.keys(rows).tolist()], bool)
     rows = rows[fresh]
     rows = rows[np.isfinite(space.draft_score(rows))] if len(rows) else rows
-    # the draws' trees are gigabytes, and only few of the draws are kept
+    # the trees of all draws may be gigabytes, and only few of the draws are kept
     space.forget()
     return rows
 

@@ -114,7 +114,7 @@ class MetaScheduleSearch:
             ),
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=_cores(platform),
-            # TVM takes no seed 0
+            # TVM's random engine multiplies its state: 0 would stay 0
             rand_state=seed + 1,
         )
         with phases.time("sample"):

@@ -194,8 +194,7 @@ class _Around:
             return expr
         value = evaluate_index(expr, self._roots)
         for bounded, instead in self._bounded:
-            # TVM prints the same sum in different orders: equal is a difference of zero, not equal
-            # text
+            # the terms of equal sums may differ in order, so the difference is tested for zero
             if af.is_zero(af.add(value, bounded, -1)):
                 return instead
         return rebuild(expr, tuple(map(self._rejoined, children(expr))))
@@ -246,7 +245,7 @@ def lowered(module: Any) -> LoopNests:
         ((_, func),) = module.functions_items()
         tree = read_scheduled(func)
         nests = lower(tree)
-    # the batched replay refuses such programs, too: a guess here would be a different feature
+    # the batched replay refuses such programs, too: features must not depend on the kind of space
     if np.any(tree.uncertain):
         raise UnsupportedProgram(UNCERTAIN, "a width that is no number")
     return nests

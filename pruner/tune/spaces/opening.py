@@ -103,7 +103,7 @@ def _has_programs(space: LiveSpace) -> bool:
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
         space.sample(_PROBES, np.random.default_rng(0))
-    # a subclass of PrunerError, and a different verdict: the engine cannot judge, TVM may
+    # a subclass of PrunerError with another meaning: the engine cannot judge, so TVM replays
     except UnsupportedProgram:
         raise
     except PrunerError:

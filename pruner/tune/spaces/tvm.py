@@ -27,7 +27,7 @@ from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
 _TRIES = 20  # draws for every program that is wanted
-# the modulus of TVM's random engine (minstd_rand): seeds are 1 to one less, as 0 would stay 0
+# the modulus of TVM's random engine (minstd_rand), which multiplies its state: 0 would stay 0
 _MAX_SEED = (1 << 31) - 1
 _CACHED = 4096  # finished schedules that are kept
 _REFUSED = "refused-by-tvm"

@@ -28,6 +28,6 @@ def mixed(module: Any) -> Any:
     Their sums are of float32; inputs and outputs of the network stay float32.
     """
     passes = load_tvm().relax.transform
-    # the default out_dtype would round every partial sum to float16
+    # out_dtype is the type of the sums: float16 would round each partial sum
     steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
     return load_tvm().tvm.transform.Sequential(steps)(module)

@@ -120,8 +120,7 @@ class ChoiceDecision:
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
         """Draw another candidate, by the probabilities of the others."""
         weights = np.tile(self.probs, (len(rows), 1))
-        # TVM removes the present choice, too, so a mutation always changes the
-        # program
+        # TVM removes the present choice, too: a mutation always changes the program
         weights[np.arange(len(rows)), out[rows, self.slot]] = 0.0
         edges = np.cumsum(weights, axis=1)
         drawn = rng.random(len(rows)) * edges[:, -1]

@@ -88,7 +88,7 @@ class BatchedSpace:
         draws = self.sample_any(num, np.random.default_rng(0))
         reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
         # single uncertain programs score minus infinity later; any other refusal is a form that the
-        # engine lacks, and it would be met again in the search
+        # engine lacks, and would recur in the search
         reasons -= {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")

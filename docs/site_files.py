@@ -49,8 +49,7 @@ def on_files(files: Files, config: Any) -> Files:
     theme = [file for file in files if file.generated_by or not file.src_uri.endswith(".md")]
     kept = [file for file in theme if not (ROOT / "docs" / file.src_uri).exists()]
     return Files(
-        kept
-        + [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in reached()]
+        kept + [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in reached()]
     )
 
 

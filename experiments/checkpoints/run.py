@@ -46,7 +46,10 @@ RESULTS = checkpoints_folder() / "results.csv"
 RECIPES = {
     "cpu": ("data.platform=all", "split=bundled", "model=pacm_residual", "seeds=[0,1,2]"),
     "gpu": (
-        "platform=orin", "leave_out=all", "split=by_task", "model=pacm_draft",
+        "platform=orin",
+        "leave_out=all",
+        "split=by_task",
+        "model=pacm_draft",
         "batches.per_task=96",
     ),
 }

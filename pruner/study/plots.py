@@ -169,9 +169,7 @@ def svg_element(figure: Figure, mark: str) -> str:
         for light, dark in (INK, PAPER, GRID)
         for name in ("fill", "stroke")
     )
-    element = element.replace(
-        "</style>", f"@media(prefers-color-scheme:dark){{{dark}}}</style>", 1
-    )
+    element = element.replace("</style>", f"@media(prefers-color-scheme:dark){{{dark}}}</style>", 1)
     return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
 
 

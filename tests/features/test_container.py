@@ -69,9 +69,7 @@ def test_scattered_programs_stand_where_they_were_put(first, second, random):
     num = len(first) + len(second) + 2
     places = random.sample(range(num), num)
     where = [np.array(places[: len(first)]), np.array(places[len(first) : num - 2])]
-    empty = ProgramFeatures.empty(
-        num, FeatureSpec(psa=True), failures={places[-1]: "known before"}
-    )
+    empty = ProgramFeatures.empty(num, FeatureSpec(psa=True), failures={places[-1]: "known before"})
     found = listed(empty.scatter(list(zip(where, parts, strict=True))))
     for at, part in zip(where, parts, strict=True):
         assert [found[n] for n in at] == listed(part)

@@ -163,10 +163,7 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
         if dot:
             by_task[int(number)][name] = stored[full]
     return FilePrograms(
-        tasks=[
-            _task(arrays, known)
-            for arrays, known in zip(by_task, about["tasks"], strict=True)
-        ],
+        tasks=[_task(arrays, known) for arrays, known in zip(by_task, about["tasks"], strict=True)],
         set_aside=[tuple(line) for line in about["set_aside"]],
         refused=[tuple(line) for line in about["refused"]],
         tally=Tally(

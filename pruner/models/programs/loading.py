@@ -174,9 +174,7 @@ def streamed_batches(
         # The parts are one after another; the batch has them mixed.
         mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
         yield LabelledBatch(
-            programs=replace(
-                mixed, platform=table.platform[tasks], platforms=table.platforms
-            ),
+            programs=replace(mixed, platform=table.platform[tasks], platforms=table.platforms),
             label=table.label[index],
             task=table.task[index],
             index=index,

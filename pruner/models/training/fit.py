@@ -118,9 +118,7 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
             "pruner.models.trees.xgboost.TreeRanker"
         )
     if not model.needs_fit:
-        raise PrunerError(
-            f"{type(model).__name__} has nothing to train; use it with evaluate.py"
-        )
+        raise PrunerError(f"{type(model).__name__} has nothing to train; use it with evaluate.py")
     make_trainer(recipe, logger=False)
     return model
 

@@ -24,9 +24,7 @@ from pruner.models.trees.sound import check_xgboost
 Pooling = Literal["sum", "mean", "max"]
 
 
-def pooled(
-    batch: ProgramBatch, pooling: Sequence[Pooling]
-) -> Float[np.ndarray, "program column"]:
+def pooled(batch: ProgramBatch, pooling: Sequence[Pooling]) -> Float[np.ndarray, "program column"]:
     """Pool the statement columns of each program, then append flags and statement count.
 
     Columns: one block of them for each pooling in the given order, workload flags, the number of

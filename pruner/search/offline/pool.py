@@ -70,7 +70,6 @@ class PoolSpace:
         pick = rng.integers(0, near.shape[1], len(parents))
         return self.decisions[near[np.arange(len(parents)), pick]]
 
-
     def instantiate(self, decisions: Decisions) -> Sequence[Any]:
         """Nothing is refused: a row stands for its schedule."""
         return list(decisions)

@@ -27,9 +27,7 @@ class Curve:
     elapsed_s: NDArray[np.float64]
 
 
-def run_session(
-    policy: Policy, measurer: PoolMeasurer, *, trials: int, batch: int = 10
-) -> Curve:
+def run_session(policy: Policy, measurer: PoolMeasurer, *, trials: int, batch: int = 10) -> Curve:
     """Propose, measure, observe until `trials` programs are measured or nothing new is proposed.
 
     Raises:
@@ -85,9 +83,7 @@ class _Records:
 class _RecordedLoop(Loop):
     """Tasks take turns, and all rounds are of one size; proposing and learning is thinking."""
 
-    def __init__(
-        self, tasks: Sequence[tuple[Search, PoolMeasurer]], budget: TuneBudget
-    ) -> None:
+    def __init__(self, tasks: Sequence[tuple[Search, PoolMeasurer]], budget: TuneBudget) -> None:
         made = [
             Task(name=str(number), make_search=lambda s=search: s, arguments=measurer)  # type: ignore[misc]
             for number, (search, measurer) in enumerate(tasks)

@@ -225,9 +225,7 @@ def spreads_of(
     }
 
 
-def read_programs(
-    reader: Reader, platform: str, progress: Progress
-) -> dict[TaskKey, TaskPrograms]:
+def read_programs(reader: Reader, platform: str, progress: Progress) -> dict[TaskKey, TaskPrograms]:
     """The featurised programs of a platform by task."""
 
     def watch(files: Iterable[FilePrograms], num: int) -> Iterable[FilePrograms]:

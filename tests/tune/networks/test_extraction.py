@@ -37,9 +37,7 @@ def test_a_lowered_network_computes_what_torch_computes(name, target):
     with torch.no_grad():
         wanted = network(*inputs)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    for mine, theirs in zip(
-        run(lowered(name), inputs), wanted, strict=True
-    ):
+    for mine, theirs in zip(run(lowered(name), inputs), wanted, strict=True):
         error = np.abs(mine - theirs.numpy()).max() / np.abs(theirs.numpy()).max()
         assert error < 1e-5
 
@@ -64,9 +62,7 @@ def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(targ
     assert text.count("R.nn.conv2d(") == 4
     assert text.count("R.nn.conv2d_transpose(") == 1
     assert text.count("R.multiply(") == 3
-    names = {
-        t.name[:-9] for t in tasks_of("biased")
-    }
+    names = {t.name[:-9] for t in tasks_of("biased")}
     assert {"conv2d_add_relu", "conv2d_add_multiply_add_relu_add"} <= names
     assert "conv2d_add_multiply_add_relu" not in names
 

@@ -31,6 +31,7 @@ CONF = Path(__file__).parents[4] / "conf"
 
 def spaces(spec):
     from pruner.tune.spaces.batched.space import BatchedSpace
+
     found = designs_of({**spec, "dtype": "float16"}, "nvidia/nvidia-a100")
     return [(design, BatchedSpace(design)) for design in found if of_wmma(design)]
 

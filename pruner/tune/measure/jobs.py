@@ -21,7 +21,7 @@ from pruner.errors import PrunerError
 from pruner.files import write_whole
 from pruner.processes import NoReference
 from pruner.tune.compiling import compiled
-from pruner.tune.cuda import provide_compiler
+from pruner.tune.cuda import has_no_device, provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl
 from pruner.tune.measure.numerics import (
     Arguments,
@@ -286,7 +286,7 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
         raise
     except Exception as error:  # TVM's own kinds
         if address is None:
-            if lost_device(error):
+            if lost_device(error) or has_no_device(error):
                 raise ConnectionError(f"the device was lost: {error}"[-300:]) from error
             raise
         if _number(address) < max(1, before):

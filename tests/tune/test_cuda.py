@@ -110,7 +110,7 @@ def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
 
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():
-    """The message is that of TVM 0.27 on an H200, of a worker that was forked from a device's user."""
+    """The message is that of TVM 0.27 on an H200, in a worker forked from a user of the device."""
     from pruner.tune.cuda import has_no_device
 
     seen = "CUDA Runtime Error: cudaErrorInitializationError (3): initialization error"

@@ -95,6 +95,7 @@ class Pool:
         self._space: UnionSpace | None = None
         self._checked: tuple[Check | None] | None = None
         self._reference: Future[str | None] | None = None  # at work
+        self._building: dict[int, Future[Reply]] = {}  # by the number of the program
 
     @property
     def name(self) -> str:
@@ -230,7 +231,10 @@ class Pool:
         left = self.missing if limit is None else min(limit, self.missing)
         for origin in (RANDOM, EVOLVED):
             while left > 0 and (chunk := self._next(bench, origin, left)):
-                for program in self._timed(bench, chunk, check=True):
+                # A GPU is timed while this CPU builds; on a CPU builds would disturb the timings.
+                ahead = 0 if bench.platform.shares_cpu else 2 * self.settings.chunk
+                following = self._pending(origin)[len(chunk) :][:ahead]
+                for program in self._timed(bench, chunk, check=True, following=following):
                     left -= program.valid
                     yield program
 
@@ -318,10 +322,16 @@ class Pool:
             yield from self._timed(bench, [doubted[n] for n in order[start : start + size]])
 
     def _timed(
-        self, bench: Bench, programs: Sequence[Program], *, check: bool = False
+        self,
+        bench: Bench,
+        programs: Sequence[Program],
+        *,
+        check: bool = False,
+        following: Sequence[Program] = (),
     ) -> Iterator[Program]:
-        """Build missing libraries, then time the programs in turn."""
+        """Build missing libraries, then time the programs in turn while `following` are built."""
         self._build(bench, programs)
+        self._begin(bench, following)
         compared = self._check(bench) if check and bench.check else None
         self.ledger.note(bench.conditions.read())
         for program in programs:
@@ -345,24 +355,32 @@ class Pool:
 
     def _build(self, bench: Bench, programs: Sequence[Program]) -> None:
         """Build missing libraries, as many at once as there are builders."""
-        lacking = [p for p in programs if not (p.built and self._library(p).is_file())]
-        if not lacking:
-            return
-        self.paths.work.mkdir(parents=True, exist_ok=True)
-        jobs = []
-        for program, made in zip(
-            lacking, self.open(bench).instantiate(self._rows(lacking)), strict=True
-        ):
-            if made is None:
-                self.ledger.refused(program.number)
-            else:
-                job = bench.measurer.begin_build(made.mod, self._library(program))
-                jobs.append((program, job))
-        for program, job in jobs:
+        self._begin(bench, programs)
+        for program in programs:
+            if (job := self._building.pop(program.number, None)) is None:
+                continue
             reply = bench.wait(job)
             if reply.error == "no_worker":
                 raise Unavailable(f"{self.name}: {reply.message}; the same command continues")
             self.ledger.built(program.number, reply)
+
+    def _begin(self, bench: Bench, programs: Sequence[Program]) -> None:
+        """Queue the builds of programs that have no library yet."""
+        lacking = [
+            p
+            for p in programs
+            if p.number not in self._building and not (p.built and self._library(p).is_file())
+        ]
+        if not lacking:
+            return
+        self.paths.work.mkdir(parents=True, exist_ok=True)
+        made = self.open(bench).instantiate(self._rows(lacking))
+        for program, schedule in zip(lacking, made, strict=True):
+            if schedule is None:
+                self.ledger.refused(program.number)
+            else:
+                job = bench.measurer.begin_build(schedule.mod, self._library(program))
+                self._building[program.number] = job
 
     def _library(self, program: Program) -> Path:
         return self.paths.work / f"{program.number}.so"
@@ -411,3 +429,4 @@ class Pool:
     def close(self) -> None:
         """Release the design spaces, which are large."""
         self._space = self._checked = self._reference = None
+        self._building.clear()

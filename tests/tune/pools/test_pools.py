@@ -113,6 +113,34 @@ def test_what_was_built_before_is_only_timed(tmp_path):
     assert len(entries("costs_s")) == 2 * PROGRAMS
 
 
+def test_the_next_programs_are_built_while_a_device_of_its_own_is_timed(tmp_path, monkeypatch):
+    """The same programs as on a CPU, where nothing may be built during a timing."""
+    from pruner.tune.measure.measurer import Measurer, Platform
+
+    events = []
+    begin, timed = Measurer.begin_build, Measurer.time_library
+
+    def noted(kind, call):
+        return lambda *given: (events.append(kind), call(*given))[1]
+
+    monkeypatch.setattr(Measurer, "begin_build", noted("build", begin))
+    monkeypatch.setattr(Measurer, "time_library", noted("time", timed))
+    drawn = []
+    for own in (False, True):
+        events.clear()
+        monkeypatch.setattr(Platform, "shares_cpu", not own)
+        out = tmp_path / str(own)
+        found = collect(plan_in(out, SPECS[:1], chunk=2))
+        assert (found.records, found.pools) == (PROGRAMS, 1)
+        # chunks of two: on a CPU two builds come before each two timings, else all six at first
+        before = events[: events.index("time")]
+        assert before == ["build"] * (PROGRAMS if own else 2)
+        (ledger,) = out.glob("pools/*/*.jsonl")
+        entries = map(json.loads, ledger.read_text().splitlines())
+        drawn.append([e["rows"] for e in entries if "rows" in e])
+    assert drawn[0] == drawn[1] != []
+
+
 def test_records_are_read_like_any_others(pools):
     root = RecordRoot(pools[0])
     with Quarantine() as quarantine:

@@ -42,6 +42,21 @@ def refused(outputs, *options):
 
 @pytest.mark.tvm
 @pytest.mark.slow
+def test_a_budget_that_the_start_of_the_workers_uses_up_is_told(tmp_path):
+    line = refused(tmp_path, *QUICK, "budget.seconds=0.5", "run_id=short")
+    folder = tmp_path / "tune" / "short"
+    assert line.startswith("error: no program was measured within")
+    assert line.endswith(f"tune.py resume={folder} budget.seconds=... continues")
+    resumed = (f"resume={folder}", "budget.seconds=600", "budget.trials=2")
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "tune.py", *resumed],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[-1])["trials"] == 2
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
 def test_kill_at_any_point_loses_at_most_the_candidate_in_flight(tmp_path):
     options = [*QUICK, "budget.trials=18", "run_id=killed"]
     folder = tmp_path / "tune" / "killed"

@@ -74,10 +74,10 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         loggers.report(logger, result, rows, under="tuned")
     finally:
         loggers.close(logger)
-    if interrupts.caught is not None:
+    nothing = not (result["trials"] or config.compile_only)
+    if interrupts.caught is not None or nothing:
         result["interrupted"] = True
     save_metrics(folder, result)
-    nothing = interrupts.caught is not None and not result["trials"]
     if not nothing:
         say(time_table(result["seconds"]))
     if result["trials"] and interrupts.caught is None:
@@ -89,6 +89,16 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         if config.network is not None and result["trials"]:
             say(f"pruner deploy run={folder} builds the network with the results so far")
         raise Interrupted(result, interrupts.exit_code)
+    if nothing:
+        raise PrunerError(
+            f"no program was measured within {result['total_seconds']:.0f} s, of which the start of "
+            f"the workers takes some; python tune.py resume={folder} budget.seconds=... continues"
+        )
+    if config.compile_only:
+        say(
+            f"{result['compiled']} programs compile, none was run: {folder}/candidates; "
+            f"pruner deploy run={folder} makes libraries"
+        )
     if config.network is not None and config.deploy and not config.compile_only:
         result = deployed(config, folder, result)
     return result

@@ -1,11 +1,11 @@
 """Search policies: which programs to measure next.
 
 * `space`: the interface of a design space
-* `history`: what was measured of a task
+* `history`: the measured programs of a task
 * `loop`: propose, measure, observe, choose the next task
 * `decision_search`: the search of one task
 * `task_order`: choose the next task
-* `estimate`: the time of all tasks together
+* `estimate`: the latency of all tasks together
 * `policy`: random search, and draft-then-verify
 * `adatune`: AdaTune's policy
 * `explorer`: evolution with the draft score

@@ -1,10 +1,10 @@
-"""AdaTune (Li et al., NeurIPS'20): look where a random forest is unsure.
+"""AdaTune (Li et al., NeurIPS'20): propose programs by expected improvement.
 
-The search maximises the expected improvement of a random forest over the best program so far and
-draws more at random while the forest is unsure. Facts from the release (RF_cost_model.py,
+The expected improvement is that of a random forest over the best program so far. The larger the
+forest's spread, the larger the share of random programs. Facts from the release (RF_cost_model.py,
 dynamic_model_based_tuner.py): 10 trees; random share = mean spread of 20 random programs over the
-best. Differs: the place of AutoTVM's simulated annealing is taken by the evolution that all
-policies here share. Its other half, adaptive repeats: :mod:`pruner.tune.measure.repeats`.
+best. Difference: the evolution that all policies here share replaces AutoTVM's simulated annealing.
+The other half of AdaTune, adaptive repeats, is :mod:`pruner.tune.measure.repeats`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pruner.search.history import History
 from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
-ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
-_LEAST = 1e-12  # of an expected improvement, so that its logarithm is a number
+ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # inputs of the forest, [N, column]
+_LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
 
 
@@ -34,7 +34,10 @@ _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaTuneSettings:
-    """One round. ``epsilon``: random share before the first forest knows its own spread."""
+    """Settings of one round.
+
+    ``epsilon``: random share until the first forest gives a spread.
+    """
 
     explorer: ExplorerSettings = _EXPLORER
     forest: ForestSettings = field(default_factory=ForestSettings)
@@ -50,7 +53,7 @@ class AdaTuneSettings:
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> AdaTunePolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; its forest looks at the decisions."""
+        """See :class:`pruner.search.policy.PolicySettings`; the forest reads the decisions."""
         return AdaTunePolicy(space, decision_columns, self, rng, accept=draft)
 
     def limited(self, population: int, *, can_draft: bool) -> AdaTuneSettings:
@@ -62,7 +65,12 @@ class AdaTuneSettings:
 def expected_improvement(
     mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
 ) -> NDArray[np.float64]:
-    """``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0."""
+    """Expected improvement over `best` of normal posteriors (mean, spread) [N].
+
+    ``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0.
+    """
+    # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0 is
+    # taken.
     gain = mean - best
     sure = spread <= 0
     z = gain / np.where(sure, 1.0, spread)
@@ -72,12 +80,12 @@ def expected_improvement(
 
 
 def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
-    """What a forest may look at where nothing else is known: ``sign(x) log2(1 + |x|)``."""
+    """Scale decisions [N, d] to forest inputs ``sign(x) log2(1 + |x|)``."""
     return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
 
 
 class AdaTunePolicy:
-    """Propose what a random forest expects to improve most on the best program so far.
+    """Propose the programs with the largest expected improvement.
 
     Programs whose `accept` score is not finite are never proposed. Speeds are ``best / latency`` (0
     where a program failed), so the best so far is 1. Raises MissingExtra when lightgbm is not
@@ -104,6 +112,8 @@ class AdaTunePolicy:
         forest, unseen = self._forest(history), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
+        # The release's rule: the more the trees disagree on random programs, the more of the batch
+        # is random.
         spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
         score = guard(_score(forest, self._columns), self._accept)
@@ -111,6 +121,7 @@ class AdaTunePolicy:
             self._space, score, self._settings.explorer, self._rng, start=sample, exclude=seen
         )
         chosen = found.decisions[: num - int(self.epsilon * num)]
+        # Drawn after the choice so that the random part repeats none of the chosen programs.
         rest = self._sample(3 * num)
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
@@ -128,6 +139,7 @@ class AdaTunePolicy:
         return accepted(self._accept, self._space.sample(num, self._rng))
 
     def _forest(self, history: History) -> Forest | None:
+        # One speed has no spread: a forest of it would predict the same for every program.
         if np.isfinite(history.latency_s).sum() < 2:
             return None
         speed = history.latency_s.min() / history.latency_s
@@ -142,6 +154,8 @@ def _score(forest: Forest, columns: ForestInputs) -> ScoreFunction:
     def score(decisions: Decisions) -> Scores:
         trees = forest.trees(columns(decisions))
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), 1.0)
+        # `select` takes scores for -log(latency), so the logarithm makes its weights the
+        # improvement itself.
         return np.log(np.maximum(gain, _LEAST))
 
     return score

@@ -1,4 +1,4 @@
-"""The search of one task, live, recorded or in TVM: a policy, its history, what it learns."""
+"""Search one task by a policy: live, on records, or inside TVM."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pruner.search.history import Candidate, History
 from pruner.search.policy import Policy, PolicySettings, State
 from pruner.search.space import SearchSpace
 
-_ATTEMPTS = 8  # proposals of which TVM refuses every program before a task is given up
+_ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 
 
 class Outcome(Protocol):
-    """What came of a candidate."""
+    """The result of measuring a candidate."""
 
     @property
     def latency_s(self) -> float:
@@ -28,41 +28,41 @@ class Outcome(Protocol):
 
     @property
     def tells_of_program(self) -> bool:
-        """False where no device or worker ran it."""
+        """False where no device or worker ran the program."""
 
 
 class Search(Protocol):
-    """What the tuning loop drives.
+    """The search of one task, as the tuning loop drives it.
 
-    ``refused`` counts proposals that TVM would not instantiate; ``savable``: its state is all that
-    it knows, so that a resumed run goes on exactly, and batches may overlap.
+    ``refused`` counts proposals that TVM would not instantiate. ``savable``: `state` is complete,
+    so that a resumed run continues exactly, and batches may overlap.
     """
 
     refused: int
     savable: bool
 
     def propose(self, num: int) -> list[Candidate]:
-        """At most `num` programs that were not proposed before; none when nothing is left."""
+        """Propose at most `num` new programs; none when the space is exhausted."""
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
-        """Take in a batch."""
+        """Add the outcomes of a batch to the history."""
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
-        """A candidate of an earlier start of the run, from what the journal says of it."""
+        """Rebuild a candidate from the space and decisions in the journal."""
 
     def state(self) -> State:
-        """What a resumed run needs of it."""
+        """The state that a resumed run restores."""
 
     def load_state(self, state: State) -> None:
-        """Take back, at its beginning, what `state` returned."""
+        """Restore `state`, before the first proposal."""
 
 
 class TaskSpace(SearchSpace, Protocol):
-    """A space whose column 0 says which design space a program is of.
+    """A space whose column 0 is the number of the design space.
 
-    ``widths``: the number of decisions of a program of each design space. ``can_draft``: a draft
-    tells programs apart. ``affordable``: programs a generation where each takes milliseconds; None:
-    any number.
+    ``widths``: the number of decisions of a program of each design space. ``can_draft``: the draft
+    score differs between programs. ``affordable``: programs a generation where each takes
+    milliseconds; None: any number.
     """
 
     widths: list[int]
@@ -73,27 +73,27 @@ class TaskSpace(SearchSpace, Protocol):
         """The schedules of all rows; None where TVM refuses."""
 
     def forget(self) -> None:
-        """Let go of what was kept for one proposal."""
+        """Clear the caches of one proposal."""
 
 
 class TaskLearner(Protocol):
-    """A learner (:data:`pruner.search.policy.Learner`) that is told of every result."""
+    """A learner (:data:`pruner.search.policy.Learner`) that receives every result."""
 
     def __call__(self, history: History) -> ScoreFunction | None:
-        """A score function from what was measured; None: nothing to learn from yet."""
+        """Make a score function from the history; None without training data."""
 
     def note(self, history: History) -> None:
-        """Have the next fit take in what is new of the history."""
+        """Mark the new results of the history for the next fit."""
 
     def state(self) -> State:
-        """What it needs besides the history to go on exactly."""
+        """The state, besides the history, that a resumed run restores."""
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned."""
+        """Restore `state`."""
 
 
 class DecisionSearch:
-    """A policy of :mod:`pruner.search` over the design spaces of a task."""
+    """Drive a policy of :mod:`pruner.search` over the design spaces of a task."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class DecisionSearch:
         history: History,
         learner: TaskLearner | None = None,
     ) -> None:
-        """`history` is empty, and what a failure model of the policy reads."""
+        """`history` is empty; the policy's failure model reads the same object."""
         self.space, self._policy, self.history = space, policy, history
         self._learner = learner
         self._waiting: list[int] = []  # keys of proposals without result
@@ -111,14 +111,17 @@ class DecisionSearch:
         self.savable = True
 
     def begin_with(self, rows: NDArray[np.int64]) -> None:
-        """Put programs int64 [N, d] before the policy's own in the first proposal, unless anything
-        is known of the task by then."""
+        """Propose programs int64 [N, d] before the policy's own.
+
+        They are part of the first proposal only, and only if nothing was proposed or measured
+        before.
+        """
         self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
-        """See :class:`Search`; what TVM refuses counts as a failure for the policy."""
+        """See :class:`Search`; a program that TVM refuses counts as a failure."""
         found = self._proposed(num)
-        self.space.forget()  # other tasks may come first, and there may be hundreds
+        self.space.forget()  # memory: before its next proposal hundreds of other tasks may run
         return found
 
     def _proposed(self, num: int) -> list[Candidate]:
@@ -130,6 +133,8 @@ class DecisionSearch:
             schedules = self.space.instantiate(rows)
             refused = np.array([schedule is None for schedule in schedules])
             if refused.any():
+                # Recorded as failures: the failure model learns TVM's refusals, and no proposal
+                # repeats them.
                 self.refused += int(refused.sum())
                 self.know(rows[refused], np.full(int(refused.sum()), np.inf))
             if not refused.all():
@@ -140,18 +145,24 @@ class DecisionSearch:
 
     @property
     def _begun(self) -> bool:
-        """Whether any program was proposed, or is known."""
+        """Whether any program was proposed or measured."""
         return bool(self._waiting) or len(self.history) > 0
 
     def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
-        """At most `num` programs of the policy beside `first`; none in a small space, all of it
-        measured."""
+        """At most `num` programs of the policy besides `first`.
+
+        Empty where every program of a small space was measured.
+        """
         if not num:
             return first[:0]
+        # With overlapping batches (lag) the previous proposal has no results yet, but must not be
+        # repeated.
         pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
         try:
             return self._policy.propose(num, self.history, pending)
         except NoneFound:
+            # At the start nothing is excluded: no legal program then is an error of the space, not
+            # its end.
             if self._begun or len(first):
                 return first[:0]
             raise
@@ -171,7 +182,10 @@ class DecisionSearch:
         latency_s: NDArray[np.float64],
         tried: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take in results, of this run or of an earlier one; nothing of them is proposed again."""
+        """Add results of this run or of an earlier run.
+
+        The policy proposes none of these programs again.
+        """
         self.history.add(rows, latency_s, tried)
         if self._learner is not None:
             self._learner.note(self.history)
@@ -208,7 +222,7 @@ class DecisionSearch:
         return Candidate(space=int(row[0]), decisions=row[1 : 1 + size], schedule=schedule)
 
     def _row(self, candidate: Candidate) -> NDArray[np.int64]:
-        """Raises `DataError` for a program that is of none of the spaces."""
+        """Raises `DataError` for a program that belongs to none of the spaces."""
         widths, size = self.space.widths, len(candidate.decisions)
         if candidate.space not in range(len(widths)) or size != widths[candidate.space]:
             raise DataError(
@@ -228,13 +242,15 @@ def decision_search(
     learner: TaskLearner | None,
     rng: np.random.Generator,
 ) -> DecisionSearch:
-    """Make the search of a task, which learns from failures, too.
+    """Make the search of a task, which also learns from failures.
 
-    `draft` is minus infinity for what must not be proposed; None: everything may be.
+    `draft` is minus infinity for programs that must not be proposed; None: every program may be.
     """
     history = History(space)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
+        # Around the draft, so that every policy that respects its minus infinity avoids failures,
+        # too.
         draft = AvoidFailures(draft, FailureModel(history))
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

@@ -1,4 +1,4 @@
-"""What all tasks take together: the latency of a network while it is tuned, and when it settles."""
+"""Estimate a network's latency while its tasks are tuned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """A task: how often it is called, operations of a call, its best seconds (infinite: none)."""
+    """A task with calls, operations and best latency (infinite without program)."""
 
     @property
     def weight(self) -> float:
@@ -25,10 +25,10 @@ class Timed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds of all tasks: ``sum weight * best``.
+    """Latency of all tasks together (seconds): ``sum weight * best``.
 
-    A task without measured program counts as if it computed as fast, in operations a second, as
-    the measured ones do together. ``measured_share`` of the arithmetic has a measured program.
+    A task without a measured program counts with the mean speed (operations a second) of the
+    measured tasks. ``measured_share`` of the arithmetic has a measured program.
     """
 
     latency_s: float
@@ -36,7 +36,7 @@ class Estimate:
 
     @staticmethod
     def of(tasks: Iterable[Timed]) -> Estimate:
-        """Of the present state of all tasks; infinite while nothing ran."""
+        """Sum the tasks' present latencies; infinite while none is measured."""
         total = known = known_s = 0.0
         missing = False
         for task in tasks:
@@ -49,12 +49,15 @@ class Estimate:
             known_s += task.weight * task.latest_s
         if not missing:
             return Estimate(latency_s=known_s, measured_share=1.0)
+        # Scaling by the share of arithmetic is the same as giving the missing tasks the mean speed.
         share = known / total if total else 0.0
         return Estimate(latency_s=known_s / share if share else float("inf"), measured_share=share)
 
 
 def has_settled(latency_s: Sequence[float], rounds: int | None, tolerance: float) -> bool:
-    """Whether the last `rounds` changed an estimate by less than the share `tolerance`.
+    """Whether the last `rounds` changed the estimate by less than `tolerance`.
+
+    `tolerance` is a share of the earlier estimate.
 
     `latency_s` are the estimates after every round since each task was tried; `rounds` None: it
     never counts as settled.

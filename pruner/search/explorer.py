@@ -1,4 +1,4 @@
-"""The latent schedule explorer: evolution over decision vectors with the draft score as fitness.
+"""The latent schedule explorer: evolution with the draft score as fitness.
 
 Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of docs/paper.md
 section 3. Nothing is built or lowered: a generation is a few array operations.
@@ -22,9 +22,9 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerSettings:
-    """How a draft is made. ``population`` programs a generation, the ``keep`` best of all stay.
+    """Sizes of the evolution: ``population`` a generation, the ``keep`` best stay.
 
-    ``apart``, ``noise``: how they are kept (:mod:`pruner.search.selection`), 0: by score alone.
+    ``apart``, ``noise``: how they are selected (:mod:`pruner.search.selection`); 0: by score alone.
     """
 
     population: int
@@ -43,12 +43,15 @@ class ExplorerSettings:
 
 
 class NoneFound(PrunerError):
-    """No legal vector was met that is not excluded."""
+    """Evolution found no legal vector outside `exclude`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """Decision vectors, best first, or as they were picked; ``scored`` counts what was scored."""
+    """Decision vectors [N, d] and scores [N], in the order of selection.
+
+    ``scored`` counts the vectors that were scored, duplicates included.
+    """
 
     decisions: Decisions
     score: Scores
@@ -64,20 +67,24 @@ def explore(
     start: Decisions | None = None,
     exclude: NDArray[np.int64] | None = None,
 ) -> Explored:
-    """Evolve; the ``keep`` best distinct legal vectors that are not in `exclude` (space keys).
+    """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
-    A score of minus infinity says that a vector is illegal.
+    `exclude` holds keys of the space, `start` the first population (default: random). A score of
+    minus infinity means that a vector is illegal.
 
     Raises:
-        NoneFound: no legal vector was met that is not in `exclude`.
+        NoneFound: every vector found is illegal or in `exclude`.
     """
     population = space.sample(settings.population, rng) if start is None else start
     best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
+    # G generations are G + 1 scorings, as in the release: the last children are scored, too. The
+    # kept set is merged across generations, so a good ancestor is not lost to mutation.
     for generation in range(settings.generations + 1):
         scores = score(population)
         best = _merge(space, best, population, scores, settings, rng, exclude)
         if generation < settings.generations:
             parents = population[select(scores, settings.population, rng)]
+            # Mutation only: Ansor's and Pruner's releases have no crossover either.
             changed = rng.random(len(parents)) < settings.mutation_probability
             population = np.where(changed[:, None], space.mutate(parents, rng), parents)
     if not len(best.decisions):
@@ -88,14 +95,15 @@ def explore(
 
 
 def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Parents, with probability proportional to ``1 / predicted latency``.
+    """Draw `num` parents, each with probability proportional to ``1 / predicted latency``.
 
-    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform where
-    none is legal.
+    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform where no vector
+    is legal.
     """
     finite = np.isfinite(score)
     if not finite.any():
         return rng.integers(0, len(score), num)
+    # Less the best score: exp cannot overflow, and a common factor cancels in the probabilities.
     weight = np.where(finite, np.exp(np.where(finite, score, 0) - score[finite].max()), 0.0)
     edges = np.cumsum(weight)
     return np.searchsorted(edges, rng.random(num) * edges[-1], side="right")
@@ -117,6 +125,7 @@ def _merge(
     if exclude is not None and len(exclude):
         good &= ~np.isin(keys, exclude)
     chosen = np.flatnonzero(good)
+    # First rows win: the kept set stands before the population, so its order is stable.
     chosen = chosen[unique_rows(keys[chosen])]
     order = chosen[
         kept(
@@ -134,15 +143,15 @@ def _merge(
 
 
 class Memoised:
-    """A score function that computes the score of no program twice.
+    """A score function that scores each program only once.
 
-    For one round: parents that no mutation changed, duplicates inside a population and programs
-    that were drafted before they are verified are half of what evolution scores.
+    For one round. Unmutated parents, duplicates inside a population, and programs that are drafted
+    before they are verified make up half of the programs that evolution scores.
     """
 
     def __init__(self, space: SearchSpace, score: ScoreFunction) -> None:
         self._space, self._score = space, score
-        self._keys = np.zeros(0, np.int64)  # ascending
+        self._keys = np.zeros(0, np.int64)  # ascending, for searchsorted
         self._scores: Scores = np.zeros(0)
 
     def __call__(self, decisions: Decisions) -> Scores:

@@ -1,9 +1,9 @@
-"""What failed teaches what to avoid: the probability of failure, learned from decision vectors.
+"""Learn the probability of failure from the decision vectors that failed.
 
-Logistic regression with a Gaussian prior on vectors of decisions, which are at hand for every
-candidate. A slot counts twice: by its logarithm (limits of memory and threads are products of tile
-sizes) and by its value (one location or vector width may be what breaks). The prior believes in
-programs: what nothing is known of is legal, and one failure condemns only what is nearly the same.
+Logistic regression with a Gaussian prior on vectors of decisions, which every candidate has. A slot
+counts twice: by its logarithm (limits of memory and threads are products of tile sizes) and by its
+value (a single location or vector width may be the cause). By the prior, programs are legal:
+without data every program is, and one failure condemns only programs that are nearly the same.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from pruner.search.history import History
 Matrix = NDArray[np.float64]
 
 _PRIOR_LOG_ODDS = -3.0  # 5 % of the programs that the legality rules accept fail
-_SLOTS_SPREAD = 4.0  # standard deviation of the log-odds that all slots together explain
-_COMMON_SPREAD = 2.0  # and of what all programs have in common
+_SLOTS_SPREAD = 4.0  # standard deviation of the log-odds over all slots together
+_COMMON_SPREAD = 2.0  # and of the part that all programs share
 _LIKELY = 0.3  # probability of failure above which a program is avoided
-_LEFT = 0.25  # share of the new programs that is left to choose from, however bad they look
-_REFERENCE = 256  # random programs that stand for all
+_LEFT = 0.25  # share of the new programs that stays allowed, however bad they look
+_REFERENCE = 256  # random programs that represent the space
 _STEPS = 50
 
 
 class FailureModel:
-    """Which programs of a task probably fail, from those that did and did not.
+    """Predict which programs of a task fail.
 
-    Column 0 of a vector says which design space it is of; every one is learned by itself, since
-    their slots mean different things. Nothing is avoided before the first failure.
+    Column 0 of a vector is the number of its design space; each space has its own model, since
+    slots of different spaces mean different things. Nothing is avoided before the first failure.
     """
 
     def __init__(self, history: History) -> None:
-        """`history`: of the task; what is added to it later counts, too."""
-        self._history, self._fitted = history, 0  # of its programs
+        """`history`: that of the task, read again at every fit."""
+        self._history, self._fitted = history, 0  # _fitted: programs of the history at the last fit
         self._models: dict[int, _Logistic] = {}
         self._reference: Decisions | None = None
-        self._limit: float | None = None  # of the probability; None: not asked since the last fit
+        # of the probability; None: not computed since the last fit
+        self._limit: float | None = None
 
     @property
     def failures(self) -> int:
-        """How many programs failed, of those that were tried."""
+        """Number of programs that failed; untried programs do not count."""
         return int((self._history.tried & ~np.isfinite(self._history.latency_s)).sum())
 
     def _fit(self) -> None:
@@ -53,6 +54,7 @@ class FailureModel:
         if len(known) == self._fitted:
             return
         failed = ~np.isfinite(known.latency_s)
+        # Untried programs (no device, no worker) say nothing about themselves and are left out.
         numbers = np.where(known.tried, known.decisions[:, 0], -1)
         for number in np.unique(numbers[self._fitted :]).tolist():
             mine = numbers == number
@@ -61,7 +63,7 @@ class FailureModel:
         self._fitted, self._limit = len(known), None
 
     def probability(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Estimated probability [N] that a program fails; 0 in spaces where none did."""
+        """Estimated probability [N] of failure; 0 in spaces without failures."""
         self._fit()
         out = np.zeros(len(decisions))
         for number, model in self._models.items():
@@ -70,10 +72,10 @@ class FailureModel:
         return out
 
     def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Minus infinity for what probably fails, whatever else is asked for.
+        """Lower the scores of probable failures to minus infinity.
 
-        About a quarter of the programs that are new keep their score, the least likely to fail:
-        where nearly everything fails, the search goes on there.
+        About a quarter of the new programs, those least likely to fail, keep their score: where
+        nearly every program fails, the search continues there.
         """
         if not self.failures:
             return scores
@@ -83,30 +85,33 @@ class FailureModel:
         return np.where(self.probability(decisions) <= self._limit, scores, -np.inf)
 
     def _fair_limit(self) -> float:
-        """The limit by random programs, the same ones every time, without those that were tried."""
+        """Limit of the probability, from random programs without the tried programs."""
         if self._reference is None:
+            # A fixed seed and one sample for the task: the limit moves with the model, not with the
+            # draw.
             rng = np.random.default_rng(20250330)
             self._reference = self._history.space.sample(_REFERENCE, rng)
         keys = self._history.space.keys(self._reference)
         new = ~np.isin(keys, self._history.keys[self._history.tried])
         risk = self.probability(self._reference[new] if new.any() else self._reference)
+        # The quantile raises the limit where nearly everything fails, so that the search can go on.
         return max(_LIKELY, float(np.quantile(risk, _LEFT)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AvoidFailures:
-    """A score function that avoids what probably fails."""
+    """A score function that is minus infinity for probable failures."""
 
     score: ScoreFunction
     failure_model: FailureModel
 
     def __call__(self, decisions: Decisions) -> Scores:
-        """The score; minus infinity also for probable failures."""
+        """Scores [N]; minus infinity for illegal programs and probable failures."""
         return self.failure_model.avoid(decisions, self.score(decisions))
 
 
 class _Logistic:
-    """The most probable weights, by Newton's method."""
+    """Logistic regression: the most probable weights, by Newton's method."""
 
     def __init__(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
         logs = np.log2(1.0 + np.abs(decisions))
@@ -119,7 +124,9 @@ class _Logistic:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
     def _columns(self, decisions: Decisions) -> Matrix:
-        """In standard deviations of the prior: one in common, two kinds for every slot."""
+        """Columns [N, c] for standard normal weights: a constant, two kinds a slot."""
+        # Scaled columns, standard normal weights: the spread of all slots is the same for any
+        # number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
         logs = (np.log2(1.0 + np.abs(decisions)) - self._center) / self._scale
         same = [
@@ -141,6 +148,8 @@ def _newton(columns: Matrix, failed: Matrix) -> Matrix:
         chance = _sigmoid(_PRIOR_LOG_ODDS + columns @ weight)
         slope = columns.T @ (chance - failed) + weight
         curve = (columns.T * (chance * (1 - chance))) @ columns + np.eye(len(weight))
+        # The prior makes the loss strictly convex; halving the step makes Newton's descent certain
+        # even where the failures are separable.
         step, size = np.linalg.solve(curve, slope), 1.0
         while loss(weight - size * step) > loss(weight) and size > 1e-6:
             size /= 2

@@ -1,4 +1,4 @@
-"""What was measured of a task, kept once: policies, learners and the failure model read it."""
+"""The measured programs of a task, stored once for all readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pruner.search.space import SearchSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """A program chosen for measurement: where it lies in its task's spaces, and its schedule."""
+    """A program chosen for measurement: design space, decisions [d] and schedule."""
 
     space: int
     decisions: NDArray[np.int64]
@@ -22,10 +22,10 @@ class Candidate:
 
 
 class History:
-    """The measured programs of one task in the order of their results; append-only.
+    """The measured programs of a task in the order of results; append-only.
 
     ``decisions`` int64 [N, d]; ``latency_s`` [N], infinite where a program failed; ``tried`` [N],
-    False where no device or worker ran it, so that the result says nothing about the program.
+    False where no device or worker ran the program, so that the result says nothing about it.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -56,4 +56,6 @@ class History:
 
     def best(self, num: int) -> Decisions:
         """At most `num` programs, the fastest first."""
+        # Stable: equal latencies (failures are all infinite) keep their order, so a resumed run
+        # repeats.
         return self.decisions[np.argsort(self.latency_s, kind="stable")[:num]]

@@ -1,7 +1,8 @@
-"""The tuning loop: propose, measure, observe, next task; for live runs and recorded pools alike.
+"""The tuning loop: propose, measure, observe, choose the next task.
 
-A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded one
-(:mod:`pruner.search.offline.session`) a simulated clock; both override the methods that say so.
+A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded run
+(:mod:`pruner.search.offline.session`) a simulated clock. Both override the methods that are marked
+as hooks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from pruner.search.task_order import Order, TaskProgress, next_task, round_size,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneBudget:
-    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
-    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
+    """Limits of a run: trials, seconds, or no more improvement.
+
+    A run stops after `trials` measured candidates of all tasks, or after `seconds` (if given), or
+    once `patience` rounds changed the latency of all tasks together by less than the share
+    `tolerance`.
+    """
 
     trials: int = 64
     seconds: float | None = None
@@ -31,7 +36,7 @@ class TuneBudget:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
+        """Raises `PrunerError` for numbers out of range."""
         if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
             raise PrunerError(
                 "budget: trials and batch must be at least 1, seconds above 0 or null"
@@ -41,7 +46,7 @@ class TuneBudget:
 
 
 class Measurer(Protocol):
-    """What measures batches; `arguments` are the task's."""
+    """Measures batches of candidates; `arguments` belong to the task."""
 
     def begin(self, candidates: Sequence[Candidate], arguments: Any) -> Any:
         """Begin a batch."""
@@ -53,21 +58,21 @@ class Measurer(Protocol):
         check: Any,
         stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Any]]:
-        """(position, outcome) in the order of the batch, the last ones missing once `stopped`.
+        """Yield (position, outcome) in batch order; ends early once `stopped`.
 
-        ``accept(position, outcome)``: it would be the best so far, so its results are compared
-        with `check`.
+        ``accept(position, outcome)`` is true for an outcome that would be the best so far: its
+        results are compared with `check`.
         """
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Task:
-    """One task of a loop with its search and what came of it.
+    """A task of a loop with its search and its results.
 
-    ``make_search`` makes its search when the task is begun, ``find_check`` what its results are
-    compared with (None: nothing is checked). ``best_s`` is the best latency after every batch;
-    ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
-    other task.
+    ``make_search`` makes the search when the task begins. ``find_check`` returns the reference
+    results (None: results are not checked). ``best_s`` is the best latency after every batch.
+    ``exhausted``: the search has no programs left. ``alone``: no other task is similar
+    (`stays_behind`).
     """
 
     name: str
@@ -77,7 +82,7 @@ class Task:
     weight: float = 1.0
     flops: float = 1.0
     operator: str | None = None
-    made: Search | None = None  # its search, once it is begun
+    made: Search | None = None  # the search, once the task has begun
     best_s: list[float] = field(default_factory=list)
     current_best_s: float = float("inf")
     trials: int = 0
@@ -87,14 +92,15 @@ class Task:
 
     @property
     def search(self) -> Search:
-        """Its search; the first question begins the task, which takes a second or more."""
+        """The search; the first access begins the task (a second or more)."""
+        # Made on first use: it takes a second or more for each task of a network.
         if self.made is None:
             self.made = self.make_search()
         return self.made
 
     @property
     def progress(self) -> TaskProgress:
-        """For the task order; until it is tried, what earlier runs know of it counts."""
+        """Progress for the task order; an untried task counts its earlier runs."""
         known_s = [self.current_best_s] if self.current_best_s != float("inf") else []
         return TaskProgress(
             weight=self.weight,
@@ -114,12 +120,12 @@ class Task:
 
 
 class Stopped(Exception):
-    """The run was asked to end, or its time is over."""
+    """The run was interrupted, or its time is over."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Round:
-    """A batch of one task."""
+    """A batch of candidates of one task."""
 
     number: int
     task: int
@@ -127,7 +133,7 @@ class Round:
 
 
 class Loop:
-    """All tasks of one run under one budget."""
+    """Tune all tasks of a run under one budget."""
 
     def __init__(
         self,
@@ -139,60 +145,62 @@ class Loop:
         tell: Tell = silent,
         lag: int = 0,
     ) -> None:
-        """``lag`` (0 or 1): batches that are proposed before the last results arrive."""
+        """``lag`` (0 or 1): batches proposed before the last results arrive."""
         self.tasks, self._measurer, self._lag = list(tasks), measurer, lag
         self._budget, self._order, self._tell = budget, order, tell
-        self._done: dict[tuple[int, int], Any] = {}  # outcomes of earlier starts, by round, place
+        # outcomes of earlier starts by (round, position)
+        self._done: dict[tuple[int, int], Any] = {}
         self._number = 0
         self._waiting: list[Round] = []
-        self._estimates_s: list[float] = []  # of all tasks, since each was tried
+        self._estimates_s: list[float] = []  # of all tasks, since each was tried once
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
-        self._since_s = 0.0  # when the latest round was over
+        self._since_s = 0.0  # when the latest round ended
 
     def run(self) -> None:
-        """Spend the budget, or what of it there is before the run is asked to end.
+        """Measure rounds until the budget is spent or the run is interrupted.
 
         Raises:
-            PrunerError: no program of a batch had its turn, since there is no device or worker; or
-                no task has a program to try.
+            PrunerError: no program of a batch was tried, since no device or worker is left; or no
+                task has
+                a program to try.
         """
         try:
             while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0))
         except Stopped:
-            pass  # what was begun is lost as by a kill: the last snapshot does not know of it
+            pass  # the open round is lost as by a kill: the last snapshot does not contain it
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program to try: spaces are empty or refuse all")
 
     def _stopped(self) -> bool:
-        """Whether it was asked to end, or its time is over."""
+        """Hook: whether the run was interrupted or its time is over."""
         return False
 
     def _elapsed_s(self) -> float:
-        """Seconds so far, of earlier starts too."""
+        """Hook: seconds of the run so far, including earlier starts."""
         return 0.0
 
     def _begin(self, candidates: list[Candidate], task: Task) -> Any:
-        """Have a batch measured."""
+        """Hook: start the measurement of a batch."""
         return self._measurer.begin(candidates, task.arguments)
 
     def _size(self, task: Task, left: int, *, first: bool) -> int:
-        """Candidates of a round; the first one of each of several tasks is small."""
+        """Hook: number of candidates of a round, at most `left`."""
         size = round_size(self._budget.batch, self._budget.trials, len(self.tasks), first=first)
         return min(left, size)
 
     def _chose(self, rounds: Sequence[Round]) -> None:
-        """Rounds were chosen, of which nothing is known yet."""
+        """Hook: rounds were chosen that have no results yet."""
 
     def _record(self, current: Round, position: int, outcome: Any) -> None:
-        """A result is there."""
+        """Hook: count the outcome at a position of the round."""
         self.tasks[current.task].count(outcome.latency_s, outcome.error)
 
     def _report(self, current: Round, outcomes: Sequence[Any]) -> None:
-        """A round is over."""
+        """Hook: a round is over; outcomes in candidate order."""
 
     def _no_turn(self, outcome: Any) -> PrunerError:
-        """The error of a round of which no program was tried."""
+        """Hook: the error for a round without any tried program."""
         return PrunerError(f"no program of the batch could be tried ({outcome.error})")
 
     @property
@@ -202,7 +210,7 @@ class Loop:
 
     @property
     def estimate(self) -> Estimate:
-        """Of all tasks together."""
+        """Estimated latency of all tasks together."""
         return Estimate.of(task.progress for task in self.tasks)
 
     @property
@@ -210,12 +218,13 @@ class Loop:
         return has_settled(self._estimates_s, self._budget.patience, self._budget.tolerance)
 
     def _measure(self, current: Round) -> None:
-        """One batch, with the next one proposed while it is built where the lag says so."""
+        """Measure a batch; with a lag, propose the next batch meanwhile."""
         missing = [
             candidate
             for position, candidate in enumerate(current.candidates)
             if (current.number, position) not in self._done
         ]
+        # The order matters: workers build this batch while the search proposes the next.
         batch = self._begin(missing, self.tasks[current.task])
         if self._lag and not self._waiting:
             self._propose(current)
@@ -223,14 +232,16 @@ class Loop:
         now_s = self._elapsed_s()
         spent_s, self._since_s = now_s - self._since_s, now_s
         if missing:
+            # Exponential average, so that the pace follows the latest rounds.
             pace_s = spent_s / len(missing)
             self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
 
     def _propose(self, current: Round | None = None) -> bool:
-        """Choose the next batch and write down that it was chosen; False where nothing is left.
+        """Choose the next batch and save the choice; False without candidates.
 
         ``current`` is the batch that is being measured meanwhile.
         """
+        # The open batch has no trials yet, but its candidates are spent all the same.
         building = len(current.candidates) if current else 0
         left = min(self._budget.trials - self.trials, self._affordable()) - building
         if self._settled:
@@ -249,36 +260,41 @@ class Loop:
                 self._waiting.append(new)
                 self._chose([current, new] if current else [new])
                 return True
+            # No candidates: this task never returns, the next best takes the round.
             task.exhausted = True
         return False
 
     def _affordable(self) -> int:
-        """Trials that the time left is enough for, at the pace of the latest rounds."""
+        """Trials that fit into the remaining seconds at the latest pace."""
         if self._budget.seconds is None or self._pace_s is None:
             return self._budget.trials
         return int((self._budget.seconds - self._elapsed_s()) / self._pace_s)
 
     def _chosen(self, task: Task, num: int) -> list[Candidate]:
-        """What its search proposes; of several tasks one without programs costs only itself."""
+        """Candidates of a task's search; its error does not end other tasks."""
         try:
             return task.search.propose(num)
         except PrunerError as error:
+            # With one task there is nothing left to tune; a task that had trials did not fail to
+            # begin.
             if len(self.tasks) == 1 or task.trials:
                 raise
             self._tell(f"{task.name}: left out, {error}")
             return []
 
     def _progress(self, current: Round | None) -> list[TaskProgress]:
-        """Of all tasks; the batch that is being measured counts, as if it found nothing better."""
+        """Progress of all tasks; the open batch counts as without improvement."""
         found = [task.progress for task in self.tasks]
         if current is not None:
             task = self.tasks[current.task]
             best_s = [*task.best_s, task.current_best_s]
+            # Else the gradient would choose the same task again before its results can lower its
+            # slope.
             found[current.task] = replace(found[current.task], best_s=best_s, awaited=True)
         return found
 
     def _finish(self, current: Round, batch: Any) -> None:
-        """Measure a batch; every result is on disk before the next is asked for."""
+        """Measure a batch; every result is recorded before the next is fetched."""
         task = self.tasks[current.task]
         places = [
             position
@@ -296,16 +312,21 @@ class Loop:
             task.find_check(),
             self._stopped,
         )
-        held: list[int] = []  # without a turn so far; no trials where that is all of the batch
+        # untried so far; they count as trials only if another of the batch was tried
+        held: list[int] = []
         for number, outcome in found:
             position = places[number]
             outcomes[position] = outcome
             held.append(position)
+            # A result that blames no device proves that workers are alive: the held ones were
+            # single losses.
             if outcome.tells_of_program:
                 self._record_all(current, held, outcomes)
                 held = []
         if len(outcomes) < len(current.candidates):  # a resumed run measures the others
             raise Stopped
+        # A whole batch without a try is a broken machine; as failures it would teach the model
+        # nonsense.
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
@@ -313,6 +334,8 @@ class Loop:
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(None), current.task)
         task.search.observe(current.candidates, ordered)
+        # Before every task had its first batch, the estimate moves with each new task, not with
+        # better programs.
         if all(other.best_s or other.exhausted for other in self._progress(None)):
             self._estimates_s.append(self.estimate.latency_s)
         self._report(current, ordered)

@@ -1,8 +1,8 @@
-"""Policies: ``propose`` what to measure next, from what was measured so far.
+"""Policies: propose the programs to measure next from the history.
 
 `DraftThenVerify` is the round of Pruner (docs/paper.md section 3), and without a draft the round of
-Ansor: evolution with the learned model as fitness. `RandomPolicy` draws. Both take any score
-function.
+Ansor: evolution with the learned model as fitness. `RandomPolicy` draws at random. Both accept any
+score function.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ State = Mapping[str, Any]  # arrays, plain values, mappings and lists of them
 
 
 class Policy(Protocol):
-    """What spends a measurement budget."""
+    """Chooses the programs on which the measurement budget is spent."""
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """At most `num` vectors that were not measured yet and whose keys are not `pending`."""
+        """At most `num` new vectors whose keys are not `pending`."""
 
     def state(self) -> State:
-        """What it needs besides the history to go on exactly."""
+        """The state, besides the history, that a resumed run restores."""
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned."""
+        """Restore `state`."""
 
 
 class PolicySettings(Protocol):
-    """What ``conf/policy`` holds: settings that make their own policy.
+    """Settings of ``conf/policy``, which make their own policy.
 
-    ``takes_model``: a learned model can judge for it; ``trusts_draft``: what it measures first is
-    what the draft ranks best. A new policy is its settings and their
-    methods; nobody else asks which one it is.
+    ``takes_model``: the policy can use a learned model. ``trusts_draft``: the first programs that
+    it measures are those that the draft ranks best. A new policy is a settings class with these
+    methods; no other code tests for its type.
     """
 
     takes_model: ClassVar[bool]
@@ -62,12 +62,18 @@ class PolicySettings(Protocol):
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> Policy:
-        """The policy in a space; `draft` is minus infinity for what must not be proposed, None
-        where everything may be."""
+        """Make the policy for a space.
+
+        `draft` is minus infinity for programs that must not be proposed; None: every program may
+        be.
+        """
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
-        """The same search with at most `population` programs a generation, for a space that takes
-        milliseconds a program; with ``can_draft=False`` no draft tells its programs apart."""
+        """The same search with at most `population` programs a generation.
+
+        For a space that takes milliseconds a program; ``can_draft=False``: no draft score differs
+        between its programs.
+        """
 
 
 _DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
@@ -76,9 +82,10 @@ _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """One tuning round. Defaults: the public release (docs/paper.md section 3).
+    """Settings of one tuning round; defaults of the public release.
 
-    ``draft=None``: no round drafts, as in Ansor. The other presets are files of ``conf/policy``.
+    Source of the defaults: docs/paper.md section 3. ``draft=None``: no round drafts, as in Ansor.
+    The other presets are files of ``conf/policy``.
     """
 
     draft: ExplorerSettings | None = _DRAFT
@@ -88,8 +95,9 @@ class RoundSettings:
     measured_share: float = 0.1  # best measured programs in the verified population
     epsilon: float = 0.1  # share of a batch that is random
     verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
-    prior: float = 0.0  # measurements that the draft's score is worth beside the learned one's
-    draft_leads: bool = False  # without a model yet, the best drafted; else chance among them
+    prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
+    # without a model: measure the best drafted programs; else random ones of them
+    draft_leads: bool = False
 
     takes_model: ClassVar[bool] = True
 
@@ -115,6 +123,7 @@ class RoundSettings:
             return replace(explorer, population=min(population, explorer.population))
 
         draft = None if self.draft is None else fewer(self.draft)
+        # All drafted scores are equal then: further generations would only wander at random.
         if draft is not None and not can_draft:
             draft = replace(draft, generations=0)
         return replace(
@@ -126,7 +135,7 @@ class RoundSettings:
 
 
 def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Decisions:
-    """The first `num` distinct rows that are not among the keys `seen`."""
+    """The first `num` distinct rows whose keys are not in `seen`."""
     keys = space.keys(decisions)
     rows = unique_rows(keys)
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
@@ -134,9 +143,12 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomDraws:
-    """Random programs that are legal, without model; it avoids what earlier failures taught."""
+    """Settings of random search over legal programs.
 
-    draws: int = 128  # at once, of which the first new ones are measured
+    Programs that probably fail, by the failures so far, are avoided.
+    """
+
+    draws: int = 128  # drawn at once; the first new programs are measured
 
     takes_model: ClassVar[bool] = False
     trusts_draft: ClassVar[bool] = False
@@ -148,7 +160,7 @@ class RandomDraws:
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> RandomPolicy:
-        """See :class:`PolicySettings`; it asks no learner."""
+        """See :class:`PolicySettings`; the learner is not used."""
         return RandomPolicy(space, rng, accept=draft, draws=self.draws)
 
     def limited(self, population: int, *, can_draft: bool) -> RandomDraws:
@@ -185,12 +197,12 @@ class RandomPolicy:
 
 
 class DraftThenVerify:
-    """Draft a set with the cheap score, verify it with the learned one, measure the best.
+    """Draft with the cheap score, verify with the learned score, measure.
 
-    ``draft=None`` skips the draft: then this is evolution with the learned model alone;
-    ``learner=None`` measures what the draft ranks best, without a learned model. While the
-    learner has nothing to learn from, chance decides among the drafted ones, or with `draft_leads`
-    the draft's score.
+    ``draft=None`` skips the draft: then this is evolution with the learned model alone.
+    ``learner=None`` measures the programs that the draft ranks best. While the learner has no
+    training data, programs are taken at random from the drafted set, or with `draft_leads` by the
+    draft's score.
     """
 
     def __init__(
@@ -210,13 +222,15 @@ class DraftThenVerify:
         """See :class:`Policy`."""
         settings, seen = self._settings, np.concatenate([history.keys, pending])
         draft = model = None if self._draft is None else Memoised(self._space, self._draft)
-        if self._learner is not None:  # here: the last batch needs no model
+        # fitted here, not in observe: after the last batch no model is needed
+        if self._learner is not None:
             learned = self._learner(history)
             model = None if learned is None else Memoised(self._space, learned)
         how = settings.draft
+        # As `potential_space_iter` of the release: a drafted set serves `redraft_period` rounds.
         if draft is None or self._round % settings.redraft_period:
             how = None
-        # One draw for both: a live space costs as much for a few programs as for many.
+        # One draw for both: in a live space few programs cost as much as many.
         number = settings.random_sample
         drawn = self._space.sample(number + (how.population if how else 0), self._rng)
         sample, start = drawn[:number], drawn[number:]
@@ -224,16 +238,21 @@ class DraftThenVerify:
             drafted = explore(self._space, draft, how, self._rng, start=start, exclude=seen)
             self._drafted = drafted.decisions
         self._round += 1
+        # Ansor's use_measured_ratio: measured programs are parents, `exclude` keeps them out of the
+        # batch.
         best = history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
+        # Rounded down as Ansor does: 1 of 10 is random here, 0 of 10 with Ansor's own 0.05.
         num_random = int(settings.epsilon * num)
         judge = self._judge(draft, model, population, history)
-        if judge is None:  # nothing to verify with: spread over the draft, as the release
+        # no score to verify with: random programs of the drafted set, as in the release
+        if judge is None:
             known = self._drafted if len(self._drafted) else population
             known = self._rng.permutation(accepted(draft, known))
             chosen = fresh(self._space, known, seen, num - num_random)
         else:
             chosen = self._verified(judge, population, num - num_random, seen)
+        # The release draws its random share from the population; ours is newly sampled.
         pool = accepted(draft, self._space.sample(3 * num, self._rng))
         rest = fresh(
             self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
@@ -257,9 +276,9 @@ class DraftThenVerify:
         seen: Decisions,
         history: History,
     ) -> ScoreFunction | None:
-        """What verifies: the learned score, minus infinity for what the draft says is illegal.
+        """The score that verifies; minus infinity for programs illegal by the draft.
 
-        With a prior both count: see :func:`weighed`. None: nothing to verify with yet.
+        With a prior both scores count: see :func:`weighed`. None: no score to verify with yet.
         """
         prior = self._settings.prior
         if draft is None or model is draft:
@@ -275,13 +294,15 @@ class DraftThenVerify:
     ) -> Decisions:
         how = self._settings.verify
         if self._settings.verify_only_draft:
+            # As the paper describes it (docs/paper.md section 3): the learned model scores only
+            # drafted and random programs.
             how = replace(how, generations=0)
         found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 
 
 def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:
-    """The vectors whose score is finite; all of them without a score."""
+    """The vectors with a finite score; every vector without a score."""
     return decisions if score is None else decisions[np.isfinite(score(decisions))]
 
 
@@ -293,21 +314,22 @@ def weighed(
     prior: float,
     latency_s: NDArray[np.float64],
 ) -> ScoreFunction:
-    """Standard scores (of `seen`), the draft's weighing ``prior / (prior + measured)``.
+    """Mix standard scores; the draft's weight is ``prior / (prior + measured)``.
 
-    Ours: a model that has seen a few dozen programs orders them worse than the analyzer does.
-    `latency_s` of what was measured, where failures do not count.
+    Ours, not the paper's: a model trained on a few dozen programs orders them worse than the
+    analyzer does. Both scores are standardised over the programs `seen`; `measured` counts the
+    finite entries of `latency_s` [N].
     """
     measured = np.isfinite(latency_s).sum()
     learned, drafted = standard(model, seen), standard(draft, seen)
-    if not measured:  # and nothing times minus infinity is no score
+    if not measured:  # 0 * -inf is nan, so the learned score must not enter with weight 0
         return drafted
     weight = prior / (prior + measured)
     return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
 
 def standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
-    """A score in standard deviations of what it gives the legal programs among `seen`."""
+    """A score in standard deviations over the legal programs of `seen`."""
     values = score(seen)
     values = values[np.isfinite(values)]
     center, spread = (values.mean(), values.std() or 1.0) if len(values) else (0.0, 1.0)
@@ -315,11 +337,12 @@ def standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
 
 
 def guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
-    """The learned score, minus infinity where the draft says illegal."""
+    """The learned score, minus infinity where the draft's score is."""
     if draft is None:
         return score
 
     def guarded(decisions: Decisions) -> Scores:
+        # Illegal programs are never measured, so the learned score of one means nothing.
         return np.where(np.isfinite(draft(decisions)), score(decisions), -np.inf)
 
     return guarded

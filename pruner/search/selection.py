@@ -1,16 +1,16 @@
-"""Which of many scored programs are kept: the best, kept apart from each other, some by chance.
+"""Select scored programs: the best, apart from each other, some at random.
 
 A draft ranks by formulas that are wrong in their own ways: its first programs are near-copies of
-one favourite, and where it is mistaken, all of them are. Among programs that are all good its
-differences mean little. Two answers, both off by default:
+one favourite, so one error of the formula spoils the complete batch. Among good programs the
+differences of its score mean little. Two options, both off by default:
 
-* *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998). The next program is the
-  one of the best ``score - apart * likeness``, where likeness is the share of decisions that it has
-  in common with the most alike of those already kept;
-* *noise*: the score's own error, in its units (log seconds). Programs left out whose scores are
-  less than that below the last one kept cannot be told from it; as large as their share of all
-  that are left out is the share of places that chance gives away. Where everything is within the
-  noise, chance decides alone, so the draft is no worse than it.
+* *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998). The next program has
+  the largest ``score - apart * likeness``, where likeness is the largest share of decisions that it
+  shares with a program already selected;
+* *noise*: the score's own error, in its units (log seconds). A program left out whose score is less
+  than that below the last selected score is indistinguishable from it. The share of such programs
+  among all programs left out is the share of places that are filled at random. Where everything is
+  within the noise, the selection is random, so the draft does no harm.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ def kept(
     apart: float = 0.0,
     noise: float = 0.0,
 ) -> Ints:
-    """Positions of at most `num` programs in the order in which they are picked.
+    """Positions of at most `num` selected programs, in the order of selection.
 
-    Scores of minus infinity are never kept. With neither `apart` (which needs `decisions`) nor
-    `noise` these are the best, ties in their order. Chance's come last. `rng` is asked only where
-    there is noise.
+    Scores of minus infinity are never selected. With neither `apart` (which needs `decisions`) nor
+    `noise` these are the best, ties in their order. Random programs come last. `rng` is used only
+    with `noise`.
     """
     legal = np.flatnonzero(np.isfinite(score))
     order = legal[np.argsort(-score[legal], kind="stable")]
+    # Before any use of `rng`: the default selection must not move the random stream of the search.
     if len(order) <= num or not (apart or noise):
         return order[:num]
     by_chance = round(num * flat_share(score[order], num, noise)) if noise else 0
@@ -50,9 +51,9 @@ def kept(
 
 
 def flat_share(score: Scores, num: int, noise: float) -> float:
-    """Share of the programs left out whose score is less than `noise` below the last one kept.
+    """Share of the programs left out within `noise` of the last selected.
 
-    `score` in descending order, more than `num` of them.
+    `score` is in descending order and longer than `num`.
 
     >>> flat_share(np.array([0.0, -1.0, -1.2, -1.4, -3.0]), 2, noise=0.3)
     0.3333333333333333
@@ -61,7 +62,7 @@ def flat_share(score: Scores, num: int, noise: float) -> float:
 
 
 def _apart(score: Scores, decisions: Decisions, order: Ints, num: int, apart: float) -> Ints:
-    """The first `num` by score less `apart` times the likeness to those picked before."""
+    """The first `num` programs by score less `apart` times the likeness."""
     rows, value = decisions[order], score[order].astype(np.float64)
     likeness = np.zeros(len(order))
     left = np.ones(len(order), bool)
@@ -69,5 +70,6 @@ def _apart(score: Scores, decisions: Decisions, order: Ints, num: int, apart: fl
     for place in range(num):
         best = int(np.argmax(np.where(left, value - apart * likeness, -np.inf)))
         picked[place], left[best] = best, False
+        # A running maximum: one comparison with the newest program instead of all selected pairs.
         np.maximum(likeness, (rows == rows[best]).mean(axis=1), out=likeness)
     return order[picked]

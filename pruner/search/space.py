@@ -1,4 +1,4 @@
-"""What explorers and policies need of a space of decision vectors, live or recorded."""
+"""Interface of a space of decision vectors for explorers and policies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 
 from pruner.arrays import Decisions, Ints, Keys
 
-_SEED = 20250330  # the same keys in every process: a resumed run knows what it has proposed
+_SEED = 20250330  # equal keys in every process: a resumed run recognises its proposals
 
 
 class SearchSpace(Protocol):
-    """A space to sample, to mutate in and to tell vectors apart in; generators are passed in."""
+    """A space to sample, to mutate, and to compare vectors in.
+
+    Random generators are passed in.
+    """
 
     num_slots: int
 
@@ -21,7 +24,7 @@ class SearchSpace(Protocol):
         """Independent draws int64 [num, d]."""
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One change of every parent."""
+        """Change one decision of every parent [num, d]."""
 
     @property
     def keys(self) -> Callable[[Decisions], Keys]:
@@ -33,11 +36,13 @@ class RowKeys:
 
     def __init__(self, num_slots: int) -> None:
         random = np.random.default_rng(_SEED)
+        # Odd weights: multiplication modulo 2^64 is a bijection, so no value of a slot is lost.
         self._weights = random.integers(1, 1 << 62, num_slots, dtype=np.int64) | 1
 
     def __call__(self, decisions: Decisions) -> Keys:
         """Keys int64 [N] of vectors int64 [N, d]."""
         with np.errstate(over="ignore"):
+            # Wrap-around modulo 2^64 is intended.
             return (decisions * self._weights).sum(axis=1)
 
 
@@ -49,5 +54,5 @@ def divisors(extent: int) -> Ints:
 
 
 def unique_rows(keys: Keys) -> Ints:
-    """Positions of the first row of every key, in order of first appearance."""
+    """Positions [U] of the first row of every key, ascending."""
     return np.sort(np.unique(keys, return_index=True)[1])

@@ -1,9 +1,9 @@
-"""Which task gets the next batch: round-robin, or where the gradient of the total time is largest.
+"""Choose the next task: round-robin, or by the gradient of total latency.
 
 The gradient scheduler is Ansor's [Zheng2020, section 6, and TVM 0.19, auto_scheduler,
 task_scheduler.py]: a task's gradient mixes its recent improvement a trial with an optimistic guess,
-weighted by how often the task occurs. The guess looks at similar tasks, as Ansor groups them: the
-same operator with the same order of magnitude of arithmetic.
+weighted by how often the task occurs. The guess uses similar tasks, grouped as in Ansor: the same
+operator with the same order of magnitude of arithmetic.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pruner.errors import PrunerError
 
 Order = Literal["gradient", "round_robin"]
 USUAL: Order = "gradient"
-_MAGNITUDE = 1.618  # of arithmetic, within which Ansor calls two tasks of an operator similar
-# Trials of every task before any is continued, where there are several: so much of the budget,
-# but enough to see which programs are good, and not more than show that.
+_MAGNITUDE = 1.618  # Ansor calls tasks of an operator similar within this factor of arithmetic
+# Trials of each of several tasks in its first round: this share of the budget, at least enough to
+# see which programs are good, at most enough to show just that.
 _FIRST_SHARE, _FIRST_LEAST, _FIRST_MOST = 0.3, 4, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
-    """Best latency (seconds, infinite while unknown) after every batch of a task.
+    """Best latency (seconds, infinite without program) after every batch of a task.
 
-    ``operator`` says which tasks may be similar (None: to no other); ``alone``: it was found to be
-    like no other, see :func:`stays_behind`. ``awaited``: the results of its latest batch, of which
-    nothing is known yet, are on their way.
+    ``operator``: tasks of the same operator may be similar (None: to no other). ``alone``: the task
+    turned out to be similar to no other, see :func:`stays_behind`. ``awaited``: the results of its
+    latest batch are missing. ``exhausted``: its search has no programs left.
     """
 
     weight: float
@@ -42,30 +42,31 @@ class TaskProgress:
 
     @property
     def latest_s(self) -> float:
-        """Seconds of its best program; infinite while none ran."""
+        """Seconds of the best program; infinite while none ran."""
         return self.best_s[-1] if self.best_s else float("inf")
 
     @property
     def speed(self) -> float:
-        """Operations a second of its best program; 0 while none ran."""
+        """Operations a second of the best program; 0 while none ran."""
         return self.flops / self.best_s[-1] if self.best_s else 0.0
 
     @property
     def group(self) -> tuple[str, int] | None:
-        """Tasks of one group are similar; None: it is like no other."""
+        """Group of similar tasks; None: similar to no other task."""
         if self.operator is None or self.alone:
             return None
+        # TVM's derive_similarity_tag appends the same rounded logarithm to the operator's tag.
         return self.operator, int(math.log(self.flops + 1) / math.log(_MAGNITUDE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSettings:
-    """Ansor's constants.
+    """Ansor's constants, and `fruitless`, which is ours.
 
-    ``alpha`` trusts the recent slope, ``window`` batches back; ``beta``: similar tasks reach speeds
-    within this factor. A task that is slower after ``patience`` batches more than any other of its
-    group is not similar after all. ``fruitless`` (ours): so many batches without a program that
-    runs, then a task is no more urgent than the others.
+    ``alpha``: weight of the recent slope, which looks ``window`` batches back. ``beta``: similar
+    tasks reach speeds within this factor. A task that is slower after ``patience`` batches more
+    than any other task of its group is not similar after all. ``fruitless``: after so many batches
+    without a program that runs, a task is no longer urgent.
     """
 
     alpha: float = 0.2
@@ -85,8 +86,10 @@ def check_order(order: str) -> None:
 
 
 def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
-    """Candidates of a round; the first one of each of several tasks is small, so that a small
-    budget reaches them all and most of it goes where it pays."""
+    """Number of candidates of a round; a task's first round is small.
+
+    So a small budget reaches every one of several tasks, and most of it is spent by the gradient.
+    """
     if not first or tasks == 1:
         return batch
     share = max(_FIRST_LEAST, int(_FIRST_SHARE * trials / tasks))
@@ -96,7 +99,9 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task, None when all are exhausted. Every task gets one batch first.
+    """Index of the next task; None when every task is exhausted.
+
+    Every task gets one batch first.
 
     Raises:
         PrunerError: unknown order.
@@ -108,24 +113,25 @@ def next_task(
     fewest = min(live, key=lambda i: (len(tasks[i].best_s), i))
     if order == "round_robin" or not tasks[fewest].best_s:
         return fewest
+    # Ties go to the first task: a resumed run must choose the same.
     return max(live, key=lambda i: (gain(tasks, i, settings), -i))
 
 
 def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT) -> float:
-    """Expected decrease of the weighted total latency by one more batch (seconds)."""
+    """Expected decrease of the weighted total latency by another batch (seconds)."""
     task = tasks[index]
     batches, latest = len(task.best_s), task.best_s[-1]
-    if latest == float("inf"):  # nothing of it ran yet: as urgent as can be, but not for ever
-        if task.awaited:  # nor before its first results tell whether that is so
+    if latest == float("inf"):  # nothing ran yet: infinitely urgent, but not for ever
+        if task.awaited:  # and not before the first results show whether anything runs
             return 0.0
         others = [len(t.best_s) for t in tasks if t is not task and not t.exhausted]
         return float("inf") if batches <= max(settings.fruitless, min(others, default=0)) else 0.0
     window = min(settings.window, batches - 1)
     earlier = task.best_s[-1 - window]
     slope = (earlier - latest) / window if window and earlier != float("inf") else 0.0
-    hope = latest / batches  # as if n more batches would win all that is left
+    hope = latest / batches  # Ansor's optimistic guess: n more batches win all that is left
     fastest = max((t.speed for t in _similar(tasks, index)), default=0.0)
-    if fastest > 0:  # or: up to the speed of the best similar task, a factor beta apart
+    if fastest > 0:  # or reach the speed of the best similar task, up to the factor beta
         hope = max(hope, latest - settings.beta * task.flops / max(fastest, task.speed))
     return task.weight * (settings.alpha * slope + (1 - settings.alpha) * hope)
 
@@ -133,9 +139,9 @@ def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings =
 def stays_behind(
     tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT
 ) -> bool:
-    """Whether a task was tuned for long and is still slower than its group lets expect.
+    """Whether a task is still slower than its group after many batches.
 
-    Then it is not similar to the others: whoever asks should note it as ``alone``.
+    Such a task is not similar to the others; callers set its ``alone``.
     """
     task, others = tasks[index], _similar(tasks, index)
     if not others:
@@ -146,7 +152,7 @@ def stays_behind(
 
 
 def _similar(tasks: Sequence[TaskProgress], index: int) -> list[TaskProgress]:
-    """The other tasks of its group."""
+    """The other tasks of the task's group."""
     group = tasks[index].group
     if group is None:
         return []

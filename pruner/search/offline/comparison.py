@@ -1,7 +1,8 @@
-"""What a set of offline tunings says: areas, times to the baseline's result, labels, forgetting.
+"""Summarise offline tunings: areas, times to the baseline's result, labels, forgetting.
 
 A cell is one (method, seed). Cells of equal seed start from the same random draws, so methods are
-compared in pairs. Intervals resample seeds; how far a result carries to other tasks is not in them.
+compared in pairs. Intervals resample seeds; they do not cover how far a result carries over to
+other tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Unit = Literal["trials", "seconds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One method with one seed.
+    """The tuning curve of one method with one seed.
 
     ``labels``: quality on held-out target tasks by number of labels; ``source``: quality on
     held-out tasks of the source platform after tuning, None where no ranker was used.
@@ -46,7 +47,7 @@ class Cell:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Cell:
-        """What `to_json` gave."""
+        """Inverse of `to_json`."""
         curve = {name: np.array(v) for name, v in values["curve"].items()}
         return Cell(
             method=values["method"],
@@ -58,9 +59,9 @@ class Cell:
 
 
 class Comparison:
-    """All cells of one source and target; every method has every seed.
+    """The cells of one source and target; every method has every seed.
 
-    The target of a seed is what `baseline` has reached with that seed when its budget is spent.
+    The target of a seed is the final latency of `baseline` with that seed.
     """
 
     def __init__(self, cells: Sequence[Cell], baseline: str) -> None:
@@ -79,14 +80,14 @@ class Comparison:
         return [self._cells[method, seed] for seed in self.seeds]
 
     def reach(self, cell: Cell, unit: Unit) -> Reach:
-        """When a run came to the baseline's final latency of its seed."""
+        """When a run reached the baseline's final latency of its seed."""
         target = self._cells[self.baseline, cell.seed].curve.final
         curve = cell.curve
         at = curve.trials.astype(np.float64) if unit == "trials" else curve.elapsed_s
         return first_reach(curve.relative_latency, at, target)
 
     def summary(self, method: str) -> dict[str, Any]:
-        """One method's figures, each with a 95 % interval over seeds."""
+        """Figures of a method, each with a 95 % interval over seeds."""
         cells = self.cells(method)
         out: dict[str, Any] = {
             "area": _with_interval([cell.curve.area for cell in cells]),
@@ -111,10 +112,11 @@ class Comparison:
         return np.array([cell.curve.area for cell in self.cells(method)])
 
     def _to_target(self, cells: Sequence[Cell], unit: Unit) -> dict[str, Any]:
-        """Restricted mean (Kaplan-Meier) up to the longest run, and how many got there."""
+        """Restricted mean (Kaplan-Meier) up to the longest run, and runs that arrived."""
         runs = [self.reach(cell, unit) for cell in cells]
         horizon = self.horizon[unit]
 
+        # Resamples whole runs, so that a censored run stays together with its time.
         def mean(rows: NDArray[np.int64]) -> float:
             return restricted_mean([runs[row] for row in rows], horizon)
 
@@ -128,6 +130,8 @@ class Comparison:
             "interval": bootstrap_interval(len(runs), mean),
             "reached": sum(run.reached for run in runs),
             "runs": len(runs),
+            # A ratio of means over one horizon: a mean of ratios would drop the runs that never
+            # arrived.
             "speedup": float(total) / everything,
         }
 

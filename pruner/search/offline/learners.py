@@ -1,6 +1,6 @@
-"""Learned scores offline: one ranker, carried by an adaptation method, for one or many pools.
+"""Learned scores offline: one ranker and adaptation method for all pools.
 
-What the ranker sees of a pool is prepared once.
+The ranker's inputs of a pool are prepared once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pruner.search.policy import State
 
 
 class PoolModel:
-    """One ranker that learns from the measured programs of several pools and scores any of them.
+    """A ranker that learns from several pools and scores each pool.
 
-    The centre of a task (see `Adaptation.meet`) is the mean of its whole pool: features are known
-    before anything is measured. An update happens when a learner is asked with more measurements
-    than at the last one, so a round of ten programs is one update. Without a source model there are
-    no scores before the first update with two programs of a task.
+    The centre of a task (see `Adaptation.meet`) is the mean of its complete pool: features need no
+    measurement. The ranker is updated when a score is requested with more measurements than at the
+    last update, so a round of ten programs is one update. Without a source model there are no
+    scores before the first update with two programs of a task.
     """
 
     def __init__(self, pools: Sequence[RecordedPool], adaptation: Adaptation) -> None:
@@ -38,22 +38,24 @@ class PoolModel:
         self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
         self._num_learned = 0
         self._informed = adaptation.setting.source is not None
+        # A live run only sees its own samples; a recorded pool is complete, so its centre never
+        # moves.
         if adaptation.ranker.relative:
             for pool, programs in zip(pools, self._programs, strict=True):
                 center = Center.of(self._store.programs(programs))
                 adaptation.ranker.centers[pool.key] = center
 
     def learner(self, number: int) -> PoolLearner:
-        """The learner of pool `number`: takes its measurements, updates the model, scores it."""
+        """The learner of pool `number`, which updates this model."""
         return PoolLearner(self, number)
 
     def note(self, number: int, decisions: Decisions) -> None:
-        """Take in what was measured of pool `number`."""
+        """Add the measured decisions of pool `number` to the training data."""
         found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
         self._measured[number] = torch.cat([self._measured[number], found]).unique()
 
     def score(self, number: int) -> ScoreFunction | None:
-        """Update the model and score pool `number`; None while nothing was learned."""
+        """Update the model and score pool `number`; None without training data."""
         self._update()
         if not self._informed:
             return None
@@ -65,6 +67,7 @@ class PoolModel:
         if len(index) > self._num_learned:
             self.adaptation.update(self._store.subset(index))
             self._num_learned = len(index)
+            # Ranking losses need a pair: one program of every task gives no gradient at all.
             self._informed = self._informed or max(map(len, self._measured)) > 1
 
 
@@ -76,12 +79,12 @@ class PoolLearner:
     number: int
 
     def __call__(self, history: History) -> ScoreFunction | None:
-        """Update the model with all that was measured, and score the pool."""
+        """Update the model with the history and score the pool."""
         self.note(history)
         return self.model.score(self.number)
 
     def note(self, history: History) -> None:
-        """Let the learners of all pools know what was measured."""
+        """Add the history to the training data of the shared model."""
         self.model.note(self.number, history.decisions)
 
     def state(self) -> State:

@@ -1,4 +1,4 @@
-"""The recorded pool as a space and a measurer: search without a device, with a simulated clock."""
+"""A recorded pool as search space and measurer, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NEIGHBOURS = 16
 
 
 class PoolSpace:
-    """A finite space: the decision vectors that were measured, of one skeleton.
+    """A finite space: the measured decision vectors of a task.
 
-    Sampling draws rows, mutation steps to one of a row's nearest others (fewest decisions changed).
+    A sample draws rows; a mutation moves to one of a row's nearest rows (fewest decisions changed).
     """
 
     can_draft = True
@@ -43,8 +43,10 @@ class PoolSpace:
         if count < 1:
             return np.zeros((len(self.decisions), 1), np.int64)
         near = np.empty((len(self.decisions), count), np.int64)
-        for row, decisions in enumerate(self.decisions):  # once a pool, not once a candidate
+        # once a pool, not once a candidate; all pairs at once would take N^2 d bytes
+        for row, decisions in enumerate(self.decisions):
             distance = (self.decisions != decisions).sum(axis=1)
+            # Larger than any distance: a row is not its own neighbour.
             distance[row] = self.num_slots + 1
             near[row] = np.argpartition(distance, count - 1)[:count]
         return near
@@ -53,7 +55,10 @@ class PoolSpace:
         return len(self.decisions)
 
     def rows(self, decisions: Decisions) -> NDArray[np.int64]:
-        """Pool rows of decision vectors. Raises `PrunerError` for one that is not in the pool."""
+        """Pool rows [N] of decision vectors [N, d].
+
+        Raises `PrunerError` for a vector that is not in the pool.
+        """
         keys = self.keys(decisions)
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         if not np.array_equal(self._sorted[at], keys):
@@ -65,24 +70,24 @@ class PoolSpace:
         return self.decisions[rng.integers(0, len(self.decisions), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """A near neighbour of every parent."""
+        """A near neighbour of every parent [num, d]."""
         near = self._near[self.rows(parents)]
         pick = rng.integers(0, near.shape[1], len(parents))
         return self.decisions[near[np.arange(len(parents)), pick]]
 
     def instantiate(self, decisions: Decisions) -> Sequence[Any]:
-        """Nothing is refused: a row stands for its schedule."""
+        """The rows themselves, as schedules; none is refused."""
         return list(decisions)
 
     def forget(self) -> None:
-        """Nothing is kept for a proposal."""
+        """Do nothing: no proposal fills a cache."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Simulated seconds: recorded cost of building and measuring, and our own thinking.
+    """Simulated seconds: recorded cost of measuring plus CPU time of the search.
 
-    Thinking is CPU time of this process: what else the machine does must not change a result.
+    The CPU time is that of this process, so other load of the machine does not change a result.
     """
 
     measuring_s: float = 0.0
@@ -91,7 +96,7 @@ class Clock:
 
     @property
     def total_s(self) -> float:
-        """Both together."""
+        """Measuring and thinking together."""
         return self.measuring_s + self.thinking_s
 
     def think(self) -> None:
@@ -99,12 +104,12 @@ class Clock:
         self._since = time.process_time()
 
     def thought(self) -> None:
-        """End it."""
+        """End the stretch of thinking that `think` started."""
         self.thinking_s += time.process_time() - self._since
 
 
 class PoolMeasurer:
-    """Answers from the records and charges what they cost."""
+    """Looks up latencies in the records and charges their recorded cost."""
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class PoolMeasurer:
         self.clock = clock
 
     def measure(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Seconds [N] of pool rows."""
+        """Seconds [N] of pool rows [N, d]; charges the clock their cost."""
         rows = self.space.rows(decisions)
         self.clock.measuring_s += float(self._cost_s[rows].sum())
         return self._latency_s[rows]

@@ -1,7 +1,6 @@
-"""The measured programs of a task as a pool to search: decisions, answers, costs, features, draft.
+"""Turn the records of a task into a pool to search.
 
-Everything that does not depend on the search is computed once: features and draft scores are looked
-up by row afterwards.
+Features and draft scores do not depend on the search: they are computed once and looked up by row.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedPool:
-    """N measured programs of one task, in one order.
+    """N measured programs of a task, all arrays in one order.
 
     ``latency_s``, ``cost_s`` (building and measuring), ``draft`` [N]: the analyzer's score, None
     where it has none for this task; ``programs``: their features.
@@ -55,15 +54,16 @@ def recorded_pool(
     programs: TaskPrograms | None = None,
     tasks: Definitions | None = None,
 ) -> RecordedPool | None:
-    """The pool of one task; None when no program of it can be featurised.
+    """Make a task's pool; None when no program can be featurised.
 
-    `programs` are its features where they are known already, else they are computed. Its draft is
-    None without an analyzer, or, with a warning, where that knows no program.
+    `programs` are the features where they exist already, else they are computed. The draft is None
+    without an analyzer, or, with a warning, where the analyzer scores no program.
     """
     if programs is None:
         programs = featurize_task(records, "paper", Tally(), tasks)
     if programs is None:
         return None
+    # Programs that could not be featurised leave the pool: all arrays have the features' rows.
     records = records.select(np.isin(records.line, programs.line))
     draft = None
     if analyzer is not None:
@@ -79,7 +79,7 @@ def recorded_pool(
 
 
 def decision_rows(records: TaskRecords) -> Decisions:
-    """Decision vectors of all skeletons in one table: skeleton number, decisions, zeros."""
+    """Decision vectors [N, d] of all skeletons: skeleton number, decisions, zeros."""
     groups = group_programs(records.steps)[0]
     out = np.zeros((len(records), 1 + max(g.decisions.shape[1] for g in groups)), np.int64)
     for number, group in enumerate(groups):
@@ -89,7 +89,7 @@ def decision_rows(records: TaskRecords) -> Decisions:
 
 
 def table(space: PoolSpace, score: Scores) -> ScoreFunction:
-    """Scores known for every row of a pool, as a score function."""
+    """A score function that looks up the scores [N] of pool rows."""
 
     def lookup(decisions: Decisions) -> Scores:
         return score[space.rows(decisions)]
@@ -98,9 +98,9 @@ def table(space: PoolSpace, score: Scores) -> ScoreFunction:
 
 
 def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
-    """All programs of a pool ran, so none is illegal: unknown is worst, not forbidden.
+    """Rank programs without an analyzer score last; None if all are without.
 
-    None where nothing is known; both are told.
+    All programs of a pool ran, so none is illegal. Both cases log a warning.
     """
     known = np.isfinite(score)
     if not known.any():
@@ -113,4 +113,5 @@ def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
             np.count_nonzero(~known),
             len(known),
         )
+    # Finite: minus infinity would forbid programs whose latency is on record.
     return np.where(known, score, score[known].min() - 1)

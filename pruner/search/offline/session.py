@@ -1,4 +1,4 @@
-"""The tuning loop on recorded pools: the measurer answers from records, by a simulated clock."""
+"""The tuning loop on recorded pools, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pruner.search.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Best latency so far after every trial [trials] or [trials, task], and the clock's seconds.
+    """Best latency so far after every trial, and the clock's seconds.
 
-    Infinite for a task that was not measured yet.
+    ``best_s`` [trials] or [trials, task], infinite for a task without measured program;
+    ``elapsed_s`` [trials].
     """
 
     best_s: NDArray[np.float64]
@@ -28,10 +29,10 @@ class Curve:
 
 
 def run_session(policy: Policy, measurer: PoolMeasurer, *, trials: int, batch: int = 10) -> Curve:
-    """Propose, measure, observe until `trials` programs are measured or nothing new is proposed.
+    """Tune one pool until `trials` are spent or no program is new.
 
     Raises:
-        PrunerError: not one program was proposed.
+        PrunerError: no program was proposed at all.
     """
     search = DecisionSearch(measurer.space, policy, History(measurer.space))
     curve = run_tasks([(search, measurer)], trials=trials, batch=batch)
@@ -41,12 +42,12 @@ def run_session(policy: Policy, measurer: PoolMeasurer, *, trials: int, batch: i
 def run_tasks(
     tasks: Sequence[tuple[Search, PoolMeasurer]], *, trials: int, batch: int = 10
 ) -> Curve:
-    """The same for several tasks, one batch each in turn; a task that has nothing new drops out.
+    """Tune several pools in turns of one batch each.
 
-    All measurers share one clock.
+    A task without new programs drops out. All measurers share one clock.
 
     Raises:
-        PrunerError: not one program was proposed.
+        PrunerError: no program was proposed at all.
     """
     loop = _RecordedLoop(tasks, TuneBudget(trials=trials, batch=batch))
     loop.run()
@@ -55,7 +56,7 @@ def run_tasks(
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """What the records say of a candidate."""
+    """The recorded outcome of a candidate."""
 
     latency_s: float
     error: str | None = None
@@ -63,7 +64,7 @@ class _Recorded:
 
 
 class _Records:
-    """The measurer of the loop: a task's own measurer is its `arguments`."""
+    """The measurer of the loop; a task's own measurer is its `arguments`."""
 
     def begin(self, candidates: Sequence[Candidate], arguments: Any) -> NDArray[np.float64]:
         rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
@@ -81,7 +82,7 @@ class _Records:
 
 
 class _RecordedLoop(Loop):
-    """Tasks take turns, and all rounds are of one size; proposing and learning is thinking."""
+    """Round-robin rounds of equal size; proposing and learning costs thinking time."""
 
     def __init__(self, tasks: Sequence[tuple[Search, PoolMeasurer]], budget: TuneBudget) -> None:
         made = [

@@ -1,8 +1,8 @@
-"""Comparing searches: paired tests, bootstrap intervals, times that were not reached.
+"""Compare searches: paired tests, bootstrap intervals, censored times.
 
-A run that never reached its target within its budget is *censored*: it is known to need longer than
-it ran, not how long. Leaving it out would flatter the method; so it counts in the survival curve of
-Kaplan and Meier until it stopped, and the mean is restricted to a common horizon.
+A run that did not reach its target within its budget is *censored*: its time is longer than the
+run, by an unknown amount. Leaving it out would flatter the method; so it counts in the survival
+curve of Kaplan and Meier until it stopped, and the mean is restricted to a common horizon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAMPLED_FLIPS = 20_000
 
 
 def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
-    """One-sided p that the mean of paired differences is above 0, by flipping signs.
+    """One-sided p, by sign flips, that the mean paired difference is positive.
 
     Exact up to 16 pairs (then the smallest possible p is ``2**-pairs``), sampled above.
     """
@@ -30,7 +30,10 @@ def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=num)))
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), (_SAMPLED_FLIPS, num))
+        # The observed signs count as one of the draws, so that p is never 0 (Phipson and Smyth
+        # 2010).
         signs = np.concatenate([np.ones((1, num)), drawn])
+    # The tolerance counts ties by rounding as ties.
     return float((signs @ differences >= differences.sum() - 1e-12).mean())
 
 
@@ -44,7 +47,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile interval of a statistic of `num` units, resampled with replacement.
 
-    `statistic` gets the numbers of the resampled units, so that paired data stay paired.
+    `statistic` receives the numbers of the resampled units, so that paired data stay paired.
     """
     rng = np.random.default_rng(seed)
     drawn = [statistic(rng.integers(0, num, num)) for _ in range(resamples)]
@@ -54,24 +57,31 @@ def bootstrap_interval(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """When a run reached its target, or (``reached`` False) when it stopped without."""
+    """When a run reached its target, or when it stopped without."""
 
     at: float
     reached: bool
 
 
 def first_reach(best: Floats, at: Floats, target: float) -> Reach:
-    """The first entry of ``at`` whose ``best`` (never rising) is at most the target."""
+    """The first entry of ``at`` whose ``best`` is at most the target.
+
+    ``best`` never rises.
+    """
     hit = np.flatnonzero(best <= target)
     return Reach(at=float(at[hit[0]] if len(hit) else at[-1]), reached=bool(len(hit)))
 
 
 def restricted_mean(runs: Sequence[Reach], horizon: float) -> float:
-    """Mean time to the target, counted up to `horizon`: area under the Kaplan-Meier curve.
+    """Mean time to the target up to `horizon`, by the Kaplan-Meier curve.
 
-    Runs that stopped without reaching leave the risk set when they stopped (after those that
-    reached at the same time); beyond the last event the curve stays flat. Without censoring before
-    the horizon this is the mean of ``min(time, horizon)``.
+    It is the area under the survival curve.
+
+    Runs that stopped without reaching leave the risk set when they stopped (after runs that reached
+    at the same time); beyond the last event the curve stays flat. Without censoring before the
+    horizon this is the mean of ``min(time, horizon)``.
+
+    Raises ValueError without runs.
     """
     if not runs:
         raise ValueError("restricted_mean: no run")

@@ -1,7 +1,7 @@
-"""Adaptation methods under test: tuning many recorded tasks, and learning from a number of labels.
+"""Tune recorded tasks with an adaptation method; judge it by labels.
 
-One ranker is shared by all tasks; tasks take turns, a batch each, and after every batch the method
-is updated with all programs measured so far (docs/paper.md section 6, task scheduler: round-robin).
+All tasks share one ranker and take turns, a batch each. After every batch the method is updated
+with all programs measured so far (docs/paper.md section 6, task scheduler: round-robin).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DRAWS = 512  # of random search, at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningCurve:
-    """A tuning of several tasks, from the trial at which every task has a measured program.
+    """A tuning of several tasks, once every task has a measured program.
 
     ``trials`` [n] counts from the start; ``relative_latency`` [n]: geometric mean over tasks of
     best found / best of the pool, at least 1; ``elapsed_s`` [n].
@@ -43,7 +43,7 @@ class TuningCurve:
 
     @property
     def area(self) -> float:
-        """Mean over the trials of log(relative latency): what is still to be won, on average."""
+        """Mean of log(relative latency) over the trials; 0 is perfect."""
         return float(np.log(self.relative_latency).mean())
 
     @property
@@ -61,14 +61,16 @@ def tune(
     batch: int,
     seed: int,
 ) -> TuningCurve:
-    """Tune all pools with one model; without an adaptation programs are drawn at random.
+    """Tune all pools with one model; without an adaptation, at random.
 
-    The draft takes part where `settings` has one and the analyzer knows the task.
+    The draft is used where `settings` has one and the analyzer scores the task.
     """
     clock = Clock()
     model = None if adaptation is None else PoolModel(pools, adaptation)
     tasks = []
     for number, pool in enumerate(pools):
+        # One stream a task: methods with equal seeds start from the same draws, and are compared in
+        # pairs.
         rng = np.random.default_rng([seed, number])
         measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
         chosen: PolicySettings = RandomDraws(draws=_DRAWS)
@@ -84,22 +86,24 @@ def tune(
 
 
 def affordable(pools: Sequence[RecordedPool], trials: int) -> int:
-    """At most `trials`, and no more than half of the smallest pool a task: a search, not a sweep.
+    """At most `trials`, and at most half the smallest pool a task.
 
-    Every task gets the same share, so that is what the smallest pool allows.
+    Beyond that it would be a sweep, not a search. Every task gets the same share, so the smallest
+    pool is the limit.
     """
     return min(trials, len(pools) * (min(map(len, pools)) // 2))
 
 
 def without_draft(settings: RoundSettings) -> RoundSettings:
-    """The same round with random programs in place of drafted ones."""
+    """The same round with random programs in place of drafted programs."""
     if settings.draft is None:
         return settings
+    # The same number of programs reaches the learned model, so that only their origin differs.
     return replace(settings, draft=None, random_sample=settings.random_sample + settings.draft.keep)
 
 
 def relative_curve(curve: Curve, pools: Sequence[RecordedPool]) -> TuningCurve:
-    """Latencies of the tasks relative to the best of their pools, once all are measured."""
+    """Latencies relative to each pool's best, once every task is measured."""
     best_s = np.array([pool.latency_s.min() for pool in pools])
     whole = np.isfinite(curve.best_s).all(axis=1)
     relative = np.exp(np.log(curve.best_s[whole] / best_s).mean(axis=1))
@@ -125,7 +129,9 @@ class Quality:
 
 
 def label_sizes(wanted: Sequence[int | str], available: int) -> dict[str, int]:
-    """Numbers of labels by name; "all", and numbers beyond what there is, become `available`.
+    """Numbers of labels by name; "all" means `available`.
+
+    Numbers that are not below `available` are left out.
 
     >>> label_sizes([0, 100, 1000, "all"], 500)
     {'0': 0, '100': 100, 'all': 500}
@@ -142,14 +148,15 @@ def quality_by_labels(
     *,
     seed: int,
 ) -> dict[str, Quality]:
-    """One update with so many labels, drawn evenly from all tasks' programs; then held-out tasks.
+    """Quality on held-out tasks after one update, by number of labels.
 
-    Larger draws contain the smaller ones.
+    Labels are drawn evenly from the programs of all tasks. Larger draws contain the smaller draws.
     """
     drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
     centers = centers_of(labelled)
     found = {}
     for name, size in sizes.items():
+        # Anew for every size: an update continues from the last weights.
         adaptation = make()
         adaptation.ranker.centers.update(centers)
         if size:

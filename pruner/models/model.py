@@ -1,4 +1,4 @@
-"""What every cost model says about itself, so that nobody has to ask for its name or its class."""
+"""The interface of every cost model: its capabilities as attributes."""
 
 from typing import ClassVar
 
@@ -6,13 +6,13 @@ from torch import nn
 
 
 class Model:
-    """A cost model and its capabilities; a class states only those that differ from these.
+    """A cost model and its capabilities; a class states only differing values.
 
     `needs_fit`: it learns from measurements before it can score. `is_network`: it is trained by
     gradients, so it can be adapted. `grows_online`: it is fitted anew, within seconds, after every
     batch of a tuning run. `reads_primitives`: it scores the sequence of schedule primitives, which
-    live design spaces do not have. `num_dataflow_rows`: how many rows of the dataflow pattern it
-    was made for; None where it reads none. `reads_draft`: it reads what the analyzer makes of a
+    live design spaces do not have. `num_dataflow_rows`: rows of the dataflow pattern that it
+    requires; None where it reads no dataflow. `reads_draft`: it reads the analyzer's columns of a
     program (:mod:`pruner.models.analyzer.columns`), which recorded pools to search do not have.
     """
 
@@ -25,6 +25,9 @@ class Model:
 
 
 class Network(Model, nn.Module):
-    """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``, higher is better."""
+    """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``.
+
+    Higher scores are predicted faster.
+    """
 
     is_network = True

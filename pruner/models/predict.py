@@ -1,4 +1,4 @@
-"""Score recorded programs with a trained model, whether they were measured or not.
+"""Score recorded programs with a trained model, measured or not.
 
 scores = predict(Path("outputs/train/RUN"), RecordRoot("data"), ["v100"])
 """
@@ -53,9 +53,10 @@ def scored_tasks(
     tasks: Definitions | None = None,
     quarantine: Quarantine | None = None,
 ) -> Iterator[pd.DataFrame]:
-    """The rows of `predict`, task by task; `dataflow` is the kind that the model was fitted on.
+    """Yield the rows of `predict`, one frame a task.
 
-    `quarantine` lists programs without features, of a whole task the first.
+    `dataflow` is the kind that the model was fitted on. `quarantine` receives the programs without
+    features; where a complete task has none, only its first program.
     """
     for task in records:
         yield _rows(task, _score(ranker, task, dataflow, tasks, quarantine or Quarantine()))
@@ -87,6 +88,8 @@ def _score(
     for row, why in sorted(found.failures.items()):
         quarantine.not_replayed(file=records.file, line=int(records.line[row]), why=why)
     score = ranker.score(found, records.key).astype(np.float64)
+    # A ranker gives minus infinity to invalid features, but a table must not rank them last: no
+    # score.
     return np.where(found.valid, score, np.nan)
 
 

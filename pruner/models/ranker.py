@@ -1,4 +1,4 @@
-"""A trained ranker as the rest of the project sees it: programs in, scores out."""
+"""Trained rankers: programs in, scores out."""
 
 from abc import ABC, abstractmethod
 
@@ -22,22 +22,22 @@ _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
 
 
 class Diverged(PrunerError):
-    """The scores of a model are no numbers, as those of one whose training has diverged."""
+    """The scores of a model are NaN, as after a diverged training."""
 
 
 class Ranker(Model, ABC):
-    """Scores programs; higher is predicted faster. Scores of different tasks do not compare."""
+    """Scores programs; higher is predicted faster, within a task only."""
 
     @abstractmethod
     def score_batch(
         self, batch: ProgramBatch, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task."""
+        """Scores [program] of programs of one task."""
 
     def score_store(
         self, store: ProgramTable, index: Int[Tensor, " program"]
     ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task of a store."""
+        """Scores [program] of the programs `index` of a single task."""
         return self.score_batch(
             store.programs(index), store.key_of(index) if len(index) else _NO_TASK
         )
@@ -45,7 +45,7 @@ class Ranker(Model, ABC):
     def score(
         self, features: ProgramFeatures, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
-        """Score the N programs of one task; minus infinity where features are not valid."""
+        """Scores [N] of one task's programs; minus infinity for invalid features."""
         valid = features.valid
         score = np.full(len(valid), -np.inf, dtype=np.float32)
         if valid.any():
@@ -55,9 +55,9 @@ class Ranker(Model, ABC):
         return score
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
-        """Score the given programs task by task, with their measured latencies beside.
+        """Score the programs `index` task by task, with their measured latencies.
 
-        Raises Diverged where a score is no number.
+        Raises Diverged where a score is NaN.
         """
         return [
             ScoredTask(
@@ -80,8 +80,8 @@ def _numbers(score: Float[np.ndarray, " program"]) -> Float[np.ndarray, " progra
 class NeuralRanker(nn.Module, Ranker):
     """A network with the normalisation of its training set.
 
-    With `relative`, scoring takes a mean candidate away from all of them first (training does so
-    once for the whole store): that of `centers` for a task that has one there, else the mean of the
+    With `relative`, scoring first subtracts a mean candidate (training subtracts it once for the
+    whole store): that of `centers` for a task that has an entry there, else the mean of the
     programs that are scored together.
     """
 
@@ -96,7 +96,7 @@ class NeuralRanker(nn.Module, Ranker):
         self.centers: dict[TaskKey, Center] = {}
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Score features that are not scaled yet, in training or evaluation mode as set."""
+        """Scores [program] of unscaled features, in the current mode."""
         scores: Tensor = self.network(self.scaler(batch))
         return scores
 
@@ -104,20 +104,26 @@ class NeuralRanker(nn.Module, Ranker):
     def score_batch(
         self, batch: ProgramBatch, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task in evaluation mode, at most 4096 at a time."""
+        """Score programs of one task in evaluation mode.
+
+        At most 4096 programs pass the network at a time.
+        """
         was_training = self.training
         self.eval()
         if self.relative and batch.num_programs:
             center, known = Center.of(batch), self.centers.get(key)
+            # A fixed centre keeps the scores of a task comparable from call to call; `over` takes
+            # places that no program of it had from this batch.
             batch = (center if known is None else known.over(center)).relative(batch)
         device = self.scaler.statement_scale.device
         parts = [self(part.to(device)) for part in batch.split(SCORING_BATCH)]
+        # A fit asks for validation scores between its epochs: its mode must survive.
         self.train(was_training)
         return torch.cat(parts).float().cpu().numpy() if parts else np.zeros(0, np.float32)
 
 
 class RandomRanker(Ranker):
-    """Scores that know nothing: the row every table prints beside the others."""
+    """Uniformly random scores, the reference of every table."""
 
     needs_fit = False
 

@@ -1,8 +1,8 @@
-"""Models by name: the closed table that checkpoints are read with.
+"""Models by name: the closed table for reading checkpoints.
 
 A checkpoint holds the name of a class and its arguments. The name is looked up here (or among
-classes that the caller hands over), so that data never imports code, and a module that moves
-breaks no checkpoint.
+classes that the caller hands over), so that data never imports code, and a module that moves breaks
+no checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ MODELS: Mapping[str, type[Trainable]] = {
 
 
 def models_with(own: Sequence[type[Trainable]]) -> dict[str, type[Trainable]]:
-    """The table with a user's own classes beside ours.
+    """The table with a user's own classes added.
 
-    Raises PrunerError where one has a name that is taken.
+    Raises PrunerError where a class has the name of another.
     """
     table = dict(MODELS)
     for model in own:
@@ -41,16 +41,16 @@ def models_with(own: Sequence[type[Trainable]]) -> dict[str, type[Trainable]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """How to construct a model: the name of its class and the keyword arguments."""
+    """A model to construct: the name of its class and keyword arguments."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(factory: Any) -> "ModelSpec":
-        """What a class, or a `functools.partial` of one, would construct.
+        """The spec of a class, or of a `functools.partial` of a class.
 
-        Raises PrunerError for another callable: a checkpoint could not say what it made.
+        Raises PrunerError for any other callable: a checkpoint could not name it.
         """
         arguments: dict[str, Any] = {}
         if isinstance(factory, partial):
@@ -63,14 +63,17 @@ class ModelSpec:
 
     @staticmethod
     def from_content(content: Mapping[str, Any]) -> "ModelSpec":
-        """What a checkpoint holds; in those of format 1 a dotted path, of which the end counts."""
+        """The spec in a checkpoint's content.
+
+        Format 1 holds a dotted path, of which only the last name counts.
+        """
         if "_target_" not in content:
             return ModelSpec(name=str(content["name"]), arguments=dict(content["arguments"]))
         arguments = {key: value for key, value in content.items() if key != "_target_"}
         return ModelSpec(name=str(content["_target_"]).rpartition(".")[2], arguments=arguments)
 
     def build(self, models: Mapping[str, type[Trainable]] = MODELS) -> Trainable:
-        """Construct the model; raises DataError for a name that `models` does not have."""
+        """Construct the model; raises DataError for a name outside `models`."""
         if self.name not in models:
             raise DataError(
                 f"the checkpoint holds a {self.name}, which is not among {', '.join(models)}; "

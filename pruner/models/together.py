@@ -1,7 +1,8 @@
-"""Collectives of a distributed fit.
+"""Collectives for distributed fits.
 
-Each has the features of its share of a batch. Sums over all of them, with their gradients, make the
-loss and the norms those of the whole batch, so that several processes compute what one would.
+Every process has the features of its share of a batch. Sums over all processes, with their
+gradients, make the loss and the norms those of the whole batch, so that several processes compute
+the same as a single process.
 """
 
 from typing import Any
@@ -13,26 +14,32 @@ from torch.nn import functional
 
 
 def processes() -> int:
-    """How many there are; 1 where nothing was distributed."""
+    """Number of processes of the fit; 1 without distribution."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
     return 1
 
 
 def summed(values: Tensor) -> Tensor:
-    """The sum over all processes, the same to the last bit in each.
+    """The sum over all processes, identical to the last bit in each.
 
-    Its gradient is the sum of their gradients: where every process takes the same loss of it, their
-    mean (which torch's DDP takes) is the gradient of one process that has everything.
+    Its gradient is the sum of their gradients: where every process computes the same loss from it,
+    the mean of the gradients (which torch's DDP takes) is the gradient of a single process with all
+    data.
     """
     total: Tensor = _Sum.apply(values)
     return total
 
 
 def joined(values: Float[Tensor, " share"], first: int, total: int) -> Float[Tensor, " program"]:
-    """The values of a whole batch of `total` programs; those here begin with number `first`."""
+    """The values [program] of the whole batch from each process's share.
+
+    `total` is the number of programs, `first` the number of this process's first program.
+    """
     if processes() == 1:
         return values
+    # A sum of zero-padded shares instead of a gather: it has a gradient, and shares may differ in
+    # size.
     return summed(functional.pad(values, (first, total - first - len(values))))
 
 

@@ -1,7 +1,7 @@
-"""Ways to carry a cost model to another platform while that platform is being measured.
+"""Carry a cost model to another platform while that platform is measured.
 
-* `base`: what every method is, and what it starts from
-* `keeping`: its models as checkpoints, with what they have seen
+* `base`: what every method has, and what it starts from
+* `keeping`: its models as checkpoints, with the tasks that they have seen
 * `fitting`: the fit of one online round
 * `warm`: no adaptation, and the plain fits
 * `moa`: Pruner's momentum
@@ -9,5 +9,5 @@
 * `ewc`: weights that the source needs are held back
 * `moses`: only some parameters are trained
 * `multitask`: target and source together
-* `residual`: a small correction beside the source
+* `residual`: a small correction added to the source
 """

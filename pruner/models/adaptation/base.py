@@ -1,4 +1,4 @@
-"""What every adaptation method is: target programs in round by round, a ranker out."""
+"""The base of adaptation methods: rounds of target programs in, ranker out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ _STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) 
 
 
 class Setting:
-    """What an adaptation starts from.
+    """The starting point of an adaptation.
 
     `make_network` builds an untrained network. `source` is the ranker that was trained on the
-    source platform, with the normalisation it was trained with; without it a method that starts
-    from weights starts from random ones. `source_store` has labelled programs of the source
-    platform (absolute features) for the methods that look at them again. Without a source,
-    `relative` and `standard` say what a fresh network sees: features relative to the task, standard
-    scores (otherwise: divided by column maxima).
+    source platform, with the normalisation of that training; without it a method that starts from
+    weights starts from random weights. `source_store` has labelled programs of the source platform
+    (absolute features) for the methods that train on them again. Without a source, `relative` and
+    `standard` set the inputs of a fresh network: features relative to the task, standard scores
+    (otherwise: divided by column maxima).
     """
 
     # Not a dataclass: Hydra turns dataclass arguments of what it instantiates into its own nodes.
@@ -54,45 +54,47 @@ class Setting:
         self.seed = seed
 
     def needed_source(self, method: str) -> NeuralRanker:
-        """The source ranker; raises PrunerError where there is none."""
+        """The source ranker; raises PrunerError without a source."""
         if self.source is None:
             raise PrunerError(f"{method} needs a model of the source platform; give checkpoint=RUN")
         return self.source
 
     def needed_store(self, method: str) -> ProgramTable:
-        """The source programs; raises PrunerError where there are none."""
+        """The source programs; raises PrunerError without source programs."""
         if self.source_store is None:
             raise PrunerError(f"{method} needs labelled source programs, which adapt.py has")
         return self.source_store
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:
-    """At most `most` source programs as the source model sees them, drawn evenly from all.
+    """At most `most` source programs as inputs of the source model.
 
-    They are relative to their whole tasks, labelled by the best of the sample. Raises PrunerError
-    where the setting has no source model or no source programs.
+    Drawn evenly from all programs, relative to their whole tasks, labelled by the best of the
+    sample. Raises PrunerError where the setting has no source model or no source programs.
     """
     ranker, store = setting.needed_source(method), setting.needed_store(method)
     generator = torch.Generator().manual_seed(setting.seed)
     index = torch.randperm(store.num_programs, generator=generator)[:most]
+    # Before the draw: the centre of a task is the mean of all its programs, as in the source's
+    # training.
     seen = store.relative() if ranker.relative else store
     chosen = normalised(seen.subset(index), ranker.scaler)
     return Example(store=chosen, index=OnlineFit.learnable(chosen))
 
 
 class Adaptation(ABC):
-    """One ranker that follows a target platform.
+    """A ranker that follows a target platform round by round.
 
-    Once a round `update` gets all labelled target programs so far; `ranker` is what scores until
-    the next one. A network that sees relative features needs the same centre of a task in fits and
-    in scores: fitting relative to the measured programs, which are the model's own favourites, and
-    scoring relative to the candidates makes it see other inputs than it learned from. (K80 to
-    V100, fine-tuning on 40 programs a task: Top-1 0.87 over tasks instead of 0.95 with either
-    centre in both places.) So a task gets its centre once: the mean of its first population where
-    `meet` told it, else the mean of its first measured programs.
+    Once a round `update` gets all labelled target programs so far; `ranker` scores until the next
+    update. A network with relative features needs the same centre of a task in fits and in scores:
+    fitted relative to the measured programs, which are the model's own favourites, and scored
+    relative to the candidates, it reads other inputs than it learned from. (K80 to V100,
+    fine-tuning on 40 programs a task: Top-1 0.87 over tasks instead of 0.95 with either centre in
+    both places.) So the centre of a task is set once: the mean of its first population where `meet`
+    was called, else the mean of its first measured programs.
 
-    `keeps_source`: what the source learned is still in its weights. `learns`: so is what the target
-    taught.
+    `keeps_source`: the weights still hold what the source learned. `learns`: they also learn from
+    the target.
     """
 
     keeps_source: ClassVar[bool] = True
@@ -106,16 +108,20 @@ class Adaptation(ABC):
             network = build_network(setting.make_network, setting.seed)
             ranker = NeuralRanker(network, ColumnScaler(), relative=setting.relative)
         else:
+            # The source is shared by all methods of a comparison, so an update must not touch it.
             ranker = deepcopy(source)
         self._ranker = ranker.eval()
 
     @property
     def ranker(self) -> NeuralRanker:
-        """What scores now, in evaluation mode; replaced or changed by `update`."""
+        """The present ranker, in evaluation mode; replaced or changed by `update`."""
         return self._ranker
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """Take the mean of a task's first population as its centre; later calls change nothing."""
+        """Set a task's centre to the mean of its first population.
+
+        Later calls change nothing.
+        """
         valid = population.valid
         if self.ranker.relative and key not in self.ranker.centers and valid.any():
             batch = ProgramBatch.of(population.take(valid), key.platform)
@@ -132,18 +138,18 @@ class Adaptation(ABC):
 
     @abstractmethod
     def _update(self, store: ProgramTable) -> None:
-        """The method itself; `round` counts the updates before this one."""
+        """Update the ranker; `round` counts the updates before this update."""
 
     @property
     def models(self) -> dict[str, NeuralRanker]:
-        """What it leaves for others to go on from, by name; of the class of its source.
+        """The resulting rankers by name, of the class of the source.
 
-        `ADAPTED` is what scores now.
+        `ADAPTED` is the present ranker.
         """
         return {ADAPTED: self.ranker}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a restored adaptation needs to go on exactly; `torch.save` can write it."""
+        """State for an exact continuation; `torch.save` can write it."""
         return {
             "round": self.round,
             "network": _copied(self.ranker.network),
@@ -154,7 +160,7 @@ class Adaptation(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state of an adaptation with the same setting."""
+        """Restore a state of an adaptation with the same setting."""
         self.round = state["round"]
         self.ranker.network.load_state_dict(state["network"])
         self.ranker.scaler.load_state_dict(state["scaler"])
@@ -165,7 +171,7 @@ class Adaptation(ABC):
 
 
 class FittedAdaptation(Adaptation):
-    """An adaptation whose update is a fit of a network on the target programs."""
+    """An adaptation whose update fits a network on the target programs."""
 
     def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
         super().__init__(setting)
@@ -178,22 +184,22 @@ class FittedAdaptation(Adaptation):
 
     @abstractmethod
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
-        """Fit on the programs `index` of a store that has some to compare."""
+        """Fit on the programs `index`, whose tasks have pairs to compare."""
 
     def run_fit(self, store: ProgramTable, index: torch.Tensor, **extras: Any) -> None:
-        """Fit the present ranker; batches depend on the seed and the round only."""
+        """Fit the present ranker; batches depend only on seed and round."""
         self.fit(self.ranker.network, self.example(store, index), seed=self.stream(), **extras)
 
     def example(self, store: ProgramTable, index: torch.Tensor) -> Example:
-        """Programs as the present ranker sees them."""
+        """Programs as inputs of the present ranker: relative and normalised."""
         return Example.of(store, self.ranker, index)
 
     def stream(self) -> int:
-        """A seed for everything random in this round."""
+        """Seed of this round."""
         return self.setting.seed * _STREAM + self.round
 
     def refit_scaler(self, store: ProgramTable, index: torch.Tensor) -> None:
-        """Recompute the normalisation from target programs, of the kind the source has."""
+        """Recompute the normalisation from target programs, of the source's kind."""
         seen = store.relative(self.ranker.centers) if self.ranker.relative else store
         fresh = seen.fit_scaler(index, "standard" if self.setting.standard else "max")
         self.ranker.scaler.load_state_dict(fresh.state_dict())

@@ -1,4 +1,4 @@
-"""Distillation: the source model is a teacher beside the labels."""
+"""Distillation: the source model is a teacher in addition to the labels."""
 
 from copy import deepcopy
 from typing import Literal
@@ -19,7 +19,7 @@ Student = Literal["source", "fresh"]
 
 
 class Distillation(FittedAdaptation):
-    """The student ranks the labels and stays near the teacher on the same target programs.
+    """Rank the labels, and stay near the teacher's scores.
 
     ``L = L_rank(s, y) + weight T^2 KL(softmax(t / T) || softmax(s / T))``, a distribution over the
     programs of each task; t are the source model's scores (Hinton et al. 2015; on the new task's
@@ -71,7 +71,10 @@ def distillation(
     task: Tensor,
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """``T^2 sum over tasks of KL(softmax(t / T) || softmax(s / T))``, in nats."""
+    """Distillation loss of scores against teacher scores, in nats.
+
+    ``T^2 sum over tasks of KL(softmax(t / T) || softmax(s / T))`` with T the `temperature`.
+    """
     student, target, mask = as_lists(score / temperature, teacher / temperature, task, "task")
     # A large finite filler: minus infinity minus minus infinity would be NaN.
     log_student = student.masked_fill(~mask, -1e9).log_softmax(dim=1)

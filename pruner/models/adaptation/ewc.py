@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: weights the source needs are held back."""
+"""Elastic weight consolidation: hold back the weights that the source needs."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,13 @@ from pruner.models.programs.table import ProgramTable
 
 
 class ElasticWeights(FittedAdaptation):
-    """Fine-tune from the source weights with a spring on each (Kirkpatrick et al. 2017, eq. 3).
+    """Fine-tune from the source weights with a spring on each weight.
 
-    ``L = L_target + strength / 2 sum_i F_i (theta_i - theta*_i)^2`` with theta* the source weights
-    and F the diagonal Fisher information of the source loss, measured once on batches from a sample
-    of `num_source` source programs: ``F_i = mean over batches of (dL_source / dtheta_i)^2``.
+    Kirkpatrick et al. 2017, eq. 3. ``L = L_target + strength / 2 sum_i F_i (theta_i - theta*_i)^2``
+    with theta* the source weights and F the diagonal Fisher information of the source loss,
+    measured once on batches from a sample of `num_source` source programs: ``F_i = mean over
+    batches of (dL_source / dtheta_i)^2``.
+
     TCL (arXiv 2604.12891) uses it against forgetting. Differs: gradients are those of whole
     batches, since a ranking loss has none of a single program, and F is divided by its mean so that
     `strength` does not depend on the size of the loss.
@@ -40,6 +42,7 @@ class ElasticWeights(FittedAdaptation):
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         network = self.ranker.network
+        # Each round starts at the anchor: there the penalty is 0, whatever the last round did.
         network.load_state_dict(self.setting.needed_source("ewc").network.state_dict())
 
         def spring(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
@@ -51,7 +54,10 @@ class ElasticWeights(FittedAdaptation):
 def fisher_diagonal(
     network: nn.Module, example: Example, fit: OnlineFit, seed: int
 ) -> dict[str, Tensor]:
-    """Mean over one epoch's batches of squared gradients, over their mean; [parameter] each."""
+    """Diagonal Fisher information of each parameter, divided by its mean.
+
+    It is the mean over the batches of one epoch of the squared gradients.
+    """
     total = {name: torch.zeros_like(value) for name, value in network.named_parameters()}
     num_batches = fit.batches.num_batches(example.store.task[example.index])
     batches = example.batches(fit.batches, seed)
@@ -62,8 +68,12 @@ def fisher_diagonal(
         loss.backward()
         for name, value in network.named_parameters():
             if value.grad is not None:
+                # The square of a batch's gradient, not the mean of squares over programs: see the
+                # class.
                 total[name] += value.grad.square() / num_batches
     network.zero_grad()
+    # One mean over all parameters: their relation is the information, the common factor is the
+    # loss's.
     mean = torch.cat([value.flatten() for value in total.values()]).mean().clamp(min=1e-30)
     return {name: value / mean for name, value in total.items()}
 

@@ -1,6 +1,7 @@
-"""A fit on the programs of an online round: a plain loop, about 10,000 programs a second a core.
+"""The fit of an online round: a plain loop over normalised programs.
 
-Normalisation does not change during a fit, so all programs are normalised once before it.
+About 10,000 programs a second a core. Normalisation does not change during a fit, so all programs
+are normalised once before it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ Penalty = Callable[[LabelledBatch, Float[Tensor, " program"]], Float[Tensor, ""]
 
 
 def normalised(store: ProgramTable, scaler: ColumnScaler) -> ProgramTable:
-    """The same programs with the columns that a scaler makes of them."""
+    """The same programs with the scaled columns of a scaler."""
     split = NUM_STATEMENT_FEATURES
     center, scale = scaler.statement_center, scaler.statement_scale
 
@@ -41,19 +42,20 @@ def normalised(store: ProgramTable, scaler: ColumnScaler) -> ProgramTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """Programs to fit on: a store as the network sees it, and which of its programs."""
+    """Programs to fit on: a normalised store and program numbers."""
 
     store: ProgramTable
     index: Int[Tensor, " program"]
 
     @staticmethod
     def of(store: ProgramTable, ranker: NeuralRanker, index: Int[Tensor, " program"]) -> "Example":
-        """Absolute features made relative where the ranker is, and normalised."""
+        """Make absolute features relative where the ranker is; normalise the features."""
         seen = store.relative(ranker.centers) if ranker.relative else store
         return Example(store=normalised(seen, ranker.scaler), index=index)
 
     def batches(self, plan: BatchPlan, seed: int) -> Iterator[LabelledBatch]:
-        """Epoch after epoch without end."""
+        """Yield batches, epoch after epoch without end."""
+        # A generator of its own: the global stream would depend on all other code that draws.
         generator = torch.Generator().manual_seed(seed)
         task = self.store.task[self.index]
         while True:
@@ -62,12 +64,12 @@ class Example:
 
 
 def adam() -> MakeOptimizer:
-    """Adam as the official code uses it: rate 7e-4, decay 1e-6."""
+    """Adam as in the official code: rate 7e-4, decay 1e-6."""
     return partial(torch.optim.Adam, lr=7e-4, weight_decay=1e-6)
 
 
 class OnlineFit:
-    """`epochs` passes over the programs, at most `max_steps` batches.
+    """Fit `epochs` passes over the programs, at most `max_steps` batches.
 
     The cap keeps a round's cost from growing with the measurements: 40 batches of 512 programs are
     about two seconds on one core. A new optimiser every time, gradients clipped to norm `clip`
@@ -95,9 +97,10 @@ class OnlineFit:
 
     @staticmethod
     def learnable(store: ProgramTable) -> Int[Tensor, " program"]:
-        """Programs with something to compare with: of tasks with at least two labels."""
+        """Programs of tasks with at least two labels."""
         index = torch.isfinite(store.label).nonzero().squeeze(1)
         count = torch.bincount(store.task[index], minlength=len(store.keys))
+        # A ranking loss compares programs of a task: a single one has no gradient.
         return index[count[store.task[index]] > 1]
 
     def __call__(
@@ -110,7 +113,7 @@ class OnlineFit:
         also_trained: Sequence[Tensor] = (),
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Train in place and leave the network in evaluation mode.
+        """Train the network in place; it ends in evaluation mode.
 
         `also_trained` are parameters that only `penalty` uses.
         """
@@ -140,7 +143,7 @@ class OnlineFit:
 
 
 def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
-    """Ours for trained weights: Adam at 2e-4 without decay.
+    """Our fit for trained weights: Adam at 2e-4 without decay.
 
     Adam's decay is part of the gradient it normalises: a weight whose inputs do not occur among the
     few target programs has no other gradient, and even 1e-6 then moves it by nearly the full rate a
@@ -152,7 +155,10 @@ def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
 
 
 def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
-    """The release's own: 50 epochs of 512 programs of all tasks as one list, Adam 7e-4."""
+    """The fit of the release: 50 epochs, 512 programs as one list.
+
+    Batches mix all tasks; Adam 7e-4.
+    """
     return OnlineFit(
         epochs=epochs,
         max_steps=max_steps,

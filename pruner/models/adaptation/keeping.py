@@ -1,4 +1,4 @@
-"""What an adaptation leaves: its models as checkpoints, with everything they have seen."""
+"""Save an adaptation's models as checkpoints, with the tasks they have seen."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,9 +16,9 @@ from pruner.models.training.start import Start
 
 
 def fresh_info(adaptation: Adaptation, dataflow: DataflowKind) -> CheckpointInfo:
-    """What a model says that begins with random weights; it has seen nothing yet.
+    """The description of a model with random weights and no seen task.
 
-    Raises PrunerError where it is of no class that a checkpoint can name.
+    Raises PrunerError where its class is unknown to checkpoints.
     """
     return CheckpointInfo(
         model=ModelSpec.of(adaptation.setting.make_network),
@@ -30,10 +30,11 @@ def fresh_info(adaptation: Adaptation, dataflow: DataflowKind) -> CheckpointInfo
 def adapted_info(
     adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
 ) -> CheckpointInfo:
-    """What the models of an adaptation have seen: `start` did, and the tasks `keys` of the target.
+    """The description of an adaptation's models: the tasks that they have seen.
 
-    Of those only what is still in the weights: training from scratch forgets `start`, and a model
-    that is never updated has not learned from the target.
+    These are the tasks of `start` and the tasks `keys` of the target, as far as they are still in
+    the weights: training from scratch drops those of `start`, and a model without updates has none
+    of the target.
     """
     if start is None:
         info = fresh_info(adaptation, dataflow)
@@ -56,11 +57,11 @@ def save_models(
     keys: Iterable[TaskKey],
     about: Mapping[str, Any],
 ) -> dict[str, Path]:
-    """Write every model that an adaptation leaves; name to file.
+    """Write every model of an adaptation; returns file by name.
 
     `start` is the source model that it began with, `keys` the tasks that it has learned from since,
-    `about` goes into the configuration, for people. Nothing is written where no checkpoint can name
-    the model.
+    `about` goes into the configuration as information. Nothing is written where no checkpoint can
+    name the model.
     """
     try:
         info = adapted_info(adaptation, start, dataflow, keys)

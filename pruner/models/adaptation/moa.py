@@ -1,4 +1,4 @@
-"""Momentum online adaptation, Pruner's own."""
+"""Momentum online adaptation (MoA), Pruner's own method."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -17,11 +17,11 @@ Normalisation = Literal["source", "online"]
 
 
 class MomentumAdaptation(FittedAdaptation):
-    """A Siamese copy of the source gives every fit its start and slowly follows the results.
+    """Start every fit from a Siamese copy, which slowly follows the results.
 
-    Pruner (ASPLOS'25, section on MoA; ``siamese_update`` of the release):
-    ``theta_t = fit(theta_s)``, then ``theta_s <- m theta_s + (1 - m) theta_t`` with m = 0.99. The
-    Siamese side is never trained itself.
+    Pruner (ASPLOS'25, section on MoA; ``siamese_update`` of the release): ``theta_t =
+    fit(theta_s)``, then ``theta_s <- m theta_s + (1 - m) theta_t`` with m = 0.99. The Siamese side
+    is never trained itself.
 
     `period`: every update (1, as the paper reads) or every fourth (the release: updates number 4,
     8, ..., the last fit scores in between, the source before the first). `normalisation`: the
@@ -53,12 +53,15 @@ class MomentumAdaptation(FittedAdaptation):
         self.siamese = {name: value.clone() for name, value in source.network.state_dict().items()}
 
     def _update(self, store: ProgramTable) -> None:
+        # The release counts updates from 1, over all tasks together.
         if (self.round + 1) % self.period == 0:
             super()._update(store)
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.normalisation == "online":
             self.refit_scaler(store, index)
+        # Not from the last fit: a fit on few biased programs damages the weights, and the next one
+        # starts without that damage.
         self.ranker.network.load_state_dict(self.siamese)
         self.run_fit(store, index)
         follow(
@@ -67,22 +70,22 @@ class MomentumAdaptation(FittedAdaptation):
 
     @property
     def models(self) -> dict[str, NeuralRanker]:
-        """The Siamese model beside the adapted one: what the next platform should start from.
+        """The adapted model, and the Siamese model for the next platform.
 
-        With the source's normalisation, whatever the fits were normalised by: most of its weight
-        is the source's (after k fits at least ``momentum ** k``).
+        The Siamese model has the source's normalisation, whatever the fits were normalised by: most
+        of its weight is the source's (after k fits at least ``momentum ** k``).
         """
         siamese = deepcopy(self.setting.needed_source("moa"))
         siamese.network.load_state_dict(self.siamese)
         return {**super().models, SIAMESE: siamese.eval()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The Siamese weights besides the rest."""
+        """The state of the base class, and the Siamese weights."""
         siamese = {name: value.clone() for name, value in self.siamese.items()}
         return {**super().state_dict(), "siamese": siamese}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         super().load_state_dict(state)
         self.siamese = {name: value.clone() for name, value in state["siamese"].items()}
 
@@ -91,7 +94,10 @@ class MomentumAdaptation(FittedAdaptation):
 def follow(
     siamese: dict[str, torch.Tensor], target: nn.Module, momentum: float, *, average_buffers: bool
 ) -> None:
-    """``s <- m s + (1 - m) t`` in place for parameters and, if wanted, floating-point buffers."""
+    """Move parameters in place: ``s <- m s + (1-m) t``.
+
+    With `average_buffers` also for buffers of floating-point numbers.
+    """
     averaged: dict[str, torch.Tensor] = dict(target.named_parameters())
     if average_buffers:
         averaged |= {n: b for n, b in target.named_buffers() if b.is_floating_point()}

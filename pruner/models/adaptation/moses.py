@@ -1,4 +1,4 @@
-"""Moses: only the parameters that carry over are trained on the target."""
+"""Moses: train only the parameters that carry over to the target."""
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +9,13 @@ from pruner.models.programs.table import ProgramTable
 
 
 class Moses(FittedAdaptation):
-    """Fine-tune the transferable share of the weights, let the rest decay (arXiv 2201.05752).
+    """Fine-tune the transferable share of the weights, let others decay.
 
-    Every round from the source weights. With the gradient g of the target loss there, a parameter's
-    transferability is ``xi_i = |theta_i g_i|``; the `transferable` share with the largest xi (over
-    the whole network) is trained, every other one shrinks: ``theta_i <- (1 - decay) theta_i`` a
-    step. Differs: no adversarial domain loss and no measurement scheduling, and the share and the
-    decay are ours, the paper's values were not to be had.
+    arXiv 2201.05752. Every round from the source weights. With the gradient g of the target loss
+    there, a parameter's transferability is ``xi_i = |theta_i g_i|``; the `transferable` share with
+    the largest xi (over the whole network) is trained, every other parameter shrinks: ``theta_i <-
+    (1 - decay) theta_i`` a step. Differs: no adversarial domain loss and no measurement scheduling;
+    the share and the decay are ours, since the paper's values were not available.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Moses(FittedAdaptation):
         def decay_the_rest() -> None:
             for name, value in network.named_parameters():
                 specific[name].mul_(1.0 - self.decay)
+                # Overwritten after each step, since Adam moves the masked parameters, too.
                 value.copy_(torch.where(keep[name], value, specific[name]))
 
         self.run_fit(store, index, after_step=decay_the_rest)
 
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
-        """Gradient of the loss of one epoch of target programs."""
+        """Gradient of the loss over one epoch of target programs."""
         network, fit = self.ranker.network.eval(), self.fit
         network.zero_grad()
         example = self.example(store, index)
@@ -72,9 +73,13 @@ class Moses(FittedAdaptation):
 def transferable_masks(
     network: nn.Module, gradients: dict[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """True for the `share` of all parameters with the largest ``|theta g|``, name by name."""
+    """True for the `share` of parameters with the largest ``|theta g|``.
+
+    The share counts over the whole network; masks by parameter name.
+    """
     xi = {name: (value * gradients[name]).abs() for name, value in network.named_parameters()}
     ranked = torch.cat([value.detach().flatten() for value in xi.values()])
     count = max(1, round(share * len(ranked)))
+    # One threshold for the whole network: layers may be transferable as a whole, or not at all.
     threshold = ranked.kthvalue(len(ranked) - count + 1).values
     return {name: value >= threshold for name, value in xi.items()}

@@ -1,4 +1,4 @@
-"""Multi-task learning: target and source programs together, one head for each platform."""
+"""Multi-task learning: target and source programs, a head for each platform."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +19,12 @@ HEAD = "head"
 
 
 class MultiTask(FittedAdaptation):
-    """Shared trunk, one head for each platform, both losses added (MTL-TLP, ASPLOS'23).
+    """Train a shared trunk with a head for each platform (MTL-TLP, ASPLOS'23).
 
-    ``L = L_target(head_t(trunk(x_t))) + source_weight L_source(head_s(trunk(x_s)))``; every step
-    takes a batch of target programs and one of source programs, from a sample of `num_source`
-    programs. Both heads start as the source's. Differs: MTL-TLP trains both from random weights
-    once; here every round goes on from the last.
+    Both losses are added: ``L = L_target(head_t(trunk(x_t))) + source_weight
+    L_source(head_s(trunk(x_s)))``. Every step takes a batch of target programs and a batch of
+    source programs, from a sample of `num_source` programs. Both heads start as the source's.
+    Differs: MTL-TLP trains both from random weights once; here every round continues from the last.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class MultiTask(FittedAdaptation):
 
         def source_loss(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
             batch = next(batches)
+            # The network with its head replaced: the trunk gets the gradients of both losses.
             score = functional_call(self.ranker.network, self.source_head, (batch.programs,))
             loss: Tensor = self.fit.loss(score, batch.label, batch.task)
             return self.source_weight * loss
@@ -64,12 +65,12 @@ class MultiTask(FittedAdaptation):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The source head besides the rest."""
+        """The state of the base class, and the source head."""
         head = {name: value.detach().clone() for name, value in self.source_head.items()}
         return {**super().state_dict(), "source_head": head}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         super().load_state_dict(state)
         for name, value in state["source_head"].items():
             self.source_head[name].data.copy_(value)

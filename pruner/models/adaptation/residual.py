@@ -1,4 +1,4 @@
-"""A small correction added to a source model that never changes."""
+"""Residual: add a small correction to a frozen source model."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from pruner.models.training.training import build_network
 
 
 class CorrectedNetwork(Network):
-    """``base(x) + correction(x)``; the base is frozen and always in evaluation mode."""
+    """``base(x) + correction(x)``; base is frozen, always in evaluation mode."""
 
     def __init__(self, base: nn.Module, correction: nn.Module) -> None:
         super().__init__()
@@ -27,11 +27,12 @@ class CorrectedNetwork(Network):
     def train(self, mode: bool = True) -> "CorrectedNetwork":
         """Switch the correction only."""
         super().train(mode)
+        # `super().train` reached it, too: batch norm of the source must keep its running averages.
         self.base.eval()
         return self
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Sum of both scores."""
+        """Sum of both scores [program]."""
         total: Tensor = self.base(batch) + self.correction(batch)
         return total
 
@@ -42,11 +43,11 @@ def small_correction() -> TenSetMLP:
 
 
 class Residual(FittedAdaptation):
-    """``s(x) = s_source(x) + c(x)`` with the source frozen and a new small c every round.
+    """``s(x) = s_source(x) + c(x)``: frozen source, new small c each round.
 
-    The "plus" mode of TenSet (``transfer``: a local model learns what the source model leaves
-    over). Differs: TenSet regresses c on the residual; here c is fitted through the ranking loss of
-    the sum, since ranking scores have no unit to subtract. c starts at zero: its last layer does.
+    The "plus" mode of TenSet (``transfer``: a local model learns the residual of the source model).
+    Differs: TenSet regresses c on the residual; here c is fitted through the ranking loss of the
+    sum, since ranking scores have no unit to subtract. c starts at zero: its last layer does.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Residual(FittedAdaptation):
 
     @property
     def models(self) -> dict[str, NeuralRanker]:
-        """None: a sum of two networks is no model that a checkpoint can name."""
+        """No models: a checkpoint cannot name a sum of two networks."""
         return {}
 
     def _fresh(self) -> nn.Module:

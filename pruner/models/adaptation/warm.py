@@ -1,4 +1,4 @@
-"""No adaptation, and the plain fits: from random weights, the source's, or the last round's."""
+"""No adaptation, and plain fits from random, source or last weights."""
 
 import torch
 
@@ -9,11 +9,10 @@ from pruner.models.training.training import build_network
 
 
 class Unchanged(Adaptation):
-    """Score with the source model for ever (``pam-no-update`` of the release).
+    """Always score with the source model (``pam-no-update`` of the release).
 
-    The row that says what adaptation is worth. The centres of tasks become known as in
-    the other methods, so that weights alone make the difference. Without
-    a source model its scores mean nothing.
+    The reference for every adaptation. Centres of tasks are set as in the other methods, so that
+    only the weights differ. Without a source model its scores mean nothing.
     """
 
     learns = False
@@ -23,10 +22,10 @@ class Unchanged(Adaptation):
 
 
 class Scratch(FittedAdaptation):
-    """A new random network every round, with normalisation of the target programs alone.
+    """A new random network every round, normalised by target programs alone.
 
     Online Pruner and online Ansor of the release (``PAMModelInternal.fit_base`` without a loaded
-    model). Of a source only its kind of inputs is used.
+    model). A source only determines the kind of inputs.
     """
 
     keeps_source = False
@@ -42,7 +41,7 @@ class Scratch(FittedAdaptation):
 
 
 class FineTune(FittedAdaptation):
-    """Every round from the source weights again: ``theta = fit(theta_source)``.
+    """Start every round from the source weights: ``theta = fit(theta_source)``.
 
     The release's ``pruner_fine_tune_model.py`` does this once, by plain SGD at 7e-4
     (`fitting.released_fine_tuning`); the default here is Adam. The source's normalisation stays, as
@@ -60,13 +59,15 @@ class FineTune(FittedAdaptation):
 
 
 class Continue(FittedAdaptation):
-    """Every round from where the last one ended: ``theta_r = fit(theta_{r-1})``.
+    """Continue every round from the last: ``theta_r = fit(theta_{r-1})``.
 
-    What TVM's MetaSchedule does with its MLP between full refits. Without a source, round 0 starts
+    As TVM's MetaSchedule does with its MLP between full refits. Without a source, round 0 starts
     from random weights and normalisation of the first target programs.
     """
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
+        # Once: later programs would shift the inputs under weights that were fitted to the first
+        # vectors.
         if self.ranker.scaler.is_identity:
             self.refit_scaler(store, index)
         self.run_fit(store, index)

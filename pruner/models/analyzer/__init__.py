@@ -1,15 +1,15 @@
-"""The symbol-based analyzer: latency from symbols and a device's numbers, no learning.
+"""The symbol-based analyzer: latency from symbols and device numbers, without learning.
 
-* `analyzer`: the one entry: scores of step lists or loop nests
-* `choice`: form, ablation and calibration as a user asks for them
+* `analyzer`: the entry point: scores of step lists or loop nests
+* `choice`: form, ablation and calibration as a user sets them
 * `paper`: GPUs, the paper's form
-* `hardware`: GPUs, the form that measured programs ask for
+* `hardware`: GPUs, the form with the physics of measured programs
 * `tensor`: GPUs, programs on tensor cores
 * `official`: GPUs, the release's form
 * `cpu`: CPUs
-* `switches`: terms to leave out, and those of the hardware form, on tensor cores, too
+* `switches`: terms to leave out; the terms of the hardware form, also on tensor cores
 * `constants`: rates of the hardware form
-* `columns`: what it makes of a program, as inputs of a learned model
+* `columns`: the analyzer's terms of a program, as inputs of a learned model
 * `calibrate`: rates fitted to a few measurements
-* `quality`: how good the draft is: Best-k
+* `quality`: quality of the draft: Best-k
 """

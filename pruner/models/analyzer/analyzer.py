@@ -1,7 +1,7 @@
-"""One door to the analyzers of GPUs and CPUs: scores of step lists or of loop nests.
+"""Score step lists or loop nests on GPUs and CPUs.
 
-The paper's form and ours (`SymbolAnalyzer`) read symbols, which calibration and tables keep; the
-released one (`ReleasedAnalyzer`) reads its own eleven from the loop nests.
+The paper's form and ours (`SymbolAnalyzer`) read symbols, which calibration and tables store; the
+released form (`ReleasedAnalyzer`) computes its own eleven symbols from the loop nests.
 """
 
 from abc import ABC, abstractmethod
@@ -42,8 +42,8 @@ class Analyzer(ABC):
     """Scores ``-log(predicted time)``, higher is better; nothing is learned.
 
     ``form``: ``official`` is the public release (GPUs), ``paper`` the reconstruction of the paper
-    (GPUs), ``hardware`` adds measured physics. ``without``: an ablation, "c" or "m" switches that
-    group of penalties off, the name of a switch that one alone.
+    (GPUs), ``hardware`` adds measured physics. ``without``: an ablation; "c" or "m" switches that
+    group of penalties off, the name of a switch only that penalty.
     """
 
     device: Device
@@ -55,15 +55,15 @@ class Analyzer(ABC):
         """Scores of loop nests, minus infinity beyond the device's limits."""
 
     def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
-        """The same of several, at once where that is cheaper."""
+        """Scores of several loop nests, computed at once where that is cheaper."""
         return [self.score_nests(one) for one in nests]
 
     @abstractmethod
     def _unlimited(self, nests: LoopNests) -> Scores:
-        """The same of programs that are taken to fit."""
+        """Scores of loop nests, assumed to fit the device."""
 
     def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of recorded step lists of one task, whose programs are taken to fit the device.
+        """Scores of one task's recorded step lists, assumed to fit the device.
 
         Minus infinity where the engine cannot replay a program.
         """
@@ -89,14 +89,14 @@ class SymbolAnalyzer(Analyzer):
 
     @abstractmethod
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """Programs within the device's limits, as far as symbols tell: a quick filter."""
+        """Programs [program] within the device's limits, judged by symbols: a quick filter."""
 
     @abstractmethod
     def has_rates_for(self, symbols: Symbols) -> bool:
-        """Whether these programs tell much about the rates that calibration fits."""
+        """Whether these programs depend on the rates that calibration fits."""
 
     def uncalibrated(self) -> "SymbolAnalyzer":
-        """The same with the default rates."""
+        """The same analyzer with the default rates."""
         return replace(self, constants=AnalyzerConstants(rates=type(self.constants.rates)()))
 
     def scores(self, symbols: Symbols) -> Scores:
@@ -139,10 +139,10 @@ class GpuAnalyzer(SymbolAnalyzer):
 
 
 def _fits_block(symbols: Symbols, device: GpuDevice) -> Bool[np.ndarray, " program"]:
-    """Threads, virtual threads, shared memory and vectors within the limits of a block."""
+    """Programs whose threads, virtual threads, shared memory and vectors fit a block."""
     threads = symbols["l1_para_info"]
     shared_limit = device.shared_bytes_per_block
-    if symbols.shared_bytes is not None:  # dynamic: a kernel may ask for more
+    if symbols.shared_bytes is not None:  # dynamic memory may use the opt-in limit
         shared_limit = device.shared_bytes_per_block_opt_in or shared_limit
     element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
     fits = (threads <= device.max_threads_per_block).all(axis=0)
@@ -160,7 +160,7 @@ class ReleasedAnalyzer(Analyzer):
     form: AnyForm = "official"
 
     def score_nests(self, nests: LoopNests) -> Scores:
-        """See :class:`Analyzer`; the limits are those of the other forms."""
+        """See :class:`Analyzer`; limits as in the other forms."""
         fits = _fits_block(gpu_symbols(nests), self.device)
         return np.where(fits, self._unlimited(nests), -np.inf)
 
@@ -172,7 +172,7 @@ class ReleasedAnalyzer(Analyzer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuAnalyzer(SymbolAnalyzer):
-    """The ``hardware`` form on CPUs, which take every program."""
+    """The ``hardware`` form on CPUs, which accept every program."""
 
     device: CpuDevice
     constants: AnalyzerConstants[CpuRates]
@@ -191,11 +191,11 @@ class CpuAnalyzer(SymbolAnalyzer):
         return cpu_latency_s(symbols, self.device, self.constants.rates, terms)
 
     def has_rates_for(self, symbols: Symbols) -> bool:
-        """All of them."""
+        """True for all programs."""
         return True
 
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """All of them."""
+        """True for all programs."""
         return np.ones(symbols.num_programs, bool)
 
 
@@ -218,7 +218,7 @@ def load_analyzer(
 
     Raises:
         DataError: unknown platform or a missing constant, with the fix.
-        PrunerError: the paper's or the released form was asked for a CPU.
+        PrunerError: the paper's or the released form for a CPU.
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
     if isinstance(device, GpuDevice):

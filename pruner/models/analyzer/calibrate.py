@@ -1,8 +1,8 @@
-"""Calibration: fit the analyzer's rates to a few measured programs by least squares.
+"""Calibration: fit the analyzer's rates to a few measured programs.
 
-Minimised is the squared error of log latency, each task's mean removed (only the order inside a
-task matters), by Levenberg and Marquardt's method on the logarithms of the rates. These start
-from and are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
+Least squares of the error of log latency, each task's mean removed (only the order inside a task
+matters), by Levenberg and Marquardt's method on the logarithms of the rates. These start from and
+are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
 """
 
 import dataclasses
@@ -30,12 +30,15 @@ _FREE_GPU = (
 )  # fmt: skip
 FREE = {GpuRates: _FREE_GPU, CpuRates: tuple(f.name for f in dataclasses.fields(CpuRates))}
 _STEP = 1e-2
-_CLIP = 1.5  # log units: how far off a program may count
+_CLIP = 1.5  # log units: a larger error of a program counts no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Measured programs of one task, by skeleton; `latency_s` [N] in the order of `symbols`."""
+    """Measured programs of one task, by skeleton.
+
+    `latency_s` [N] is in the order of `symbols`.
+    """
 
     symbols: tuple[Symbols, ...]
     latency_s: Float[np.ndarray, " program"]
@@ -44,7 +47,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Fitted constants and the weighted root mean square error of log latency before and after."""
+    """Fitted constants, and the error before and after.
+
+    The error is the weighted root mean square error of log latency.
+    """
 
     constants: AnalyzerConstants[Any]
     num_programs: int
@@ -59,7 +65,10 @@ def calibrate(
     ridge: float = 0.5,
     max_steps: int = 25,
 ) -> Fit:
-    """Fit the rates in :data:`FREE`. Fast programs weigh more: ``sqrt(best / latency)``.
+    """Fit the rates in :data:`FREE` to samples of measured programs.
+
+    Fast programs weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the
+    analyzer's present rates.
 
     Raises:
         PrunerError: no task has two programs.
@@ -94,7 +103,10 @@ def _errors(sample: Sample, analyzer: SymbolAnalyzer) -> Float[np.ndarray, " pro
     predicted = np.concatenate([analyzer.latency_s(symbols) for symbols in sample.symbols])
     weight = np.sqrt(sample.latency_s.min() / sample.latency_s)
     error = np.log(predicted / sample.latency_s)
+    # A common factor of a task (its operator, a launch) changes no order, so the fit must not chase
+    # it.
     error = error - np.average(error, weights=weight)
+    # tanh bounds the pull of one program that the formulas cannot explain (a failed timing, a bug).
     return _CLIP * np.tanh(error / _CLIP) * np.sqrt(weight)
 
 
@@ -103,7 +115,11 @@ def _least_squares(
     start: Float[np.ndarray, " rate"],
     max_steps: int,
 ) -> Float[np.ndarray, " rate"]:
-    """Levenberg-Marquardt with finite differences."""
+    """Levenberg-Marquardt with finite differences.
+
+    The damping is scaled by the diagonal of the normal matrix (Marquardt), divided by 3 after an
+    improvement, times 4 otherwise.
+    """
     x, damping = start.copy(), 1e-2
     r = residual(x)
     for _ in range(max_steps):
@@ -114,6 +130,8 @@ def _least_squares(
         improved = False
         for _ in range(5):
             move = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), -gradient)
+            # At most a factor e a step: far away the linearisation of a ceiling or a minimum means
+            # nothing.
             candidate = residual(x + np.clip(move, -1, 1))
             if candidate @ candidate < r @ r:
                 gain = 1 - (candidate @ candidate) / (r @ r)

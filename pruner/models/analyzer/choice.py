@@ -1,4 +1,4 @@
-"""What ``model=symbolic`` asks for: a form of the analyzer, its ablation, its calibration."""
+"""The user's choice for ``model=symbolic``: form, ablation, calibration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,13 +28,13 @@ def terms(form: AnyForm, device: type[Device]) -> type[Switches]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerChoice(Model):
-    """Which analyzer ``model=symbolic`` asks for, as a model of ``conf/model``: nothing is learned.
+    """Settings of ``model=symbolic`` in ``conf/model``; nothing is learned.
 
     ``form``: ``official`` is the public release to the digit, ``paper`` the paper's form,
     ``hardware`` adds measured physics. ``without`` leaves a group of penalties out, ``c`` those of
-    compute, ``m`` those of memory, or a single one by its name (:func:`terms`). ``calibrate``:
-    measured programs that the rates are fitted to (0: the rates of conf/draft); what scores a task
-    saw programs of the other half of tasks only.
+    compute, ``m`` those of memory, or a single penalty by its name (:func:`terms`). ``calibrate``:
+    measured programs that the rates are fitted to (0: the rates of conf/draft); the rates that
+    score a task were fitted to programs of the other half of tasks only.
     """
 
     needs_fit: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class AnalyzerChoice(Model):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for an unknown form or term, with the known ones."""
+        """Raises `PrunerError` for an unknown form or term, with the valid names."""
         if self.form not in FORMS:
             raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMS)}")
         known = dict.fromkeys(
@@ -67,8 +67,8 @@ class AnalyzerChoice(Model):
 
         Raises:
             DataError: unknown platform or a missing constant, with the fix.
-            PrunerError: another form than ours was asked for a device that is no GPU, or a term
-                that it does not have there.
+            PrunerError: a form other than ``hardware`` for a device that is no GPU, or an unknown
+                term.
         """
         if self.form != "hardware" and not isinstance(device, GpuDevice):
             raise PrunerError(
@@ -77,4 +77,4 @@ class AnalyzerChoice(Model):
             )
         terms(self.form, type(device)).without(self.without)
         loaded = load_analyzer(conf, device.name, form=self.form, without=self.without)
-        return replace(loaded, device=device)  # with the constants that the user overrode
+        return replace(loaded, device=device)  # with the user's overrides of the device's constants

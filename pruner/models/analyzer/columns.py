@@ -1,4 +1,4 @@
-"""What the analyzer makes of a program, as columns that a learned model can read.
+"""The analyzer's terms of a program as columns for a learned model.
 
 Learning the residual of an analytic model is an old idea of performance prediction (hybrid models:
 Didona et al., ICPE 2015, "Enhancing performance prediction robustness by combining analytical
@@ -7,7 +7,8 @@ modeling and machine learning"). Three groups, one vector a program:
 * ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates, which no
   record of a platform's file has moved;
 * a term each (:class:`~pruner.models.analyzer.switches.HardwareSwitches` on GPUs, `CpuSwitches` on
-  CPUs): ``log(predicted seconds / those without the term)``, what the term costs the program on
+  CPUs): ``log(predicted seconds / predicted seconds without the term)``, what the term costs the
+      program on
   this device. Terms of one name share a column;
 * a symbol each: ``log2(1 + sum over statements)``, GPUs and CPUs in columns of their own.
 
@@ -30,8 +31,8 @@ from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.places import conf_folder
 from pruner.program.nests import LoopNests
 
-SCORE = 0  # place of the analyzer's score
-_LARGEST = 60.0  # of a column's size: what a degenerate program may give is cut here
+SCORE = 0  # column of the analyzer's score
+_LARGEST = 60.0  # of a column's size: values of degenerate programs are cut here
 _SOURCE = "this project, pruner.models.analyzer.columns"
 _TERMS = tuple(dict.fromkeys((*HardwareSwitches.names(), *CpuSwitches.names())))
 
@@ -76,7 +77,7 @@ class DraftColumns:
         return self.of(self._analyzer.symbols(nests))
 
     def of(self, symbols: Symbols) -> DraftValues:
-        """The same of symbols that are known."""
+        """float32 [N, NUM_DRAFT_COLUMNS] from given symbols."""
         out = np.zeros((NUM_DRAFT_COLUMNS, symbols.num_programs))
         latency_s = self._analyzer.latency_s(symbols)
         out[SCORE] = -np.log(latency_s)
@@ -91,7 +92,7 @@ class DraftColumns:
 
 @cache
 def draft_columns(platform: str) -> DraftColumns:
-    """Those of a platform of ``conf/platform``, with the default rates.
+    """The columns of a platform of ``conf/platform``, with the default rates.
 
     Raises DataError for a platform without a description.
     """

@@ -1,4 +1,4 @@
-"""What the hardware form needs beyond a platform file: its rates, the free constants.
+"""The free constants (rates) of the hardware form.
 
 The defaults are reasonable for any GPU. Calibration fits them to measured programs of a platform by
 least squares and saves them as ``conf/draft/<platform>.yaml``.
@@ -17,7 +17,10 @@ from pruner.models.analyzer.cpu import CpuRates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRates:
-    """The free constants. Costs are in issued instructions of one thread unless named otherwise."""
+    """The free constants of GPUs.
+
+    Costs are in issued instructions of one thread unless named otherwise.
+    """
 
     base_registers: float = 24.0  # of addresses and loop counters
     reserved_registers: float = 4.0  # not available for the tile
@@ -55,14 +58,14 @@ R = TypeVar("R", GpuRates, CpuRates)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerConstants(Generic[R]):
-    """Rates of one platform; `origin` says where they come from."""
+    """Rates of one platform; `origin` describes their source."""
 
     rates: R
     origin: str = "defaults"
 
 
 def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConstants[R]:
-    """Read ``<folder>/<platform>.yaml``, or the defaults where a platform has no file.
+    """Read ``<folder>/<platform>.yaml``; the defaults where it is missing.
 
     Args:
         folder: of one YAML file a platform.
@@ -85,7 +88,7 @@ def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConsta
 
 
 def save_constants(path: Path, constants: AnalyzerConstants[R]) -> None:
-    """Write a platform's file, whole."""
+    """Write a platform's file."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 

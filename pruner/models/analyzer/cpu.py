@@ -1,4 +1,4 @@
-"""The analyzer on CPUs: Eq. 1's sum of compute and memory time, from CPU symbols, no learning.
+"""The analyzer on CPUs: Eq. 1's sum of compute and memory time.
 
 Per statement, in cycles of one core (throughput limits of an out-of-order core as the ECM model
 counts them [Stengel et al., 2015, section 2]; device numbers from the platform file):
@@ -30,7 +30,10 @@ _FLOAT32_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """The free constants, in cycles of one core unless named otherwise; default: any CPU."""
+    """The free constants; the defaults suit any CPU.
+
+    In cycles of one core unless named otherwise.
+    """
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0
@@ -42,7 +45,7 @@ class CpuRates:
     overlap: float = 4.0  # exponent of the norm that joins the units of a core
     choice: float = 1.0
     special: float = 15.0  # one function call
-    automatic: float = 1.2  # slow-down of arithmetic where the compiler has to find the vectors
+    automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
     l1_bytes: float = 32.0  # per cycle between L1 and L2
     l2_bytes: float = 12.0  # per cycle between L2 and L3
     dram: float = 0.7  # share of the memory bandwidth that is reached
@@ -70,9 +73,11 @@ def cpu_latency_s(
     cycles = _core_cycles(symbols, device, rates, on)
     transfer = _transfer_cycles(symbols, rates, on)
     share = symbols["balance"] * device.num_cores
+    # Without the term a parallel program counts as perfectly balanced, a serial one as one core.
     if not on.balance_c:
         share = np.where(symbols["parallel"] > 1, float(device.num_cores), 1.0)
     seconds = (cycles + transfer) / device.clock_hz / share
+    # Without cache terms every byte moves once, the least possible traffic.
     bytes_ = symbols["l3_traffic"] if on.cache_m else symbols["unique"]
     seconds = seconds + bytes_ / (device.dram_bytes_per_s * rates.dram)
     if on.balance_c:
@@ -81,7 +86,7 @@ def cpu_latency_s(
 
 
 def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> PerStatement:
-    width = device.simd_bytes / _FLOAT32_BYTES  # of what flops_per_cycle_per_core counts
+    width = device.simd_bytes / _FLOAT32_BYTES  # lanes that flops_per_cycle_per_core counts
     lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
@@ -94,11 +99,15 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     if on.chain_c:
         latency = c.chain + out_of_registers / s["held"] * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
+        # Out-of-order execution starts the next tile while this one's short chain still waits.
         waiting = waiting * s["steps"] / (s["steps"] + c.window)
         units.append(np.where(np.array(s.reductions)[:, None], waiting, 0.0))
+    # Units of a core work at the same time: the norm is a soft maximum, 4 lies between sum and
+    # maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
     out = busy + s["special"] * c.special
     if on.issue_c:
+        # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
         body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
         out = out + s["iterations"] / s["lanes"] / body * c.loop
     if on.choice_c:
@@ -107,9 +116,11 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
 
 
 def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatement:
-    """Share of results that a reduction loads and stores in every step of the tile, 0 to 1."""
+    """Share of results [0, 1] that each reduction step stores and reloads."""
     limit = np.maximum(s["unroll"], c.unroll_limit)
+    # A soft step at the limit: 0 well below it, 1 well above, so that calibration has a gradient.
     rolled = 1 / (1 + (limit / s["tile"]) ** 4)
+    # A quarter of the vector registers holds operands, so spilling begins at three quarters.
     over = np.clip(s["accumulators"] / device.vector_registers - 0.75, 0, 1)
     return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
 

@@ -1,14 +1,14 @@
-"""The analyzer with the physics that measured programs ask for: still a sum, still no learning.
+"""The analyzer with the physics of measured programs; nothing is learned.
 
-Where the paper's form fails on tuning logs, and the term that answers it:
+Where the paper's form fails on tuning logs, and the term for it:
 
 * A tile larger than the registers a thread can have (``registers / threads of a block``; where the
-  compiler does not know the block, of the largest) makes programs 10 to 60 times slower, far more
+  compiler lacks the block's size, of the largest) makes programs 10 to 60 times slower, far more
   than ``min(m / S1, 1)``: *spill*.
 * A tile stays in registers only if every index into it is a constant, so all its spatial loops must
   be unrolled; an outer one left rolled costs a factor: *rolled*.
 * Work is issued by a multiprocessor, so shared loads, loop overhead and the staging of operands
-  count beside multiply-adds: *issue*.
+  count in addition to multiply-adds: *issue*.
 * Latency is hidden by the blocks that are resident together, which registers, shared memory (S3)
   and threads limit: *occupancy*.
 * Whole blocks on whole multiprocessors: *wave*; short rows waste transactions (S7): *transaction*;
@@ -29,7 +29,7 @@ from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-_WORD_BYTES = 4.0  # one register, and what the rates per element were fitted to
+_WORD_BYTES = 4.0  # one register, and the element size that the rates were fitted to
 _SECTOR_BYTES = 32.0  # the smallest transfer between cache and memory
 _WIDEST_BYTES = 16.0  # of one load or store
 _LANES = (1, 2, 4, 8, 16)  # of vectors that an instruction loads
@@ -54,7 +54,7 @@ def hardware_latency_s(
 
 
 class _Staged:
-    """Programs that stage operands in shared memory: one kernel of blocks with barriers."""
+    """A kernel whose blocks stage operands in shared memory, with barriers."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Staged:
         self._lanes = np.ceil(self._threads / device.warp_size) * device.warp_size
         results = symbols["accumulators"][self._main].max(axis=0)
         operands = symbols["l0_mem_alloc"][self._main].max(axis=0) - results
-        # results live through the whole reduction, operands only until they are used
+        # Results live through the whole reduction, operands only until their use.
         self._tile = results + np.minimum(operands, constants.rates.live_operands)
         words = symbols["own_bytes"][self._main].max(axis=0) / _WORD_BYTES
         self._tile = self._tile * np.maximum(words, 1)  # smaller scalars take a whole register
@@ -89,6 +89,7 @@ class _Staged:
             c = self._c
             alone = self._passes * c.step_cycles + waited * c.fetch_cycles
             alone = alone + instructions * c.chain_cycles
+            # No more blocks hide latency than the grid has for a multiprocessor.
             resident = np.maximum(np.minimum(self._resident(), np.maximum(per_sm, 1)), 1)
             waited_for = alone / resident
             if c.whole_waves and self._on.wave_c:
@@ -97,18 +98,20 @@ class _Staged:
                 waited_for += c.whole_waves * (alone * waves / own - waited_for)
             cycles = (issue**c.overlap + waited_for**c.overlap) ** (1 / c.overlap)
         rounds = np.ceil(per_sm) if self._on.wave_c else per_sm
+        # Added, not overlapped: Eq. 1 of the paper sums compute and memory time.
         return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
 
     def _register_limit(self) -> PerProgram:
         device = self._device
         block = device.compiled_threads_per_block
         per_thread = device.registers_per_block / (
+            # Where the compiler does not know the block it leaves registers for one of this size.
             self._lanes if block is None else np.full_like(self._lanes, block)
         )
         return np.minimum(device.max_registers_per_thread, per_thread)
 
     def _resident(self) -> PerProgram:
-        """Blocks that one multiprocessor holds at once."""
+        """Blocks [program] that a multiprocessor holds at once."""
         device = self._device
         limit = np.minimum(
             device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
@@ -138,12 +141,15 @@ class _Staged:
         return out * self._slowdown()
 
     def _cost_of_types(self) -> PerStatement:
-        """Cost of an operation in those of float32: 16-bit floats are not packed in pairs here."""
+        """Cost of an operation relative to float32.
+
+        16-bit floats are not packed in pairs here, so half of their nominal peak counts.
+        """
         half = (self._device.half_flops_per_s or 2 * self._device.peak_flops_per_s) / 2
         return 1 + self._s["half_share"] * (self._device.peak_flops_per_s / half - 1)
 
     def _slowdown(self) -> PerProgram:
-        """What it costs when the tile does not live in registers."""
+        """Slow-down of a tile that does not stay in registers."""
         s, c = self._s, self._c
         out = np.ones_like(self._tile)
         if self._on.spill_m:
@@ -155,11 +161,12 @@ class _Staged:
             limit = np.full_like(body, c.unroll_limit)
             if self._device.unroll_follows_pragma:
                 limit = np.maximum(s["unroll"][self._main].max(axis=0), limit)
+            # A steep but smooth step, so that calibration can move the limit.
             out = out + c.rolled / (1 + (limit / body) ** 8)
         return out
 
     def _stage(self) -> tuple[PerProgram, PerProgram]:
-        """Instructions of one thread that move operands in, and loads it waits for one by one."""
+        """Per thread: instructions that stage operands, and loads waited for in turn."""
         s, c = self._s, self._c
         elements = s["issued"][self._staging] / (self._blocks * self._threads)
         vector, size = s["vector"][self._staging], s["global_bytes"][self._staging]
@@ -169,6 +176,7 @@ class _Staged:
             sector = _SECTOR_BYTES / size
             rows = sector / np.clip(s["l2_trans_dim"][self._staging], 1, sector)
             loaded = np.isin(vector, _LANES) & (vector * size <= _WIDEST_BYTES)
+            # No instruction loads 3 or 5 elements: the compiler splits such vectors into scalars.
             odd = np.where(loaded, 1, np.minimum(vector, 16))
             cost = cost * (1 + c.short_rows * (rows - 1) + c.odd_vectors * (odd - 1))
         waited = np.maximum(elements / lanes, self._passes)
@@ -176,8 +184,9 @@ class _Staged:
         return issue.sum(axis=0), waited.sum(axis=0)
 
     def _write(self) -> PerProgram:
-        """Instructions that write the results out."""
+        """Instructions per thread that write the results."""
         s, c = self._s, self._c
+        # No epilogue: the write is part of the reduction's own statement.
         if self._main and self._main[-1] == len(s.scopes) - 1:
             return np.zeros_like(self._threads)
         results = s["thread_iterations"][-1]
@@ -205,7 +214,7 @@ class _Staged:
 def _direct_s(
     s: Symbols, device: GpuDevice, constants: AnalyzerConstants, on: HardwareSwitches
 ) -> PerProgram:
-    """Kernels without a shared stage: bandwidth, resident threads, launch of blocks."""
+    """Kernels without a shared stage: bandwidth, resident threads, block launch."""
     c = constants.rates
     threads, blocks = s["l1_para_info"], s["l2_para_info"]
     lanes = np.ceil(threads / device.warp_size) * device.warp_size

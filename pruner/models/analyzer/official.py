@@ -1,8 +1,8 @@
 """The released analyzer (psa_model.py, "version 6"), to the digit.
 
-Inputs are the 11 official symbols of :mod:`pruner.features.symbols.official`; docs/paper.md section
-2.5 lists what differs from the paper: the maximum of compute and memory time instead of their sum,
-elements where bytes are meant, no memory penalty.
+Inputs are the 11 official symbols of :mod:`pruner.features.symbols.official`. docs/paper.md section
+2.5 lists the differences from the paper: the maximum of compute and memory time instead of their
+sum, elements in place of bytes, no memory penalty.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class OfficialSwitches(Switches):
 
     @classmethod
     def group(cls, name: str) -> tuple[str, ...]:
-        """The penalties of compute (``c``), or the only one of memory (``m``): registers.
+        """The penalties of compute (``c``), or of memory (``m``): registers.
 
         The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
         """
@@ -41,10 +41,11 @@ def official_latency_ms(
     device: GpuDevice,
     switches: OfficialSwitches | None = None,
 ) -> Float[np.ndarray, " program"]:
-    """Predicted milliseconds; infinite for programs whose symbols are all zero (no lowering).
+    """Predicted milliseconds [program]; infinite where all symbols are zero.
 
-    ``sum over statements of max(t_c, t_m)`` with ``t_c = #1 reuse reg / (peak wave warp)`` and
-    ``t_m = #5 / bandwidth``, numbers as in docs/paper.md section 2.5.
+    Such a program could not be lowered. ``sum over statements of max(t_c, t_m)`` with ``t_c = #1
+    reuse reg / (peak wave warp)`` and ``t_m = #5 / bandwidth``, numbers as in docs/paper.md section
+    2.5.
     """
     on = switches or OfficialSwitches()
     device = device.official()
@@ -62,6 +63,7 @@ def official_latency_ms(
     reuse = 1 + 1 / np.maximum(of("reuse"), 1.0) if on.reuse else 1.0
     peak_gflops = device.peak_flops_per_s / 1e9
     compute = of("total_flops") * reuse / (peak_gflops * wave * warp / spill) / 1e6
+    # As released: elements count as bytes, and 2^30 stands against decimal GB.
     memory = of("dram_elements") / (device.dram_bytes_per_s / 1e9) * 1000 / _GIBI
     slower = np.maximum(compute, memory) if on.memory else compute
     real = np.any(value != 0, axis=2)
@@ -73,6 +75,7 @@ def _wave(
     blocks: Float[np.ndarray, "..."], warps: Float[np.ndarray, "..."], device: GpuDevice
 ) -> Float[np.ndarray, "..."]:
     sms, schedulers = device.num_sms, device.schedulers_per_sm
+    # Fewer blocks than multiprocessors: then schedulers of all of them are the units to fill.
     small = np.where(warps < schedulers, blocks * warps, schedulers * blocks)
     units = np.where(blocks >= sms, blocks, small)
     slots = np.where(blocks >= sms, sms, schedulers * sms)

@@ -1,4 +1,4 @@
-"""The analyzer in the paper's form: compute plus memory time, every penalty a switch.
+"""The analyzer in the paper's form; every penalty is a switch.
 
 Equation 1: ``L = sum over statements of (S8 / U_p + S5 bytes / U_m)`` with ``U_p = T_p`` times the
 compute penalties and ``U_m = T_m`` times the memory penalties. P_l0,m and the ceiling form of the
@@ -37,7 +37,10 @@ from pruner.program.nests import ACCUMULATORS, SHARED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSwitches(Switches):
-    """Penalties by level: ``_c`` of compute, ``_m`` of memory (the ablations of Table 10)."""
+    """Penalties by level, as in the ablations of Table 10.
+
+    ``_c`` are penalties of compute, ``_m`` of memory.
+    """
 
     reuse_c: bool = True
     warp_c: bool = True
@@ -50,7 +53,7 @@ class PaperSwitches(Switches):
 def paper_latency_s(
     symbols: Symbols, device: GpuDevice, switches: PaperSwitches | None = None
 ) -> Float[np.ndarray, " program"]:
-    """Predicted seconds of N programs (Eq. 1 and the penalties of this module)."""
+    """Predicted seconds of N programs by Eq. 1 and this module's penalties."""
     on = switches or PaperSwitches()
     compute = _peak(symbols, device) * _compute_penalties(symbols, device, on)
     memory = device.dram_bytes_per_s * _memory_penalties(symbols, device, on)
@@ -60,8 +63,11 @@ def paper_latency_s(
 
 
 def _peak(s: Symbols, device: GpuDevice) -> PerStatement:
-    """T_p of a statement's types: of those that accumulate in fragments the peak of tensor cores,
-    of others the harmonic mean of the peaks of lanes, by operations."""
+    """Peak T_p [statement, program] (operations/s) of a statement's types.
+
+    For statements that accumulate in fragments the peak of tensor cores, for others the harmonic
+    mean of the peaks of lanes, weighted by operations.
+    """
     half = device.half_flops_per_s or device.peak_flops_per_s
     slower = 1 + s["half_share"] * (device.peak_flops_per_s / half - 1)
     peak = device.peak_flops_per_s / slower
@@ -80,6 +86,7 @@ def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerS
     if on.warp_c:
         warps = np.ceil(s["l1_para_info"] / device.warp_size)
         schedulers = device.schedulers_per_sm
+        # Only then: with a full grid other blocks keep the schedulers busy.
         idle = s["l2_para_info"] < device.num_sms
         out = out * _filled(s["l1_para_info"], device.warp_size)
         out = out * np.where(idle, np.minimum(warps, schedulers) / schedulers, 1.0)
@@ -92,10 +99,13 @@ def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerSt
     out = np.ones_like(s["l2_comp_count"])
     staging = np.array([scope == SHARED for scope in s.scopes])[:, None]
     if on.registers_m:
+        # A staging statement has no registers to speak of: it bears those of the arithmetic that it
+        # feeds.
         served = np.where(s["shared_loads"] > 0, s["l0_mem_alloc"], 0).max(axis=0)
         registers = np.where(staging, served, s["l0_mem_alloc"])
         out = out * np.minimum(device.register_cap / np.maximum(registers, 1), 1)
     if on.shared_m:
+        # All operands of a block share the limit, so each staging statement bears their sum.
         shared = np.where(staging, (s["l1_mem_alloc"] * s["own_bytes"]).sum(axis=0), 0)
         out = out * np.minimum(device.shared_bytes_per_block / np.maximum(shared, 1), 1)
     if on.transaction_m:
@@ -105,5 +115,5 @@ def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerSt
 
 
 def _filled(used: PerStatement, unit: PerStatement | float | int) -> PerStatement:
-    """Share of the last unit that is used: ``used / (unit ceil(used / unit))``."""
+    """Used share of the last unit: ``used / (unit ceil(used / unit))``."""
     return used / (np.ceil(used / unit) * unit)

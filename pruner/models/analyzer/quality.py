@@ -1,4 +1,4 @@
-"""Quality of the draft on measured records: Best-k over set sizes, beside random and the oracle.
+"""Judge the draft on measured records: Best-k, random and the oracle.
 
 The analyzer may be calibrated; then tasks are halved by the identity of their work, and the rates
 used on one half were fitted to programs of the other half only.
@@ -41,9 +41,10 @@ class StepScorer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskSymbols:
-    """Measured programs of one task with their symbols, by skeleton (`rows` into the task).
+    """Measured programs of one task with symbols, by skeleton.
 
-    Rows that are in no group have a skeleton that the engine cannot replay.
+    `groups` are pairs of rows of the task and their symbols. Rows in no group have a skeleton that
+    the engine cannot replay.
     """
 
     name: str
@@ -55,12 +56,12 @@ class TaskSymbols:
 
     @property
     def fold(self) -> int:
-        """0 or 1 from a hash of the work: the same work is in the same half on every platform."""
+        """0 or 1 by a hash of the work, equal on every platform."""
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 
 def of_another_gpu(records: TaskRecords, device: Device) -> bool:
-    """The target of the records names another architecture than the device's."""
+    """Whether the records' target names another architecture than the device."""
     named = _ARCHITECTURE.search(records.target)
     own = device.architecture if isinstance(device, GpuDevice) else None
     return named is not None and own is not None and named[1] != own
@@ -93,7 +94,7 @@ def task_label(records: TaskRecords) -> str:
 
 
 def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
-    """Scores of the analyzer, higher is better; minus infinity for programs without symbols."""
+    """Scores of a task; minus infinity for programs without symbols."""
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
@@ -109,7 +110,7 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
 def score_records(
     records: TaskRecords, scorer: StepScorer, tasks: Definitions | None = None
 ) -> ScoredTask:
-    """Scores of a task's measured programs, on any device, without keeping symbols.
+    """Scores of a task's measured programs, without storing symbols.
 
     Raises:
         UnsupportedProgram: the operator is not known.
@@ -128,7 +129,7 @@ def score_records(
 def sample_programs(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> list[Sample]:
-    """About `num` measured programs, drawn at random from 20 tasks that tell about the rates."""
+    """Draw about `num` measured programs from 20 tasks that have rates."""
     useful = [
         task
         for task in tasks
@@ -137,6 +138,7 @@ def sample_programs(
         and analyzer.has_rates_for(task.groups[0][1])
     ]
     chosen = rng.permutation(len(useful))[:_TASKS_FITTED]
+    # Two at least: the fit removes each task's mean, so a single program would say nothing.
     each = max(2, num // max(1, len(chosen)))
     return [_sample(useful[number], each, rng) for number in chosen]
 
@@ -159,9 +161,9 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 def cross_calibrated(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, SymbolAnalyzer], dict[int, Fit]]:
-    """Analyzer and fit by fold: those of fold f saw only programs of the other fold.
+    """Analyzers and fits by fold, each fitted to the other fold.
 
-    Fits start from the default rates: those of a platform's file may have seen these tasks.
+    Fits start from the default rates: the rates of a platform's file may have seen these tasks.
 
     Raises:
         PrunerError: a half has no task to fit to.
@@ -180,7 +182,7 @@ def cross_calibrated(
 
 
 def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
-    """Best-1 by set size with the exact expectation of a random draft, and ranking metrics."""
+    """Best-1 by set size with a random draft's expectation, and ranking metrics."""
     out: dict[str, Any] = {
         "num_tasks": len(tasks),
         "num_programs": sum(task.num_programs for task in tasks),
@@ -206,7 +208,7 @@ def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
 
 
 def _rank_correlation(task: ScoredTask) -> float:
-    """Spearman's; 0 where one side is constant."""
+    """Spearman's rank correlation; 0 where scores or latencies are constant."""
     ranks = [np.argsort(np.argsort(v)) for v in (task.score, -task.latency_s)]
     if task.num_programs < 2 or np.ptp(task.score) == 0 or np.ptp(task.latency_s) == 0:
         return 0.0

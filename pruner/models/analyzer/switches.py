@@ -1,4 +1,4 @@
-"""Terms of a form of the analyzer as switches, to leave one out or a group of them."""
+"""Terms of an analyzer form as switches for ablations."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -28,9 +28,9 @@ class Switches:
 
     @classmethod
     def without(cls, name: str | None) -> Self:
-        """All terms but those of a group, or but one; None: all.
+        """All terms except a group or a single term; None: all terms.
 
-        Raises `PrunerError` for a name that is neither, with those that are.
+        Raises `PrunerError` for an unknown name, with the valid names.
         """
         if name is None:
             return cls()
@@ -43,7 +43,10 @@ class Switches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSwitches(Switches):
-    """Terms of the hardware form on GPUs: ``_c`` of compute, ``_m`` of memory."""
+    """Terms of the hardware form on GPUs, by group.
+
+    ``_c`` are terms of compute, ``_m`` of memory.
+    """
 
     issue_c: bool = True
     wave_c: bool = True

@@ -1,14 +1,14 @@
-"""The analyzer of programs on tensor cores: fragments, warps, and copies that overlap or do not.
+"""The analyzer of programs on tensor cores: fragments, warps, and copies.
 
 A block's time on a multiprocessor is that of its busiest unit: matrix units at their peak, shared
 memory that feeds fragments (``Fm + Fn`` loads for ``Fm Fn`` products, so that large warp tiles are
 worth their registers), the lanes that fetch and store, and the load units, one cache line of a
-request a cycle. A block alone waits besides: for every step of the outer reduction, and for each
+request a cycle. A block alone also waits: for every step of the outer reduction, and for each
 product of a warp. Where the space has no pipeline, copies and products of one block add up; other
 resident blocks hide them. A pipeline copies some steps ahead: then the slower of both counts, and
-only the first copy is waited for; fragments are kept twice, those in use and the next. Fragments
-beyond the registers of a thread spill, and fragments that are indexed by loops nobody unrolls live
-in memory.
+only the first copy is waited for; fragments exist twice, those in use and the next. Fragments
+beyond the registers of a thread spill, and fragments that are indexed by rolled loops live in
+memory.
 
 The constants are of the hardware (CUDA C++ Programming Guide, white papers) or plain guesses; none
 is fitted to measured programs, for there are none in the released records.
@@ -39,7 +39,7 @@ class TensorRates:
     rolled: float = 3.0  # slow-down when their indices are not constants
     unroll_limit: float = 128.0  # products a compiler unrolls by itself
     cached_bandwidth: float = 2.6  # of the second-level cache, in bandwidths of memory
-    overlap: float = 4.0  # exponent of the norm that joins what runs at the same time
+    overlap: float = 4.0  # exponent of the norm that joins units working at the same time
     overhead_s: float = 2e-6  # launch of a kernel
 
 
@@ -47,7 +47,7 @@ _RESULTS = {Scope.ACCUMULATOR: 256, Scope.MMA_C: 128}  # elements that one instr
 _BUFFERED = 2  # copies of fragments that a pipeline keeps
 _SPILL_RAMP = 0.25
 _WORD_BYTES = 4.0
-_DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device whose peak is not known
+_DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device without a given peak
 
 
 def tensor_latency_s(
@@ -62,8 +62,10 @@ def tensor_latency_s(
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
-    """Peak of the device's matrix units for the operands and accumulators of a kernel on tensor
-    cores, operations/s."""
+    """Peak of the device's matrix units (operations/s) for a kernel's types.
+
+    The types are those of the operands and of the accumulator.
+    """
     width = symbols["own_bytes"].max(axis=1)
     operands = {int(width[i]) for i, s in enumerate(symbols.scopes) if s in OPERAND_FRAGMENTS}
     accumulator = next(int(width[i]) for i, s in enumerate(symbols.scopes) if s in ACCUMULATORS)
@@ -72,7 +74,10 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 
 
 class _OnTensorCores:
-    """One kernel: fetch operands, load fragments, multiply, store results through shared memory."""
+    """A kernel: fetch operands, load fragments, multiply, store results.
+
+    Results are stored through shared memory.
+    """
 
     def __init__(
         self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches, rates: TensorRates
@@ -89,11 +94,12 @@ class _OnTensorCores:
         self._bytes = symbols["own_bytes"]
 
     def seconds(self) -> PerProgram:
-        """The slowest of multiprocessors, cache and memory, most of them at the same time."""
+        """Seconds [program]: the slowest of multiprocessors, cache and memory."""
         c, device = self._c, self._device
         rounds = self._blocks / device.num_sms
         if self._on.wave_c:
             rounds = np.ceil(rounds)
+        # Resident blocks take turns: each block's waiting is hidden by the work of the others.
         at_once = np.maximum(np.minimum(self._resident(), rounds), 1)
         cycles = self._norm(self._busy_cycles(), self._alone_cycles() / at_once)
         on_chip = rounds * cycles * self._slowdown() / device.clock_hz
@@ -125,7 +131,7 @@ class _OnTensorCores:
         return self._norm(*busy)
 
     def _requests(self) -> Float[np.ndarray, "statement program"]:
-        """Vectors that one thread moves between global and shared memory."""
+        """Vectors [statement, program] of a thread between global and shared memory."""
         s = self._s
         elements = s["issued"] / (self._blocks * self._threads)
         elements[self._main] = 0
@@ -135,8 +141,9 @@ class _OnTensorCores:
         return elements / np.maximum(s["vector"], 1)
 
     def _alone_cycles(self) -> PerProgram:
-        """What one block waits for, with nothing else on its multiprocessor."""
+        """Cycles that a block waits when alone on its multiprocessor."""
         c, ahead = self._c, self._s.copies_ahead
+        # A warp feeds one scheduler's matrix unit: a block with few warps leaves the others idle.
         units = np.minimum(self._warps, self._device.schedulers_per_sm)
         products = self._product_cycles() * self._device.schedulers_per_sm / units
         if not self._on.latency_c:
@@ -151,7 +158,10 @@ class _OnTensorCores:
         return np.asarray(self._s["passes"][statements].max(axis=0))
 
     def _registers(self) -> PerProgram:
-        """Of one thread; see ``_HOLDERS`` of the symbols for who holds an element."""
+        """Registers of one thread.
+
+        See ``_HOLDERS`` of the symbols for the holders of an element.
+        """
         operands = (self._s["l0_mem_alloc"] * self._bytes)[self._operands].sum(axis=0)
         if self._s.copies_ahead:
             more = self._passes(self._operands) > self._passes(self._fetches)
@@ -179,7 +189,7 @@ class _OnTensorCores:
         return np.maximum(found, 1)
 
     def _slowdown(self) -> PerProgram:
-        """What it costs when fragments do not live in registers."""
+        """Slow-down of fragments that do not stay in registers."""
         c, out = self._c, np.ones_like(self._threads)
         if self._on.spill_m:
             over = self._registers() / self._register_limit() - 1
@@ -192,7 +202,7 @@ class _OnTensorCores:
         return out * (1 + c.rolled / (1 + (limit / tiles) ** 8))
 
     def _memory_s(self) -> tuple[PerProgram, PerProgram]:
-        """Seconds of the cache, which every fetch asks, and of the memory behind it."""
+        """Seconds of the cache, which serves every fetch, and of the memory."""
         s, bandwidth = self._s, self._device.dram_bytes_per_s
         moved = (s["issued"] * s["global_bytes"]).sum(axis=0)
         unique = (s["unique"] * s["global_bytes"]).sum(axis=0)

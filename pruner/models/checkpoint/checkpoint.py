@@ -1,9 +1,9 @@
-"""Checkpoints: weights, normalisation and everything needed to refuse a wrong use of them.
+"""Checkpoints: weights, normalisation, and a description that prevents wrong use.
 
 One safetensors file, readable without running code in it (:mod:`pruner.models.checkpoint.tensors`):
 format number, name and arguments of the model (:mod:`pruner.models.registry`), state, feature-set
 version, the full configuration, git commit, the tasks it was fitted and validated on, the models
-that it goes on from, and the metrics of its run. Files of earlier versions have the same content.
+that it continues, and the metrics of its run. Files of earlier versions have the same content.
 """
 
 import os
@@ -33,20 +33,20 @@ FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
 BEST = f"best{SUFFIX}"  # the checkpoint of the best epoch, in the folder of a fit
 MODELS_FOLDER = "models"  # of a run that adapts
-ADAPTED, SIAMESE = "adapted", "siamese"  # what it leaves there
+ADAPTED, SIAMESE = "adapted", "siamese"  # names of its models there
 ADDED = ("seen_workloads", "lineage")  # fields that older files of format 2 do not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """What a checkpoint says about itself.
+    """The description in a checkpoint.
 
-    `model` names the class and its arguments; `dataflow` is "paper" or
-    "official"; `seen_tasks` maps a platform to the tasks used for fitting or validation, by this
-    model or one that it goes on from; `seen_workloads` their identities (`TaskKey.identity`),
-    platform to task to identity, as far as they are known. `lineage`: the models that it goes on
-    from, the oldest first, each a mapping of ``checkpoint`` (a name for people), ``sha256`` of the
-    file and ``says_seen``, whether that file says what it has seen.
+    `model` names the class and its arguments; `dataflow` is "paper" or "official"; `seen_tasks`
+    maps a platform to the tasks used for fitting or validation, by this model or by a model that it
+    continues; `seen_workloads` their identities (`TaskKey.identity`), platform to task to identity,
+    as far as recorded. `lineage`: the models that it continues, the oldest first, each a mapping of
+    ``checkpoint`` (a name for people), ``sha256`` of the file and ``says_seen``, whether that file
+    lists its seen tasks.
     """
 
     model: ModelSpec
@@ -65,7 +65,7 @@ class CheckpointInfo:
 
     @property
     def identities(self) -> frozenset[str]:
-        """Identities of the workloads it has seen, on whatever platform, as far as it says."""
+        """Identities of the seen workloads on all platforms, as far as recorded."""
         return frozenset(one for tasks in self.seen_workloads.values() for one in tasks.values())
 
     def has_seen_work(self, key: TaskKey) -> bool:
@@ -74,11 +74,11 @@ class CheckpointInfo:
 
     @property
     def says_seen(self) -> bool:
-        """Whether all that it has seen is listed, also by the models that it goes on from."""
+        """Whether all seen tasks are listed, also by the lineage."""
         return bool(self.seen_tasks) and all(one["says_seen"] for one in self.lineage)
 
     def with_seen(self, keys: Iterable[TaskKey]) -> "CheckpointInfo":
-        """The same with these tasks added to what it has seen."""
+        """The same description with these tasks added to the seen tasks."""
         tasks = {platform: set(names) for platform, names in self.seen_tasks.items()}
         work = {platform: dict(known) for platform, known in self.seen_workloads.items()}
         for key in keys:
@@ -93,7 +93,10 @@ class CheckpointInfo:
         )
 
     def inherited(self, path: Path) -> dict[str, Any]:
-        """Fields of a model that goes on from this one, read from `path`: lineage and seen."""
+        """Fields of a model that continues this model, read from `path`.
+
+        These are the lineage and the seen tasks.
+        """
         own = {
             "checkpoint": "/".join(path.parts[-2:]),
             "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -109,11 +112,11 @@ class CheckpointInfo:
 def save_checkpoint(
     path: Path, ranker: Ranker, info: CheckpointInfo, *, half: bool = False
 ) -> None:
-    """Write one checkpoint, atomically: a reader sees the old file or the whole new one.
+    """Write a checkpoint atomically: readers get the old or the new file.
 
     With `half` the weights of a network are stored in float16, half the bytes; statistics of
-    features, which go beyond float16, stay float32. They are float32 again when they are read.
-    Raises PrunerError for weights beyond float16.
+    features, which exceed float16, stay float32. Reading gives float32 again. Raises PrunerError
+    for weights beyond float16.
     """
     content = {
         "format": FORMAT,
@@ -139,10 +142,9 @@ def load_checkpoint(
 ) -> tuple[Ranker, CheckpointInfo]:
     """Read a checkpoint, in evaluation mode, on the CPU.
 
-    With `feature_version` (the version of the features it is going to score) a checkpoint of
-    another version is refused, unless nothing that it learned from has changed since. `models` are
-    the classes that it may name. Raises DataError for a missing, damaged or mismatching file, or
-    another name.
+    With `feature_version` (the version of the features to score) a checkpoint of another version is
+    refused, unless no column that it learned from has changed since. `models` are the allowed
+    classes by name. Raises DataError for a missing, damaged or mismatching file, or another name.
     """
     content = _read(path)
     try:
@@ -163,7 +165,7 @@ def load_checkpoint(
 
 
 def _info(content: Mapping[str, Any]) -> CheckpointInfo:
-    """What a file says about itself; raises KeyError, TypeError or ValueError."""
+    """The description in a file; raises KeyError, TypeError or ValueError."""
     names = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
     fields = {name: content[name] for name in names}
     info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
@@ -190,7 +192,7 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
 def _check_features(
     info: CheckpointInfo, version: str, models: Mapping[str, type[Trainable]]
 ) -> None:
-    """Raise DataError where the model learned from columns that `version` computes otherwise."""
+    """Raise DataError where columns of the model changed up to `version`."""
     if info.feature_version == version:
         return
     platforms = list(info.seen_tasks) if info.says_seen else []
@@ -220,7 +222,7 @@ def _state(ranker: Ranker) -> dict[str, Any]:
 
 
 def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:
-    """The same with parameters in float16; buffers (running statistics) stay."""
+    """The state with parameters in float16; buffers (running statistics) stay."""
     if not isinstance(ranker, NeuralRanker):
         return state
     network = dict(state["network"])
@@ -234,12 +236,13 @@ def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:
 def _restored(
     spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
 ) -> Ranker:
-    """The model with what `_state` gave."""
+    """The model from the state that `_state` returned."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
         _check_numbers({"booster": state["booster"]})
         model.load_state(state["booster"])
         return model
+    # Against the meta network, before the real one: a file may claim layers of any size.
     _check_weights(model.state_dict(), state["network"])
     network = spec.build(models)
     assert not isinstance(network, TreeRanker)
@@ -261,7 +264,7 @@ def _without_weights(spec: ModelSpec, models: Mapping[str, type[Trainable]]) -> 
 
 
 def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise DataError where weights are not those of the model."""
+    """Raise DataError where names or shapes are not the model's."""
     odd = sorted(wanted.keys() ^ found.keys())
     odd += [k for k in wanted.keys() & found.keys() if wanted[k].shape != found[k].shape]
     if odd:
@@ -296,7 +299,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Reduce mappings and sequences to dict and list, so that reading needs no class of ours."""
+    """Reduce mappings and sequences to dict and list.
+
+    Reading then needs no class of ours.
+    """
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -305,12 +311,17 @@ def _plain(value: Any) -> Any:
 
 
 def git_commit() -> str:
-    """Commit of the source tree this code runs from, with "+changes", or "unknown"."""
+    """Commit of the source tree of this code, or "unknown".
+
+    Uncommitted changes add "+changes".
+    """
 
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", *arguments],
             cwd=Path(__file__).parent,
+            # `git status` would refresh the index and take its lock, under the feet of a user's own
+            # git.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
             text=True,

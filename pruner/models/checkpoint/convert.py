@@ -1,4 +1,4 @@
-"""Checkpoints and training states of earlier versions, which PyTorch's own format held.
+"""Read checkpoints and training states of earlier versions (PyTorch's format).
 
 `torch.load(weights_only=True)` calls no function that the file names. Nothing writes this format
 any more.
@@ -20,11 +20,13 @@ _ZIP = b"PK"  # begins PyTorch's files; safetensors begins with a length
 
 
 def load_content(path: Path) -> Any:
-    """The content of a file of this version or an earlier one, on the CPU.
+    """The content of a file of this or an earlier version.
+
+    Tensors are on the CPU.
 
     Raises:
-        UnsafePickle: it asks for something that data never needs.
-        DataError: no such file, or a damaged one.
+        UnsafePickle: the file needs more than plain data.
+        DataError: no such file, or a damaged file.
     """
     with path.open("rb") as file:
         is_old = file.read(2) == _ZIP
@@ -32,7 +34,7 @@ def load_content(path: Path) -> Any:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the file that an earlier version wrote in its place, where only that exists."""
+    """The path, or the earlier version's file if only that exists."""
     old = path.with_suffix(OLD_SUFFIX)
     return old if old.is_file() and not path.is_file() else path
 
@@ -40,7 +42,7 @@ def existing(path: Path) -> Path:
 def _load_archive(path: Path) -> Any:
     try:
         with ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:  # PyTorch does not look
+            if (damaged := archive.testzip()) is not None:  # PyTorch checks no checksum
                 raise DataError(f"{damaged} does not match its checksum")
         return torch.load(path, map_location="cpu", weights_only=True)
     except (DataError, MemoryError):

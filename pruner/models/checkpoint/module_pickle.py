@@ -1,4 +1,4 @@
-"""Pickled PyTorch modules, read without running anything in them.
+"""Read pickled PyTorch modules without running any code.
 
 The few names that a module of linear layers, batch norm and attention needs become inert records or
 plain tensors, and any other name is refused (:mod:`pruner.data.tenset.safe_pickle`). The bytes of a
@@ -46,7 +46,7 @@ MODULE_NAMES = frozenset(
 
 
 class InertModule:
-    """Stand-in for one module: keeps its attributes and does nothing with them."""
+    """Stand-in for a module: holds its attributes and nothing else."""
 
     state: object = None
 
@@ -57,11 +57,11 @@ class InertModule:
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
-        """Keep the attributes."""
+        """Store the attributes."""
         self.state = state
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """Parameters and buffers by dotted name, as ``state_dict`` names them.
+        """Parameters and buffers by dotted name, as in ``state_dict``.
 
         Raises DataError where the attributes are not those of a module.
         """
@@ -88,7 +88,7 @@ def _mapping(state: dict[Any, Any], name: str) -> dict[str, object]:
 
 
 def load_modules(payload: bytes) -> Any:
-    """The pickled value: plain data, tensors, and modules as :class:`InertModule`.
+    """The pickled value: plain data, tensors, and :class:`InertModule`.
 
     Raises:
         UnsafePickle: the file names anything that is not on the lists of this module.
@@ -98,7 +98,7 @@ def load_modules(payload: bytes) -> Any:
 
 
 def _storage(payload: object) -> Tensor:
-    """The numbers of a pickled storage as a flat tensor on the CPU."""
+    """The numbers of a pickled storage as a flat CPU tensor."""
     if not isinstance(payload, bytes):
         raise UnsafePickle("refused: a tensor storage that is not made of bytes")
     try:
@@ -115,7 +115,7 @@ def _storage(payload: object) -> Tensor:
 
 
 def _tensor(storage: object, offset: object, size: object, stride: object, *_: object) -> Tensor:
-    """``torch._utils._rebuild_tensor_v2``; what lies outside the storage is refused."""
+    """``torch._utils._rebuild_tensor_v2`` within the bounds of the storage."""
     if not isinstance(storage, Tensor) or not isinstance(offset, int) or offset < 0:
         raise UnsafePickle("refused: a tensor without storage")
     sizes, strides = _counts(size), _counts(stride)
@@ -124,6 +124,7 @@ def _tensor(storage: object, offset: object, size: object, stride: object, *_: o
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= storage.numel():
         raise UnsafePickle("refused: a tensor larger than its storage")
+    # A copy: the tensor must neither share its storage nor keep a larger one alive.
     return torch.as_strided(storage, sizes, strides, offset).clone()
 
 
@@ -141,7 +142,7 @@ def _parameter(data: object, *_: object) -> Tensor:
 
 
 def _ordered(*arguments: object) -> OrderedDict[Any, Any]:
-    """``collections.OrderedDict``, which is pickled empty and filled behind."""
+    """``collections.OrderedDict``, pickled empty; its items follow."""
     if arguments:
         raise UnsafePickle("refused: a mapping with constructor arguments")
     return OrderedDict()
@@ -156,7 +157,10 @@ def _set(members: object = ()) -> set[Any]:
 
 
 def _names() -> dict[tuple[str, str], Any]:
-    """What every allowed name becomes; new for every file, so that none can change another's."""
+    """Replacement of every allowed name; new for every file.
+
+    So no file can change the replacements of another.
+    """
 
     def callable_only(function: Any) -> type:
         # A class, because a pickle can set attributes of a function.

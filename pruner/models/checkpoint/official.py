@@ -1,4 +1,4 @@
-"""Checkpoints of the official Pruner release, brought into our PaCM.
+"""Read checkpoints of the official Pruner release into our PaCM.
 
 The release holds a pickle of (network, training mode, statement maxima, dataflow maxima), see
 ``PAMModelInternal.save`` in its python/tvm/auto_scheduler/cost_model/pam_model.py; some mirrors
@@ -43,7 +43,7 @@ LAYERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfficialWeights:
-    """What an official checkpoint holds.
+    """The content of an official checkpoint.
 
     `state` by official name; `statement_max` (statement columns, then flags) and `dataflow_max`
     divide the raw features; `sha256` is the file's.
@@ -56,11 +56,13 @@ class OfficialWeights:
 
 
 def read_official(path: Path) -> OfficialWeights:
-    """Read a ``.pkl`` of the release or an ``.npz`` with the same content; nothing in it runs.
+    """Read a ``.pkl`` of the release, or an ``.npz``; nothing runs.
+
+    The ``.npz`` has the same content.
 
     Raises:
         UnsafePickle: the pickle names something that no checkpoint needs.
-        DataError: the file is missing, damaged or something else.
+        DataError: the file is missing, damaged or of another kind.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -118,7 +120,7 @@ def _maxima(path: Path, values: Tensor, size: int) -> Tensor:
 
 
 def our_name(official: str) -> str | None:
-    """Our name of an official parameter; None where there is none."""
+    """Our name of an official parameter; None for an unknown parameter."""
     for theirs, ours in LAYERS.items():
         if official.startswith(theirs + "."):
             return ours + official.removeprefix(theirs)
@@ -126,11 +128,11 @@ def our_name(official: str) -> str | None:
 
 
 def without_subnormals(values: Tensor) -> Tensor:
-    """Values with zeros where the magnitude is below the smallest normal number of the type.
+    """Replace subnormal values by zeros.
 
     Weight decay left 17 % of the released values there, in the large matrices of the two encoders
-    and at the attention's input 31 to 38 %. They add nothing to any score, but arithmetic with
-    them takes about ten times as long on CPUs.
+    and at the attention's input 31 to 38 %. They add nothing to any score, but arithmetic with them
+    takes about ten times as long on CPUs.
     """
     if not values.is_floating_point():
         return values

@@ -1,8 +1,8 @@
-"""Content with tensors in it as one safetensors file: tensors as they are, the rest as JSON.
+"""Save nested content as safetensors: tensors as they are, JSON otherwise.
 
 The JSON is the entry ``pruner`` of the file's metadata, where `head -c` shows it. The format has no
-checksum, so the metadata have one of both: a flipped bit of a weight is a model that ranks a little
-otherwise.
+checksum, so the metadata hold a checksum over both: a flipped bit of a weight would give a model
+that ranks slightly differently.
 """
 
 import json
@@ -22,12 +22,12 @@ from pruner.files import write_whole
 
 SUFFIX = ".safetensors"
 _CONTENT, _SHA256 = "pruner", "sha256"
-_SEPARATOR, _ESCAPED = "/", "~1"  # between the keys on the way to a tensor; of one inside a key
-_NUMBER = "int:"  # begins a key that is a whole number, as those of an optimizer's state
+_SEPARATOR, _ESCAPED = "/", "~1"  # joins the keys that lead to a tensor; stands for it inside a key
+_NUMBER = "int:"  # begins a key that is a whole number, as in an optimizer's state
 
 
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Write what `load_tensors` reads, the whole file or nothing.
+    """Write a file for `load_tensors`, atomically.
 
     `content`: mappings, lists, text, numbers, and tensors as their values. Keys are text or whole
     numbers; tuples become lists.
@@ -41,10 +41,10 @@ def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """The content, on the CPU.
+    """The content of a file, on the CPU.
 
     Raises:
-        DataError: no such file, or a damaged one.
+        DataError: no such file, or a damaged file.
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -69,7 +69,10 @@ def load_tensors(path: Path) -> Any:
 
 
 def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """The same with null for tensors, which go into `tensors` under the keys on the way to them."""
+    """The same content with null for tensors.
+
+    The tensors go into `tensors` under the keys that lead to them.
+    """
     if isinstance(content, Tensor):
         # A copy: weights may share their bytes, which the format refuses.
         tensors[_SEPARATOR.join(way)] = content.detach().cpu().clone().contiguous()
@@ -87,7 +90,7 @@ def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tens
 
 
 def _with_numbers(content: Any) -> Any:
-    """The same with the keys that were whole numbers."""
+    """The same content with its whole-number keys restored."""
     if isinstance(content, list):
         return [_with_numbers(value) for value in content]
     if not isinstance(content, dict):

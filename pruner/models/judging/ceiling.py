@@ -1,11 +1,11 @@
-"""The noise ceiling: what measuring again would reach as a ranking, since measurements differ.
+"""The noise ceiling: a repeated measurement judged as a ranking.
 
 Where every program was timed twice, minutes apart, the second timing is judged as a ranking of the
-programs against the first, and the other way round, and both are averaged. It is no bound: a timing
-errs twice here, in the ranking and in what it is judged by, so a model that averages noise away may
-pass it. An order of the true latencies would have a pairwise accuracy of at most
-``(1 + sqrt(2 p - 1)) / 2`` where that of a second timing is p, judged by one timing (per pair
-``p = q^2 + (1 - q)^2`` with q of the true order, and the root is concave); labels are means of two
+programs against the first, and the other way round, and both are averaged. It is no bound: the
+errors of a timing count twice here, in the ranking and in its reference, so a model that averages
+noise away may pass it. An order of the true latencies would have a pairwise accuracy of at most
+``(1 + sqrt(2 p - 1)) / 2`` where that of a second timing is p, judged by one timing (per pair ``p =
+q^2 + (1 - q)^2`` with q of the true order, and the root is concave); labels are means of two
 timings and err less.
 """
 
@@ -19,10 +19,11 @@ from pruner.models.judging.metrics import ScoredTask
 
 
 def noise_ceiling(tasks: Sequence[ScoredTask]) -> dict[str, Any] | None:
-    """Top-1, Top-5 (ratios of sums and task means) and pairwise accuracy of a second timing.
+    """Top-1, Top-5 and pairwise accuracy of a second timing.
 
-    ``num_tasks``, ``num_programs``: those with two timings; ``spread``: median of the relative
-    difference of the two. None where no task has two such programs.
+    Top-k as ratios of sums and as task means. ``num_tasks``, ``num_programs``: those with two
+    timings; ``spread``: median of the relative difference of the two. None where no task has two
+    such programs.
     """
     found = [twice for task in tasks if (twice := _timed_twice(task)) is not None]
     if not found:

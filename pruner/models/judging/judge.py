@@ -1,4 +1,4 @@
-"""Judge a ranker on measured programs that it has not learnt from."""
+"""Judge a ranker on measured programs outside its training set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from pruner.models.ranker import Ranker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How good a ranking is: numbers over all tasks, chance beside them, and the tasks themselves.
+    """Metrics over all tasks, chance for comparison, and the tasks.
 
-    `networks` are those that were asked for, as far as tasks of theirs are here. `metrics` are
+    `networks` are the requested networks, as far as tasks of theirs are here. `metrics` are
     explained in ``docs/metrics.md``.
     """
 
@@ -32,7 +32,7 @@ class Report:
 
     @classmethod
     def of(cls, tasks: Sequence[ScoredTask], networks: Sequence[Network] = ()) -> Self:
-        """Judge tasks that are scored already, and the networks that they are of."""
+        """Judge scored tasks, and the networks that they belong to."""
         found = scored_networks(tasks, networks)
         return cls(metrics=full_report(tasks, found), tasks=tasks, networks=found)
 

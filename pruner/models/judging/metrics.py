@@ -1,4 +1,4 @@
-"""How good a ranking is. Every number here is higher-is-better except `regret`.
+"""Metrics of a ranking; higher is better except for `regret`.
 
 Definitions: Top-k is equation 2 and Best-k equation 3 of Pruner (ASPLOS'25); pairwise accuracy and
 peak score are those of TenSet. A `score` ranks programs of one task, higher = predicted faster.
@@ -22,10 +22,10 @@ _BLOCK = 2048  # rows of the pair matrix held at once
 class ScoredTask:
     """Measured latencies and predicted scores of the programs of one task.
 
-    `weight` is how often the task occurs in its network (1 where no network is given), `key` what
-    networks find it by. `timed_s` are two timings of each program minutes apart, NaN where it has
-    none. Raises ValueError for an empty task, unequal lengths, non-positive latencies or NaN
-    scores.
+    `weight` is how often the task occurs in its network (1 where no network is given). Networks
+    find the task by `key`. `timed_s` [program, 2] are two timings of each program minutes apart,
+    NaN where it has none. Raises ValueError for an empty task, unequal lengths, non-positive
+    latencies or NaN scores.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ScoredTask:
 
 
 def ranking(score: Float[np.ndarray, " program"]) -> Int[np.ndarray, " program"]:
-    """Indices from the best predicted to the worst, ties in fixed pseudo-random order."""
+    """Indices from the best predicted; ties in fixed pseudo-random order."""
     shuffled = np.random.default_rng(_TIE_SEED).permutation(len(score))
     return shuffled[np.argsort(-score[shuffled], kind="stable")]
 
@@ -73,32 +73,41 @@ def top_k_latency(task: ScoredTask, k: int) -> float:
 
 
 def top_k(tasks: Sequence[ScoredTask], k: int) -> float:
-    """Equation 2: ``sum_i w_i best_i / sum_i w_i (best latency among the k best-predicted)``."""
+    """Top-k of several tasks (equation 2 of Pruner).
+
+    ``sum_i w_i best_i / sum_i w_i (best latency among the k best-predicted)``.
+    """
     return _ratio_of_sums(tasks, [top_k_latency(task, k) for task in tasks])
 
 
 def top_k_task_mean(tasks: Sequence[ScoredTask], k: int) -> float:
-    """Mean over tasks of best / best-among-k: unlike `top_k`, slow tasks do not dominate."""
+    """Mean over tasks of best / best-among-k; slow tasks do not dominate."""
     return float(np.mean([task.best_s / top_k_latency(task, k) for task in tasks]))
 
 
 def best_k_latency(task: ScoredTask, k: int, size: int) -> float:
-    """k-th best latency among the `size` best-drafted programs (the worst kept if fewer)."""
+    """k-th best latency (seconds) among the `size` best-drafted programs.
+
+    With fewer than k programs, that of the worst of them.
+    """
     kept = np.sort(task.latency_s[ranking(task.score)[:size]])
     return float(kept[min(k, len(kept)) - 1])
 
 
 def best_k(tasks: Sequence[ScoredTask], k: int, sizes: Sequence[int]) -> float:
-    """Equation 3: ``sum_i w_i best_i / sum_i w_i (k-th best among the sizes[i] best-drafted)``."""
+    """Best-k of several tasks (equation 3 of Pruner).
+
+    ``sum_i w_i best_i / sum_i w_i (k-th best among the sizes[i] best-drafted)``.
+    """
     pairs = zip(tasks, sizes, strict=True)
     return _ratio_of_sums(tasks, [best_k_latency(task, k, size) for task, size in pairs])
 
 
 def pair_agreement(task: ScoredTask) -> float:
-    """Share of unordered pairs (i < j) whose order bit agrees; 1.0 for a single program.
+    """Share of unordered pairs whose order bit agrees.
 
-    The bit is ``score_i > score_j`` against ``latency_i < latency_j``: a tie counts as not
-    greater, as in TenSet.
+    The bit is ``score_i > score_j`` against ``latency_i < latency_j``: a tie counts as not greater,
+    as in TenSet. 1.0 for a single program.
     """
     n, agree = task.num_programs, 0
     if n < 2:
@@ -117,7 +126,11 @@ def pairwise_accuracy(tasks: Sequence[ScoredTask]) -> float:
 
 
 def peak_score(tasks: Sequence[ScoredTask], k: int) -> float:
-    """Mean over j = 1..k of (best label among the top j) / (best label), program-weighted."""
+    """Peak score: mean best label of the top 1 to k.
+
+    Mean over j = 1..k of (best label among the top j) / (best label); tasks weigh by their programs
+    (TenSet).
+    """
     values = []
     for task in tasks:
         first = task.latency_s[ranking(task.score)[:k]]
@@ -139,7 +152,7 @@ def ndcg(tasks: Sequence[ScoredTask]) -> float:
 
 
 def regret_against_random(value: float, random_value: float) -> float:
-    """``(1 - ours) / (1 - random)``: 0 is perfect, 1 is no better than chance."""
+    """``(1 - ours) / (1 - random)``; 0 is perfect, 1 chance."""
     return (1.0 - value) / max(1.0 - random_value, 1e-12)
 
 

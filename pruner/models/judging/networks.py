@@ -1,8 +1,8 @@
-"""Top-k of whole networks, and its mean over them: the number that TenSet and Pruner report.
+"""Top-k of whole networks, the number of TenSet and Pruner.
 
 Equation 2 of Pruner is of one network: i runs over its tasks and w_i is how often it calls task i.
-TenSet's scripts compute the same, leave out tasks without records, and take the plain mean over
-the networks. Networks are judged on each platform by itself.
+TenSet's scripts compute the same, leave out tasks without records, and take the plain mean over the
+networks. Networks are judged on each platform separately.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ _RANDOM_SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredNetwork:
-    """The tasks of a network that were ranked, each weighted by how often it is called.
+    """The ranked tasks of a network, weighted by their number of calls.
 
-    `num_tasks` and `num_calls` are of the whole network, also of what has no records or is not
-    judged.
+    `num_tasks` and `num_calls` count the whole network, including tasks that have no records or are
+    not judged.
     """
 
     name: str
@@ -34,11 +34,11 @@ class ScoredNetwork:
     num_calls: int
 
     def top_k(self, k: int) -> float:
-        """Equation 2."""
+        """Top-k of the network (equation 2)."""
         return metrics.top_k(self.tasks, k)
 
     def random_top_k(self, k: int) -> float:
-        """The same of a random ranking, the mean of draws."""
+        """Top-k of a random ranking, a mean of draws."""
         rng = np.random.default_rng(_RANDOM_SEED)
         return random_ratio(self.tasks, [k] * len(self.tasks), rng=rng)
 
@@ -46,7 +46,7 @@ class ScoredNetwork:
 def scored_networks(
     tasks: Sequence[ScoredTask], networks: Sequence[Network]
 ) -> list[ScoredNetwork]:
-    """Every network on every platform where a task of it is among those that were ranked."""
+    """Every network on every platform that has a ranked task of it."""
     by_platform: dict[str, list[ScoredTask]] = {}
     for task in tasks:
         if task.key is not None:
@@ -70,7 +70,7 @@ def _weighted(tasks: Sequence[ScoredTask], network: Network) -> tuple[ScoredTask
 
 
 def network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
-    """Top-1 and Top-5, the mean over the networks."""
+    """Mean Top-1 and Top-5 over the networks."""
     return {
         f"top{k}_network_mean": float(np.mean([network.top_k(k) for network in networks]))
         for k in _KS
@@ -78,7 +78,7 @@ def network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
 
 
 def random_network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
-    """The same of a random ranking."""
+    """Mean Top-1 and Top-5 of a random ranking over the networks."""
     return {
         f"top{k}_network_mean": float(np.mean([network.random_top_k(k) for network in networks]))
         for k in _KS
@@ -86,10 +86,10 @@ def random_network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
 
 
 def network_rows(networks: Sequence[ScoredNetwork]) -> list[dict[str, Any]]:
-    """One row a network: its Top-k, chance, and how much of it was judged.
+    """A row for each network: Top-k, chance, and the judged share.
 
     `best_latency_s` and `chosen_latency_s` are sums over calls: with the best program of every
-    task, and with the one ranked first.
+    task, and with the first-ranked program.
     """
     return [
         {

@@ -1,4 +1,4 @@
-"""The metrics of one evaluation as one flat object, chance and the noise ceiling beside them."""
+"""All metrics of an evaluation as a flat object, with chance."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _RANDOM_SEED = 0
 
 
 def draft_sizes(tasks: Sequence[ScoredTask]) -> dict[str, list[int]]:
-    """Set sizes of the Best-k table: 512 programs, one eighth, one fiftieth of each pool."""
+    """Set sizes of Best-k: 512 programs, an eighth, a fiftieth a pool."""
     return {
         "512": [min(512, task.num_programs) for task in tasks],
         "eighth": [max(1, task.num_programs // 8) for task in tasks],
@@ -33,9 +33,9 @@ def best_k_table(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) ->
 
 
 def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, Any]:
-    """What a random ranker gets on the same tasks: Top-k, Best-k, pairwise accuracy.
+    """Top-k, Best-k and pairwise accuracy of a random ranker.
 
-    Means over tasks are exact, ratios of sums means of draws.
+    Means over tasks are exact, ratios of sums are means of draws.
     """
     rng = np.random.default_rng(_RANDOM_SEED)
     ones = {k: [k] * len(tasks) for k in (1, 5)}
@@ -69,11 +69,11 @@ def ranking_metrics(tasks: Sequence[ScoredTask]) -> dict[str, float]:
 
 
 def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
-    """One row a task: what the sums of the metrics are made of, and chance beside it.
+    """A row for each task: the parts of the sums, and chance.
 
-    `chosen_latency_s` is that of the program ranked first, `random_latency_s` that of one drawn at
-    random, on average; `random_top1` is best / latency of one drawn at random, on average. Tasks of
-    one name (a file that mixes targets) get what their targets do not share behind it.
+    `chosen_latency_s` is that of the program ranked first, `random_latency_s` the mean of a random
+    program; `random_top1` is the mean of best / latency of a random program. Where tasks share a
+    name (a file that mixes targets), the words in which their targets differ are appended.
     """
     return [
         {
@@ -106,8 +106,11 @@ def _names(tasks: Sequence[ScoredTask]) -> Iterator[str]:
 def full_report(
     tasks: Sequence[ScoredTask], networks: Sequence[ScoredNetwork] = ()
 ) -> dict[str, Any]:
-    """Everything `evaluate` prints: metrics, Best-k table, the random row, regrets; the noise
-    ceiling where programs were timed twice, and means over networks where there are some."""
+    """All output of `evaluate`: metrics, Best-k table, random row, regrets.
+
+    The noise ceiling is included where programs were timed twice, and means over networks where
+    there are networks.
+    """
     values: dict[str, Any] = dict(ranking_metrics(tasks))
     values["best_k"] = best_k_table(tasks)
     values["random"] = random_report(tasks)

@@ -1,4 +1,4 @@
-"""What PaCM can have beside its two branches: the analyzer, its score, branches that drop out."""
+"""Optional parts of PaCM: the analyzer's columns, its score, branch dropout."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from pruner.models.programs.batch import ProgramBatch
 
 
 def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
-    """What the analyzer makes of the programs; raises PrunerError where nobody asked for it."""
+    """The analyzer's columns of a batch; raises PrunerError where missing."""
     if batch.draft is None:
         raise PrunerError(
             "this model reads the analyzer's terms, and these programs have none; train.py, "
@@ -21,9 +21,9 @@ def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
 
 
 class DraftBranch(nn.Module):
-    """The analyzer's columns, normalised over programs, then two layers.
+    """Encode the analyzer's columns: normalised over programs, then two layers.
 
-    The norm takes the place of the column scaler: files of older models stay as they are.
+    The norm takes the place of the column scaler, so files of older models need no change.
     """
 
     def __init__(self, width: int) -> None:
@@ -32,17 +32,17 @@ class DraftBranch(nn.Module):
         self.layers = statement_encoder(NUM_DRAFT_COLUMNS, width)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
-        """One vector a program."""
+        """A vector [width] for each program."""
         encoded: Tensor = self.layers(self.norm(draft_of(batch)))
         return encoded
 
 
 class DraftScore(nn.Module):
-    """``weight * score of the analyzer``, with a learned weight that begins at 1.
+    """``weight * score of the analyzer``, with a learned weight, initially 1.
 
-    `head` is the last layer of what is added to it; it begins at zero, so that an untrained model
-    ranks as the analyzer does and what is learned is the residual. A score ``-log(seconds)`` has
-    the size of the logits that ranking losses compare.
+    `head` is the last layer of the network whose output is added; it begins at zero, so that an
+    untrained model ranks as the analyzer does and the residual is learned. A score
+    ``-log(seconds)`` has the size of the logits that ranking losses compare.
     """
 
     def __init__(self, head: nn.Linear) -> None:
@@ -52,16 +52,16 @@ class DraftScore(nn.Module):
         nn.init.zeros_(head.bias)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """One term of the score a program."""
+        """A term of the score [program]."""
         return self.weight * draft_of(batch)[:, SCORE]
 
 
 class BranchDropout(nn.Module):
-    """In training, zero one branch of a program with a given probability, never two.
+    """In training, zero at most one branch of a program at random.
 
-    After ModDrop (Neverova et al., TPAMI 2016): no branch can rely on another's being there. Which
-    one goes is drawn anew for every program; nothing is rescaled. Draws count on from the number of
-    batches seen, which lies with the weights, so a resumed fit draws as an uninterrupted one.
+    After ModDrop (Neverova et al., TPAMI 2016): no branch can rely on another branch. The branch is
+    drawn anew for every program; nothing is rescaled. Draws continue from the number of batches
+    seen, which is stored with the weights, so a resumed fit draws as an uninterrupted fit.
     """
 
     stream: Tensor
@@ -78,7 +78,7 @@ class BranchDropout(nn.Module):
     def forward(
         self, branches: list[Float[Tensor, "program _"]]
     ) -> list[Float[Tensor, "program _"]]:
-        """Leave the branches as they are in evaluation mode, or where there is only one."""
+        """Zero branches in training mode; a single branch is never zeroed."""
         if not self.training or len(branches) < 2:
             return branches
         generator = torch.Generator().manual_seed(int(self.stream) + 1_000_003 * int(self.batches))

@@ -19,9 +19,9 @@ from pruner.models.programs.scaler import places
 
 
 class HardwareEncoder(nn.Module):
-    """Device constants as standard scores over all devices of ``conf/platform``, then two layers.
+    """Encode device constants: standard scores over ``conf/platform``, two layers.
 
-    The scores' vectors are buffers: a device described later does not move a trained model.
+    The vectors of the scores are buffers: a device described later does not change a trained model.
     """
 
     center: Tensor
@@ -38,16 +38,23 @@ class HardwareEncoder(nn.Module):
         )
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
-        """One vector a program; raises DataError for a platform without a description."""
+        """A vector for each program.
+
+        Raises DataError for a platform without a description.
+        """
         if batch.platform is None or "" in batch.platforms:
             raise DataError("this model reads the device; name the platform of the programs")
         devices = torch.stack([_vector(name) for name in batch.platforms]).to(self.center.device)
         encoded: Tensor = self.layers((devices - self.center) / self.scale)
+        # Encoded once a platform, then spread over its programs.
         return encoded[batch.platform]
 
 
 class HardwareAttention(Network):
-    """Rank programs from statement features and the device's constants; higher is better."""
+    """Rank programs from statement features and device constants.
+
+    Higher scores are predicted faster.
+    """
 
     def __init__(self, *, width: int = 128, num_heads: int = 4, num_residual: int = 2) -> None:
         super().__init__()

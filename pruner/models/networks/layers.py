@@ -24,7 +24,7 @@ def segment_sum(
 
 
 def statement_encoder(columns: int, width: int) -> nn.Sequential:
-    """Two layers with ReLU for every statement row, as in TenSet and Pruner."""
+    """Two layers with ReLU per statement row, as in TenSet and Pruner."""
     return nn.Sequential(nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
 
 
@@ -41,20 +41,22 @@ class ResidualLayer(nn.Module):
 
 
 def residual_layers(width: int, number: int) -> nn.Sequential:
-    """So many of them, one after the other. Raises ValueError for more than `MAX_RESIDUAL`."""
+    """A stack of `number` residual layers.
+
+    Raises ValueError for more than `MAX_RESIDUAL`.
+    """
     if not 0 <= number <= MAX_RESIDUAL:
         raise ValueError(f"num_residual={number}: a network has 0 to {MAX_RESIDUAL} of them")
     return nn.Sequential(*(ResidualLayer(width) for _ in range(number)))
 
 
 class ProgramNorm(nn.BatchNorm1d):
-    """Batch norm over programs that also takes a single program.
+    """Batch norm over programs that also accepts a single program.
 
-    `statistics` chooses what normalises at inference: the running averages, or the statistics of
-    the candidate list itself, which is what the official code does (its released networks are
-    never switched to evaluation mode). A batch of one always uses the running averages: one
-    program has no variance. Where several processes share a batch, the statistics are those of all
-    its programs.
+    `statistics` chooses the statistics at inference: the running averages, or those of the
+    candidate list itself, as in the official code (its released networks are never switched to
+    evaluation mode). A batch of one always uses the running averages: a single program has no
+    variance. Where several processes share a batch, the statistics are those of all its programs.
     """
 
     def __init__(self, width: int, *, statistics: NormStatistics = "running") -> None:
@@ -78,7 +80,7 @@ class ProgramNorm(nn.BatchNorm1d):
         )
 
     def _together(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
-        """As in training mode, with the statistics of the programs of all processes."""
+        """Normalise in training mode by the programs of all processes."""
         count = float(summed(torch.tensor(float(len(x)), device=x.device)))
         if count <= 1:
             return functional.batch_norm(
@@ -86,10 +88,12 @@ class ProgramNorm(nn.BatchNorm1d):
             )
         exact = x.float()
         mean = summed(exact.sum(dim=0)) / count
+        # Two passes: the difference of E[x^2] and the squared mean would cancel in float32.
         variance = summed((exact - mean).square().sum(dim=0)) / count
         assert self.momentum is not None, "the default of torch"
         for running, now in (
             (self.running_mean, mean),
+            # As torch: normalise by the biased variance, store the unbiased one.
             (self.running_var, variance * (count / (count - 1))),
         ):
             assert running is not None, "the default of torch"
@@ -101,7 +105,7 @@ class ProgramNorm(nn.BatchNorm1d):
 
 
 class PooledSelfAttention(nn.Module):
-    """Multi-head self-attention with a residual, summed over the rows of each program.
+    """Multi-head self-attention with residual, summed over a program's rows.
 
     ``sum_r (x_r + W_o a_r + b_o) = sum_r x_r + W_o sum_r a_r + R b_o``: the output projection is
     applied once to the sum instead of to every row, which changes nothing but the time. Parameters
@@ -120,7 +124,7 @@ class PooledSelfAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Float[Tensor, "program row width"]) -> Float[Tensor, "program width"]:
-        """Attend among the rows of each program and add them up."""
+        """Attend among the rows of each program and add the rows up."""
         programs, rows, width = x.shape
         projected = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         heads = projected.view(programs, rows, 3, self.num_heads, width // self.num_heads)
@@ -145,7 +149,7 @@ class MaskedSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "program item width"], real: Bool[Tensor, "program item"]
     ) -> Float[Tensor, "program item width"]:
-        """Keep the shape; rows of padding are left to the caller to drop."""
+        """Attend among real items; rows of padding hold no meaningful values."""
         programs, items, width = x.shape
         heads = self.project(x).view(programs, items, 3, self.num_heads, width // self.num_heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)

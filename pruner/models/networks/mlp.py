@@ -1,4 +1,4 @@
-"""TenSetMLP, the baseline of TenSet (NeurIPS'21 Datasets): statements only, summed."""
+"""TenSetMLP, TenSet's baseline (NeurIPS'21 Datasets): summed statements only."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
 class TenSetMLP(Network):
-    """columns -> 256 -> 256 for every statement, sum, two residual layers, one score."""
+    """Columns -> 256 -> 256 per statement, sum, two residual layers, score."""
 
     def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:
         super().__init__()

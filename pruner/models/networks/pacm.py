@@ -1,12 +1,12 @@
-"""PaCM, the pattern-aware cost model of Pruner (ASPLOS'25, section on PaCM; sizes of the release).
+"""PaCM, the pattern-aware cost model of Pruner (ASPLOS'25).
 
-Statement branch: columns -> 256 -> 256 for every statement, summed over statements. Dataflow
-branch: columns -> 64 -> 128 for every row of the data movement pattern, self-attention with
-residual, summed over rows. Both are joined, normalised over programs and passed through two
-residual layers.
+Sizes of the release. Statement branch: columns -> 256 -> 256 for every statement, summed over
+statements. Dataflow branch: columns -> 64 -> 128 for every row of the data movement pattern,
+self-attention with residual, summed over rows. Both are joined, normalised over programs and passed
+through two residual layers.
 
 Ours, off by default (:mod:`pruner.models.networks.branches`): branches that read the analyzer or
-the device, a score that begins as the analyzer's, branches that are dropped now and then.
+the device, a score that begins as the analyzer's, branches that are dropped at random.
 """
 
 import torch
@@ -34,15 +34,14 @@ class PaCM(Network):
 
     `num_dataflow_rows` is 10 in the paper and 8 in the official code (no epilogue rows), 14 with
     the loads of fragments on tensor cores; the weights do not depend on it (417,409 parameters with
-    the default sizes). `use_statement` and
-    `use_dataflow` are the two ablations of the paper. A program without the pattern has a block of
-    zero rows and still passes the branch, as in the official code. `norm_statistics` is explained
-    at `ProgramNorm`.
+    the default sizes). `use_statement` and `use_dataflow` are the two ablations of the paper. A
+    program without the pattern has a block of zero rows and still passes the branch, as in the
+    official code. `norm_statistics` is explained at `ProgramNorm`.
 
     Ours: `use_draft` reads the analyzer's symbols and terms, with `residual` the score begins as
-    the analyzer's and what it misses is learned; `use_device` reads the constants of the device,
-    for training on several; `branch_dropout` is the probability of being without one of the
-    branches in training. `draft_width` and `device_width` are of the further branches.
+    the analyzer's and the residual is learned; `use_device` reads the constants of the device, for
+    training on several; `branch_dropout` is the probability that a program loses a branch in
+    training. `draft_width` and `device_width` are the widths of these branches.
     """
 
     def __init__(
@@ -95,15 +94,16 @@ class PaCM(Network):
         self.draft_score = DraftScore(self.head) if residual else None
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Score normalised features.
+        """Scores [program] of normalised features.
 
-        Raises PrunerError when the dataflow block has another number of rows than the model, or
-        the programs lack what the analyzer makes of them.
+        Raises PrunerError when the dataflow block has another number of rows than the model, or the
+        programs lack the analyzer's columns.
         """
         branches = self._branches(batch)
         if self.drop is not None:
             branches = self.drop(branches)
-        if self.device_encoder is not None:  # not dropped: the same for all programs of a task
+        # not dropped: it is the same for all programs of a task
+        if self.device_encoder is not None:
             branches.append(self.device_encoder(batch))
         hidden = self.norm(functional.relu(self.fuse(torch.cat(branches, dim=1))))
         score = self.head(self.residual(hidden)).squeeze(1)

@@ -1,12 +1,12 @@
-"""TLP and MTL-TLP (ASPLOS'23): a program is the sequence of its schedule primitives.
+"""TLP and MTL-TLP (ASPLOS'23): score the sequence of schedule primitives.
 
 Sizes of the release (scripts/tlp_train.py): 22 -> 64 -> 128 -> 256 -> 256 for every step, one
 self-attention of 8 heads with residual, two residual layers, 256 -> 256 -> 128 -> 64 -> 1 for every
-step, summed over steps. MTL-TLP has one such head for each platform; a program trains the head of
-the platform it was measured on, which is the release's masked sum of losses.
+step, summed over steps. MTL-TLP has such a head for each platform; a program trains the head of the
+platform it was measured on, which is the release's masked sum of losses.
 
 Differs: padding neither takes part in the attention nor in the sum, so a score does not depend on
-the longest program beside it.
+the longest program of the batch.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ HEAD = (256, 128, 64, 1)
 class TLP(Network):
     """Rank programs from their schedule primitives; higher is better.
 
-    `platforms` names the platforms that have a head of their own (MTL-TLP); without names there is
-    one head for all. Raises DataError for programs without primitives, or of a platform without a
+    `platforms` names the platforms with a head of their own (MTL-TLP); without names all platforms
+    share one head. Raises DataError for programs without primitives, or of a platform without a
     head.
     """
 

@@ -1,11 +1,11 @@
 """Measured programs as tensors.
 
 * `dataset`: from record folders to a table of programs
-* `reading`: from one record file to featurised programs
-* `cache`: the same, kept on disk
+* `reading`: from a record file to featurised programs
+* `cache`: featurised programs on disk
 * `table`: all programs of a run, without padding
-* `loading`: how batches come to a fit
+* `loading`: batches for a fit
 * `assemble`: the programs of a split's sides, or a choice of them
-* `batch`: what a model sees
+* `batch`: the input of a model
 * `scaler`: features relative to the task, and normalisation
 """

@@ -1,4 +1,4 @@
-"""From a split to the programs of its sides, and some of them by choice or by lot."""
+"""Assign programs to the sides of a split, and draw shares."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,13 @@ from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey
 from pruner.models.programs.table import ProgramTable
 
-_RANGES = 20  # of label, see spread
+_RANGES = 20  # of label, see `spread`
 
 
 def programs_on_side(store: ProgramTable, split: Split, side: Side) -> Int[Tensor, " program"]:
-    """Programs of the store that `split` puts on `side`, in store order.
+    """Programs of the store on `side` of the split, in store order.
 
-    Those that failed can be learnt from; nobody is judged by them.
+    Failed programs are on the training side only: they can be learned from, but not judged by.
     """
     parts = []
     for number, key in enumerate(store.keys):
@@ -31,14 +31,14 @@ def programs_on_side(store: ProgramTable, split: Split, side: Side) -> Int[Tenso
 
 
 def divide(store: ProgramTable, split: Split) -> dict[Side, Int[Tensor, " program"]]:
-    """Programs of every side."""
+    """Programs of every side of the split."""
     return {side: programs_on_side(store, split, side) for side in SIDES}
 
 
 def small_tasks_removed(
     store: ProgramTable, index: Int[Tensor, " program"], least: int
 ) -> Int[Tensor, " kept"]:
-    """Keep programs whose task has at least `least` of them in `index`."""
+    """Remove programs of tasks with fewer than `least` programs in `index`."""
     kept = [programs for programs in store.by_task(index) if len(programs) >= least]
     return torch.cat(kept) if kept else index[:0]
 
@@ -46,15 +46,16 @@ def small_tasks_removed(
 def sampled(
     store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
-    """Draw this share of the programs of every task in `index`, at least two of each.
+    """Draw this share of every task's programs, at least two a task.
 
-    Draws are nested: with the same seed a smaller share is part of a larger one.
+    Draws are nested: with the same seed a smaller share is part of a larger share.
     """
     if share >= 1:
         return index
     generator = torch.Generator().manual_seed(seed)
     kept = []
     for programs in store.by_task(index):
+        # A permutation cut at the share: this makes smaller draws part of larger draws.
         order = torch.randperm(len(programs), generator=generator)
         kept.append(programs[order[: max(2, round(share * len(programs)))]].sort().values)
     return torch.cat(kept) if kept else index[:0]
@@ -63,7 +64,10 @@ def sampled(
 def sampled_tasks(
     store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
-    """Draw this share of the tasks in `index`, at least two, with all their programs; nested."""
+    """Draw this share of the tasks in `index`, with all their programs.
+
+    At least two tasks; draws are nested.
+    """
     tasks = store.by_task(index)
     order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
     chosen = order[: max(2, round(share * len(tasks)))].sort().values.tolist()
@@ -84,11 +88,11 @@ def spread(
     Verma et al. (arXiv 2304.05430) train on 55 % of TenSet at equal pairwise accuracy. How they
     choose is not in the public abstract; this is our reading of "low value": logs of a search are
     crowded with programs of nearly the same latency, whose order is mostly noise, so the crowded
-    ranges of label are thinned and the sparse ones kept.
+    ranges of label are thinned and the sparse ranges kept.
 
-    The labels of a task are cut into 20 ranges of equal width; no range keeps more than a cap, the
-    same for all, that makes the kept ones the wanted share. At least two programs stay, the best
-    among them; which ones stay of a crowded range is drawn.
+    The labels of a task are cut into 20 ranges of equal width; no range keeps more than a common
+    cap, which gives the requested share. At least two programs stay, among them the best; the
+    programs that stay of a crowded range are drawn.
     """
     if share >= 1:
         return index
@@ -104,14 +108,14 @@ def _spread_task(
     span = (label.max() - label.min()).clamp(min=1e-12)
     ranges = ((label - label.min()) / span * _RANGES).long().clamp(max=_RANGES - 1)
     draw = torch.rand(len(label), generator=generator)
-    draw[label.argmax()] = -1.0  # the first of its range
+    draw[label.argmax()] = -1.0  # so that it is the first of its range
     order = draw.argsort()
     order = order[ranges[order].argsort(stable=True)]
     counts = torch.bincount(ranges, minlength=_RANGES)
     turn = torch.empty_like(order)
     turn[order] = torch.cat([torch.arange(int(count)) for count in counts])
-    # First programs of all ranges, then second ones, ...: what a growing cap lets in. The best
-    # comes before the others of the first round.
+    # First programs of all ranges, then second programs, and so on: the order in which a growing
+    # cap admits programs. The best program comes before the others of the first round.
     first = torch.argsort(turn + draw.clamp(max=0.999), stable=True)
     wanted = max(2, round(share * len(programs)))
     return programs[first[:wanted]].sort().values

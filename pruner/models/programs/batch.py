@@ -1,9 +1,9 @@
-"""What a cost model sees: some programs, their statement rows one after another.
+"""The input of a cost model: programs with their statement rows.
 
 Axes: `program` N programs, `row` all their statements (ragged: program 0's rows, then program 1's,
 ...), `column` statement features and then workload flags, `slot` dataflow rows, `flow` dataflow
-columns, all as in :mod:`pruner.features.columns`. Models that read schedules or platforms find
-them in the optional fields.
+columns, all as in :mod:`pruner.features.columns`. The optional fields are for models that read
+schedules or platforms.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ NUM_PLACES = NUM_STEPS * NUM_COLUMNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTokens:
-    """Tokens of programs over skeletons; see :class:`pruner.features.primitives.PrimitiveTokens`.
+    """Tokens of programs over skeletons (:class:`pruner.features.primitives.PrimitiveTokens`).
 
-    The tables stay whole when programs are taken: they are small beside the programs.
+    The tables stay complete when programs are taken: they are small compared with the programs.
     """
 
     structure: Float[Tensor, "skeleton step column"]
@@ -72,10 +72,10 @@ class ProgramTokens:
     def place_means(
         self, group: Int[Tensor, " program"], num_groups: int
     ) -> Float[Tensor, "group place"]:
-        """Mean decision at every place (step x column) over the programs of each group.
+        """Mean decision at every place (step x column), by group of programs.
 
-        Zero where no program of the group decides. Known by place, not by skeleton, so the means
-        of a task serve any other store of its programs.
+        Zero where no program of the group decides. Places do not depend on skeletons, so the means
+        of a task suit any other store of its programs.
         """
         place = self.place[self.skeleton]
         there = place >= 0
@@ -88,7 +88,7 @@ class ProgramTokens:
     def minus(
         self, means: Float[Tensor, "group place"], group: Int[Tensor, " program"]
     ) -> "ProgramTokens":
-        """The same programs with the means of their groups taken away from the decisions."""
+        """The same programs with their groups' means subtracted from the decisions."""
         place = self.place[self.skeleton]
         mean = means[group[:, None], place.clamp(min=0)] * (place >= 0)
         return replace(self, number=self.number - mean)
@@ -96,10 +96,10 @@ class ProgramTokens:
     def dense(
         self,
     ) -> tuple[Float[Tensor, "program step column"], Bool[Tensor, "program step"]]:
-        """Token blocks, cut to the longest program, and which steps are real."""
+        """Token blocks, cut to the longest program, with a mask of steps."""
         tokens = self.structure[self.skeleton].flatten(1)
         place = self.place[self.skeleton]
-        # Decisions that have no place go to one more column, which is then dropped.
+        # Decisions without a place go to an additional column, which is then dropped.
         spare = torch.cat([tokens, tokens.new_zeros(len(tokens), 1)], dim=1)
         spare.scatter_(1, torch.where(place < 0, tokens.shape[1], place), self.number)
         blocks = spare[:, :-1].view(-1, NUM_STEPS, NUM_COLUMNS)
@@ -110,11 +110,11 @@ class ProgramTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramBatch:
-    """Programs without labels; rows of one program are neighbours and in program order.
+    """Programs without labels; rows of a program are neighbours, in order.
 
-    `platform` numbers the names in `platforms`; the name of programs of no known platform is "".
-    `tokens` are None where the programs did not come from schedule primitives, `draft` where nobody
-    asked for what the analyzer makes of them (:mod:`pruner.models.analyzer.columns`).
+    `platform` [program] indexes the names in `platforms`; the name of an unknown platform is "".
+    `tokens` are None where the programs did not come from schedule primitives, `draft` is None
+    unless the analyzer's columns were requested (:mod:`pruner.models.analyzer.columns`).
     """
 
     statement: Float[Tensor, "row column"]
@@ -151,6 +151,7 @@ class ProgramBatch:
         for start in range(0, self.num_programs, size):
             part = slice(start, start + size)
             end = min(start + size, self.num_programs)
+            # Rows are in program order, so a part's rows are one slice, found without a scan.
             first, last = torch.searchsorted(self.program, torch.tensor([start, end])).tolist()
             yield replace(
                 self,
@@ -177,10 +178,10 @@ class ProgramBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledBatch:
-    """Programs with their labels; `task` numbers the tasks, `index` the programs of a store.
+    """Programs with labels; `task` numbers the tasks, `index` the store's programs.
 
-    Of a batch that several processes share, `programs` are the part of this one, which begins with
-    number `first` of the batch; everything else is of the whole batch.
+    In a batch that several processes share, `programs` are the part of this process, which begins
+    with number `first` of the batch; all other fields cover the whole batch.
     """
 
     programs: ProgramBatch
@@ -190,7 +191,7 @@ class LabelledBatch:
     first: int = 0
 
     def to(self, device: Any, **kwargs: Any) -> "LabelledBatch":
-        """Return the same batch on another device (the name Lightning looks for)."""
+        """Return the same batch on another device; Lightning calls this name."""
         return LabelledBatch(
             programs=self.programs.to(device, **kwargs),
             label=self.label.to(device, **kwargs),

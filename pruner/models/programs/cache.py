@@ -1,8 +1,8 @@
-"""Read programs on disk, one file for each record file, so that features are computed once.
+"""Cache featurised programs on disk, a file for each record file.
 
 An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
-``.npz``). It holds what reading and featurising a record file gave: programs, counts, the lines
-that were set aside, and those whose programs could not be replayed. An entry is valid only if the
+``.npz``). It holds the result of reading and featurising a record file: programs, counts, the lines
+that were set aside, and the programs that could not be replayed. An entry is valid only if the
 content of the record file, the settings and the version of the code match.
 """
 
@@ -37,19 +37,19 @@ from pruner.program.tir import saved
 
 log = logging.getLogger(__name__)
 
-_ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
-_DRAFT = "models/analyzer"  # and that of the analyzer's columns
+_ROOMS = ("data", "program", "features")  # their code determines the content of an entry
+_DRAFT = "models/analyzer"  # and this code the analyzer's columns
 _FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
 _KNOWN = ("latency_s", "line", "digest", "timed_s")
 _TOKENS = ("structure", "place", "skeleton", "number")
-_EXTRA = "extra"  # where the draft was asked for
-_LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
+_EXTRA = "extra"  # with the option `draft` only
+_LEVEL = 1  # features repeat themselves: a thirtieth of the size, faster than writing all bytes
 
 
 class FeatureCache:
-    """Entries below one folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
+    """Entries below a folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
 
-    A record file with the same settings has one entry: a newer one takes its place.
+    A record file with the same settings has one entry: a newer entry replaces it.
     """
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
@@ -58,7 +58,7 @@ class FeatureCache:
             "dataflow": spec.dataflow,
             "duplicates": spec.duplicates,
         }
-        # Named where they are asked for only: entries without them stay what they were.
+        # Named only where set: entries without them keep their names.
         self._settings |= {"draft": True} if spec.draft else {}
         self._settings |= {"failures": True} if spec.failures else {}
         self._basis = {
@@ -71,21 +71,25 @@ class FeatureCache:
         }
 
     def path(self, file: TaskFile) -> Path:
-        """Where the entry of a record file is."""
+        """The path of a record file's entry."""
         place = json.dumps([str(file.path.resolve()), self._settings], sort_keys=True)
         name = f"{file.task}-{sha256(place.encode()).hexdigest()[:16]}.npz.zst"
         return self.folder / file.platform / name
 
     def key(self, file: TaskFile) -> str:
-        """What the content of an entry depends on, as one digest: take it before reading."""
+        """A digest of all that an entry depends on.
+
+        Take it before reading the file.
+        """
+        # The content, not the time stamp: a copied or touched file keeps its entry.
         content = sha256(file.path.read_bytes()).hexdigest()
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
     def load(self, file: TaskFile, key: str) -> FilePrograms | None:
-        """The entry of a record file; None where there is none for this key.
+        """The entry of a record file; None without entry for this key.
 
-        A damaged entry counts as none, which a warning tells.
+        A damaged entry counts as missing, with a warning.
         """
         path = self.path(file)
         if not path.is_file():
@@ -97,7 +101,7 @@ class FeatureCache:
             return None
 
     def task(self, file: TaskFile, key: str, number: int) -> ProgramTable:
-        """One task of an entry. Raises DataError where the entry is not there any more."""
+        """A single task of an entry; raises DataError if it is gone."""
         found = self.load(file, key)
         if found is None:
             raise DataError(f"{self.path(file)}: removed or changed since the start; start again")
@@ -109,14 +113,17 @@ class FeatureCache:
 
 
 def read_entry(path: Path, key: str) -> FilePrograms | None:
-    """An entry; None where it has another key. Raises one of several errors for a damaged file."""
+    """The entry in a file; None where it has another key.
+
+    Raises one of the errors in `_DAMAGE` for a damaged file.
+    """
     stored = read_arrays(io.BytesIO(zstandard.decompress(path.read_bytes())))
     about = json.loads(stored["about"].tobytes())
     return _unpacked(about, stored) if about["key"] == key else None
 
 
 def write_entry(path: Path, key: str, found: FilePrograms) -> None:
-    """Write an entry, the whole file or nothing."""
+    """Write an entry atomically."""
     arrays, about = _packed(found)
     arrays["about"] = np.frombuffer(json.dumps({**about, "key": key}).encode(), np.uint8)
     packed = io.BytesIO()
@@ -126,7 +133,7 @@ def write_entry(path: Path, key: str, found: FilePrograms) -> None:
         partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
 
 
-# What reading bytes that are not a whole archive of ours raises.
+# Errors from reading bytes that are not a complete archive of ours.
 _DAMAGE = (
     DataError, IndexError, KeyError, MemoryError, OSError, TypeError, ValueError,
     zstandard.ZstdError,
@@ -134,7 +141,7 @@ _DAMAGE = (
 
 
 def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays by ``<task number>.<name>``, and everything else as JSON."""
+    """Arrays by ``<task number>.<name>``, and all other content as JSON."""
     arrays: dict[str, np.ndarray] = {}
     tasks = []
     for number, task in enumerate(found.tasks):
@@ -190,15 +197,18 @@ def _task(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> TaskPro
 
 
 def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Files that define what records are of: TenSet's tasks, design spaces."""
+    """Names and sizes of the files that define the records' workloads.
+
+    These are TenSet's tasks and the design spaces.
+    """
     return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
 
 
 @cache
 def _code_digest() -> str:
-    """A digest of the sources that decide what an entry holds.
+    """A digest of the sources that determine the content of an entry.
 
-    A change of a rule must not be answered from before it, also where nobody raised the version.
+    So an entry from before a change of a rule is invalid even if no version was raised.
     """
     return _digest_of(
         path
@@ -209,7 +219,7 @@ def _code_digest() -> str:
 
 @cache
 def _analyzer_digest() -> str:
-    """The same of what decides the analyzer's columns: its code, the devices."""
+    """A digest of the analyzer's code and devices, for its columns."""
     code = sorted((Path(pruner.__file__).parent / _DRAFT).rglob("*.py"))
     return _digest_of([*code, *sorted((conf_folder() / "platform").glob("*.yaml"))])
 

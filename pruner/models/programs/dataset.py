@@ -1,4 +1,4 @@
-"""From a record folder to featurised programs: the one way in for every command."""
+"""Read a record folder into featurised programs, for every command."""
 
 import logging
 import time
@@ -26,10 +26,10 @@ TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Programs that have features, and how they came about.
+    """Programs with features, and counts of their reading.
 
     `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
-    `num_files` record files were found featurised in the cache.
+    `num_files` record files came from the cache.
     """
 
     store: ProgramTable
@@ -41,7 +41,7 @@ class Dataset:
     num_cached: int
 
     def report(self) -> dict[str, Any]:
-        """What a run writes down about its data."""
+        """A summary of the data for a run's files."""
         return {
             "platforms": list(self.platforms),
             "num_records": self.tally.counts["records"],
@@ -66,7 +66,7 @@ def load_programs(
     Args:
         root: the record folder.
         platforms: the sub-folders to read.
-        spec: what is read of them, by default all measured programs, without a cache.
+        spec: options of reading; by default all measured programs, without a cache.
         report: file for the list of unreadable lines; None: they are only counted.
         watch: shows progress.
 
@@ -89,9 +89,9 @@ def load_programs(
 
 
 class Reader:
-    """Programs of record files one after another, out of the cache where it has them.
+    """Reads record files one after another, from the cache where possible.
 
-    `tally` counts what happened to the records, `num_cached` of `num_files` came from the cache.
+    `tally` counts the records by result, `num_cached` of `num_files` came from the cache.
     """
 
     def __init__(self, root: RecordRoot, spec: ReadSpec) -> None:
@@ -99,12 +99,13 @@ class Reader:
         self.num_files = self.num_cached = 0
         self._definitions, self._parser = definitions_of(root.path), LineParser()
         self._cache = None if spec.cache is None else FeatureCache(Path(spec.cache), root, spec)
-        self._entries: list[Callable[[], ProgramTable]] = []  # of tasks that were left there
+        # loaders of the tasks that were left in the cache
+        self._entries: list[Callable[[], ProgramTable]] = []
 
     def table(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
     ) -> ProgramTable:
-        """All tasks of the given platforms; errors as of :meth:`tasks`."""
+        """All tasks of the given platforms; errors as in :meth:`tasks`."""
         entries = self._entries = []
         found = self.tasks(platforms, quarantine, watch)
         if not self.spec.stream:
@@ -114,7 +115,7 @@ class Reader:
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
     ) -> list[TaskPrograms]:
-        """All tasks of the given platforms that have a program with features.
+        """All tasks of the given platforms with a featurised program.
 
         Raises DataError where a platform has no records, or no record is usable.
         """
@@ -138,6 +139,8 @@ class Reader:
             if self._cache is None:
                 yield read_programs(file, self.spec, self._definitions, self._parser)
                 continue
+            # Taken before the file is read: a line appended meanwhile changes the next key, so an
+            # entry with it is never used under a wrong key.
             key = self._cache.key(file)
             found = self._cache.load(file, key)
             if found is None:
@@ -150,7 +153,7 @@ class Reader:
             yield self._left_there(file, key, found) if self.spec.stream else found
 
     def _left_there(self, file: TaskFile, key: str, found: FilePrograms) -> FilePrograms:
-        """The programs with the features of a single one of each task, which the cache has."""
+        """The programs with a single example's features; others stay cached."""
         assert self._cache is not None
         numbers = range(len(found.tasks))
         self._entries += [partial(self._cache.task, file, key, number) for number in numbers]
@@ -158,6 +161,9 @@ class Reader:
 
 
 def example(part: TaskPrograms) -> TaskPrograms:
-    """All that is known of the programs of a task, with the features of one that has dataflow."""
+    """A task with the features of a single program that has dataflow.
+
+    All other arrays stay complete.
+    """
     place = part.features.dataflow.any(axis=(1, 2)).argmax()
     return replace(part, features=part.features.take(np.array([place])))

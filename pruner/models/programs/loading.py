@@ -1,8 +1,8 @@
-"""How batches come to a fit: in the order of a sampler, complete or a share for each process.
+"""Load the batches of a fit, complete or shared among processes.
 
-Where features stay on disk, the batches of an epoch are known before the first: so is when a task
-is first needed, and when it is not needed any more. Tasks are loaded in the order of the first,
-each once, and dropped behind the last batch that has one of their programs.
+Where features stay on disk, the batches of an epoch are determined before the first batch, and so
+are the first and the last batch that need a task. Tasks are loaded in the order of their first
+batch, each once, and dropped after the last batch that has a program of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pruner.models.programs.batch import LabelledBatch
 if TYPE_CHECKING:
     from pruner.models.programs.table import ProgramTable
 
-_AHEAD = 4  # tasks that are loaded before a reader asks for them
+_AHEAD = 4  # tasks that are loaded before they are needed
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
@@ -31,14 +31,14 @@ _Found = TypeVar("_Found")
 class Share:
     """Part number `rank` of `of` equal parts, give or take one program.
 
-    Every process of a fit knows the labels of whole batches, and has the features of its share.
+    Every process of a fit has the labels of whole batches, and the features of its share.
     """
 
     rank: int = 0
     of: int = 1
 
     def bounds(self, num: int) -> tuple[int, int]:
-        """First program of the share and the one behind its last, of `num`.
+        """First program of the share of `num`, and its end.
 
         >>> [Share(rank, 3).bounds(8) for rank in range(3)]
         [(0, 3), (3, 6), (6, 8)]
@@ -48,7 +48,7 @@ class Share:
         return first, first + each + (self.rank < more)
 
     def __call__(self, index: Tensor) -> Tensor:
-        """This part of some programs."""
+        """This part of the programs `index`."""
         first, end = self.bounds(len(index))
         return index[first:end]
 
@@ -60,7 +60,7 @@ class EpochIndices(Sized, Iterable[Tensor], Protocol):
     """Programs of every batch of an epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come next."""
+        """Choose the epoch of the next batches."""
 
 
 class Loader(Sized, Iterable[LabelledBatch], Protocol):
@@ -68,11 +68,11 @@ class Loader(Sized, Iterable[LabelledBatch], Protocol):
 
     @property
     def sampler(self) -> Any:
-        """What chooses the programs."""
+        """The sampler of the programs."""
 
 
 class _Gathered(Dataset[LabelledBatch]):
-    """One gather for each index tensor."""
+    """A gather for each index tensor."""
 
     def __init__(self, batch: Callable[[Tensor], LabelledBatch]) -> None:
         self._batch = batch
@@ -82,17 +82,17 @@ class _Gathered(Dataset[LabelledBatch]):
 
 
 def as_is(batch: Any) -> Any:
-    """What a DataLoader is to do with a batch: nothing."""
+    """Return the batch unchanged, as a DataLoader's collate function."""
     return batch
 
 
 def gathering(batch: Callable[[Tensor], LabelledBatch], sampler: EpochIndices) -> Loader:
-    """Batches gathered here, one after another."""
+    """Batches gathered in this process, one after another."""
     return DataLoader(_Gathered(batch), sampler=sampler, batch_size=None, collate_fn=as_is)
 
 
 class Arriving:
-    """Batches that `batches` makes of an epoch's indices, known as a whole before the first."""
+    """Batches that `batches` makes from all indices of an epoch."""
 
     def __init__(
         self,
@@ -106,16 +106,18 @@ class Arriving:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[LabelledBatch]:
-        # Nothing happens before the first batch is asked for: Lightning sets the epoch after this.
+        # A generator: the indices are drawn at the first batch, since Lightning sets the epoch
+        # after this call.
         yield from self._batches(list(self.sampler))
 
 
 def ahead(load: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_Found]:
-    """What `load` makes of the items, in order: a thread loads the next while this one is read."""
+    """Load the items in order, in a thread ahead of their use."""
     waiting: deque[Future[_Found]] = deque()
     with ThreadPoolExecutor(1) as thread:
         for item in items:
             waiting.append(thread.submit(load, item))
+            # The bound keeps memory flat: a fast disk would otherwise load the whole epoch.
             if len(waiting) > _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
@@ -124,9 +126,10 @@ def ahead(load: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`parts`: the programs of every task, in the order in which tasks are first needed.
+    """The tasks that the batches of an epoch need.
 
-    `last`: the number of the last batch that needs a task, by the number of the task.
+    `parts`: the programs of every task, in the order in which tasks are first needed. `last`: the
+    number of the last batch that needs a task, by task number.
     """
 
     parts: list[Tensor]
@@ -134,7 +137,7 @@ class Needs:
 
 
 def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
-    """Of the batches of an epoch; `task` [N] is that of every program of the table."""
+    """The needs of an epoch's batches; `task` [N] covers the table's programs."""
     if not indices:
         return Needs([], {})
     programs, order = torch.cat(list(indices)).sort()
@@ -155,7 +158,7 @@ def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
 def streamed_batches(
     table: ProgramTable, indices: Sequence[Tensor], share: Share
 ) -> Iterator[LabelledBatch]:
-    """The batches of an epoch of a table whose features are on disk."""
+    """The batches of an epoch for a table with features on disk."""
     own = [share(index) for index in indices]
     needs = needs_of(table.task, own)
     arriving = zip(needs.parts, table.loaded(needs.parts), strict=True)
@@ -171,7 +174,7 @@ def streamed_batches(
         for task, where in zip(present, places, strict=True):
             programs, found = alive[task]
             parts.append(found.take(torch.searchsorted(programs, mine[where])))
-        # The parts are one after another; the batch has them mixed.
+        # The parts are concatenated by task; this restores the mixed order of the batch.
         mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
         yield LabelledBatch(
             programs=replace(mixed, platform=table.platform[tasks], platforms=table.platforms),

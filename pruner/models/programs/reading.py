@@ -1,4 +1,4 @@
-"""From one record file to featurised programs: what was measured, and what was left out and why."""
+"""Read a record file into featurised programs, counting every omission."""
 
 import logging
 from collections import Counter
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """What is read of records.
+    """Options of reading records.
 
     Attributes:
         dataflow: ``paper`` (with the epilogue) or ``official`` rows.
@@ -50,11 +50,11 @@ class ReadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What happened to the records on the way: nothing is dropped without being counted here.
+    """Counts of the records by result; every dropped record is counted.
 
     `counts` has the "records" read and those "measured" without error; `failures` the measured
-    programs that could not be featurised, by reason; `left_out` one message for each task that has
-    no features at all.
+    programs that could not be featurised, by reason; `left_out` a message for each task that has no
+    features at all.
     """
 
     failures: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class Tally:
         return self.failures.total()
 
     def add(self, other: "Tally") -> None:
-        """Count what another one counted, too."""
+        """Add the counts of another tally."""
         self.failures.update(other.failures)
         self.counts.update(other.counts)
         self.left_out.extend(other.left_out)
@@ -75,11 +75,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePrograms:
-    """What one record file gave.
+    """The result of reading a record file.
 
     `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
-    of the line) of what is no record; `refused`: (line, reason) of what has no features, of a whole
-    task its first line.
+    of the line) of each line that is no record; `refused`: (line, reason) of each program without
+    features, or of the first line of a task without features.
     """
 
     tasks: Sequence[TaskPrograms]
@@ -88,7 +88,10 @@ class FilePrograms:
     refused: Sequence[tuple[int, str]] = ()
 
     def tell(self, file: TaskFile, quarantine: Quarantine) -> None:
-        """Report the lines set aside and the programs refused, as if they were read just now."""
+        """Report the lines set aside and the programs refused to `quarantine`.
+
+        An entry of the cache reports them as a fresh reading does.
+        """
         for line, reason, detail, excerpt in self.set_aside:
             quarantine.add(
                 file=str(file.path),
@@ -102,7 +105,7 @@ class FilePrograms:
 
 
 class _SetAside(Quarantine):
-    """Keeps the entries themselves, not a report."""
+    """A quarantine that stores its entries instead of writing a report."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +115,7 @@ class _SetAside(Quarantine):
         self, *, file: str, line: int, reason: Reason, detail: str = "", text: bytes = b""
     ) -> None:
         super().add(file=file, line=line, reason=reason, detail=detail, text=text)
-        excerpt = text[:EXCERPT_BYTES].decode("latin-1")  # any bytes, and back
+        excerpt = text[:EXCERPT_BYTES].decode("latin-1")  # latin-1 keeps any bytes
         self.lines.append((line, reason.value, detail, excerpt))
 
 
@@ -122,9 +125,10 @@ def read_programs(
     tasks: Definitions | None = None,
     parser: LineParser | None = None,
 ) -> FilePrograms:
-    """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside.
+    """Read and featurise a record file.
 
-    `tasks` has the operators of TenSet's own tasks.
+    :meth:`FilePrograms.tell` reports the lines that were set aside. `tasks` has the operators of
+    TenSet's own tasks.
     """
     set_aside, tally = _SetAside(), Tally()
     records = read_tasks(
@@ -163,7 +167,7 @@ def featurize_task(
     failures: bool = False,
     refused: list[tuple[int, str]] | None = None,
 ) -> TaskPrograms | None:
-    """The measured programs of one task with features; None when there are none or none can be.
+    """Featurise the measured programs of a task; None without any result.
 
     `tasks` has the operators of TenSet's own tasks, `extra` makes further columns of the programs.
     With `failures`, programs that did not build or run are included, with an infinite latency.

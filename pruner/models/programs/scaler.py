@@ -1,14 +1,14 @@
-"""What is taken away from inputs: means of a task's programs, and statistics of the training.
+"""Centre features by task, and normalise columns by training statistics.
 
 Normalisation works column by column, with statistics of the training programs. Before it, features
 can be made relative to the other candidates of the same task.
 
-A ranker compares schedules of one operator, but absolute features mostly tell operators apart (how
-much work, how large the tensors): a model learns what is special about the training operators and
-is lost on a new one. Relative features are what remains after the mean over the task's candidates
-is taken away, place by place: statement row r of every program minus the mean row r, and the same
-for decisions. Scores are then relative to the set of candidates that is scored together; the ten
-workload flags and the structure of schedules stay.
+A ranker compares schedules of one operator, but absolute features mostly distinguish operators (how
+much work, how large the tensors): a model learns properties of the training operators and fails on
+a new operator. Relative features are the differences from the mean over the task's candidates,
+place by place: statement row r of every program minus the mean row r, and the same for decisions.
+Scores are then relative to the set of candidates that is scored together; the ten workload flags
+and the structure of schedules stay.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,8 @@ STANDARD_LIMIT = 5.0
 
 
 def positive_or_one(value: Float[Tensor, " column"]) -> Float[Tensor, " column"]:
-    """Replace values that are not positive by 1, so that constant columns stay what they are."""
+    """Replace values that are not positive by 1; constant columns stay."""
+    # As the official code: a column that never occurs must not divide by zero.
     return torch.where(value > 0, value, torch.ones_like(value))
 
 
@@ -82,17 +83,17 @@ class ColumnScaler(nn.Module):
 
     @property
     def is_standard(self) -> bool:
-        """Standard scores, not maxima."""
+        """Whether it gives standard scores, not shares of maxima."""
         return bool(torch.isfinite(self.limit))
 
     @property
     def is_identity(self) -> bool:
-        """Nothing fitted yet."""
+        """Whether no statistics were fitted."""
         scales = torch.cat([self.statement_scale, self.dataflow_scale])
         return not self.is_standard and bool((scales == 1).all())
 
     def num_blind(self, other: "ColumnScaler") -> int:
-        """How many columns vary for `other` that never did for the programs of this one.
+        """Number of columns that vary for `other` but not here.
 
         They were no input of a network that learned with this normalisation.
         """
@@ -116,7 +117,7 @@ class ColumnScaler(nn.Module):
 def group_means(
     values: Float[Tensor, "item column"], group: Int[Tensor, " item"], num_groups: int
 ) -> Float[Tensor, "group column"]:
-    """Mean of every group; zeros for a group without items."""
+    """Mean [group, column] of every group; zeros for an empty group."""
     total = torch.zeros((num_groups, values.shape[1]), dtype=values.dtype)
     total.index_add_(0, group, values)
     count = torch.bincount(group, minlength=num_groups).clamp(min=1)
@@ -124,7 +125,9 @@ def group_means(
 
 
 def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
-    """Place of every row inside its program; rows of a program are neighbours.
+    """Place of every row inside its program.
+
+    Rows of a program are neighbours.
 
     >>> places(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
     [0, 1, 2, 0, 1, 0]
@@ -139,10 +142,10 @@ def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
 
 @dataclass(frozen=True, slots=True)
 class Center:
-    """Mean candidate of one task: `statement` [place, column], `dataflow` [slot, flow].
+    """Mean candidate of a task: `statement` [place, column], `dataflow` [slot, flow].
 
     `tokens` [place]: mean decisions, where the programs have primitive tokens; `draft` [column]:
-    the analyzer's, where they have it.
+    the analyzer's columns, where the programs have them.
     """
 
     statement: Tensor
@@ -166,12 +169,15 @@ class Center:
         )
 
     def over(self, other: "Center") -> "Center":
-        """This mean where it has one, the other's for places that none of its programs had."""
+        """This mean, with the other's values for missing places.
+
+        A place is missing where no program of this mean had a statement.
+        """
         missing = other.statement[len(self.statement) :]
         return replace(self, statement=torch.cat([self.statement, missing]))
 
     def relative(self, batch: ProgramBatch) -> ProgramBatch:
-        """The batch with this mean taken away."""
+        """The batch with this mean subtracted."""
         statement = batch.statement.clone()
         statement[:, :NUM_STATEMENT_FEATURES] -= self.statement[places(batch.program)]
         tokens = batch.tokens

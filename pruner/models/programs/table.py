@@ -1,10 +1,10 @@
-"""Measured programs of a training or evaluation run, without padding.
+"""A table of measured programs for training or evaluation, without padding.
 
-Splits, batches and labels need what each program is of, how fast it was and on which side it is,
-some 60 bytes a program. Features take 3.4 kB: statement rows of all programs lie one after another
-in one float32 array, so a batch is one contiguous gather. The workload flags are the same for all
-programs of a task and are stored once for each task. Where features do not fit into memory, they
-stay in the cache (:mod:`pruner.models.programs.cache`), which loads them task by task.
+Splits, batches and labels need the task, latency and digest of each program, some 60 bytes a
+program. Features take 3.4 kB: statement rows of all programs lie one after another in one float32
+array, so a batch is one contiguous gather. The workload flags are the same for all programs of a
+task and are stored once for each task. Where features do not fit into memory, they stay in the
+cache (:mod:`pruner.models.programs.cache`), which loads them task by task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ of every task; of all where there are fewer."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPrograms:
-    """The valid programs of one task with what is known of them.
+    """The valid programs of one task with features and measurements.
 
     `latency_s` float64 [N], `line` int64 [N] (where each program stood in its record file),
     `digest` uint64 [N] (equal for equal programs), `timed_s` float64 [N, 2] (two timings minutes
@@ -72,7 +72,7 @@ class TaskPrograms:
         digest: np.ndarray | None = None,
         timed_s: np.ndarray | None = None,
     ) -> "TaskPrograms":
-        """Leave out programs that are not valid."""
+        """Select the valid programs of a task."""
         keep = features.valid
         timed_s = np.full((len(keep), 2), np.nan) if timed_s is None else timed_s
         return TaskPrograms(
@@ -88,7 +88,7 @@ class TaskPrograms:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """Some `programs` of one task of a table, which `store` holds as its programs `own`."""
+    """Some `programs` of a task; `store` holds these as programs `own`."""
 
     programs: Tensor
     store: "ProgramTable"
@@ -97,14 +97,14 @@ class TaskView:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramTable:
-    """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
+    """Programs of many tasks in order; programs of a task are neighbours.
 
     `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N], `timed_s` [N, 2] (two
     timings minutes apart, or NaN). `label` [N]: best latency of the task / latency. A program that
     failed has an infinite latency: its label is 0.
 
-    Features: `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags`
-    [task, flag]; `tokens` and `draft` [N, column] (what the analyzer makes of programs,
+    Features: `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task,
+    flag]; `tokens` and `draft` [N, column] (the analyzer's columns,
     :mod:`pruner.models.analyzer.columns`) where every task has them. If `load` is given, it returns
     the table of one task by number, and `rows` and `dataflow` hold an example program of each task.
     """
@@ -197,7 +197,7 @@ class ProgramTable:
 
     @property
     def num_dataflow_rows(self) -> int:
-        """8 or 10."""
+        """Number of dataflow rows of a program: 8, 10 or 14."""
         return self.dataflow.shape[1]
 
     @property
@@ -211,13 +211,13 @@ class ProgramTable:
         return len(self.task)
 
     def programs_of(self, tasks: Sequence[int]) -> Int[Tensor, " program"]:
-        """Indices of all programs of the given tasks, in the order of the table."""
+        """Indices of all programs of the given tasks, in table order."""
         starts, ends = self.task_start[:-1], self.task_start[1:]
         ranges = [torch.arange(int(starts[t]), int(ends[t])) for t in sorted(tasks)]
         return torch.cat(ranges) if ranges else torch.zeros(0, dtype=torch.long)
 
     def key_of(self, programs: Int[Tensor, " program"]) -> TaskKey:
-        """The task of programs that all belong to one."""
+        """The task of programs that all belong to a single task."""
         return self.keys[int(self.task[programs[0]])]
 
     def by_task(self, index: Int[Tensor, " program"]) -> list[Int[Tensor, " _"]]:
@@ -233,7 +233,10 @@ class ProgramTable:
         return self.concatenate(list(ahead(self.load, range(len(self.keys)))))
 
     def loaded(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator["ProgramTable"]:
-        """Features from disk: of each part, which has ascending programs of one task, a table."""
+        """Load features from disk: a table for each part.
+
+        A part has ascending programs of one task.
+        """
         assert self.load is not None
         load = self.load
 
@@ -252,15 +255,16 @@ class ProgramTable:
         return (TaskView(part, found, torch.arange(len(part))) for part, found in both)
 
     def loader(self, sampler: EpochIndices, share: Share) -> Loader:
-        """Batches of what `sampler` yields, of which this process has the features of its share."""
+        """Batches of the programs that `sampler` yields, with this process's share."""
         if self.load is None:
             return gathering(lambda index: self.batch(index, share), sampler)
         return Arriving(lambda indices: streamed_batches(self, indices, share), sampler)
 
     def sample(self, index: Int[Tensor, " program"]) -> Int[Tensor, " kept"]:
-        """At most `SCALER_PROGRAMS` of `SCALER_TASKS` tasks, drawn; the same every time."""
+        """A fixed draw of at most `SCALER_PROGRAMS` programs of `SCALER_TASKS` tasks."""
         generator, tasks = torch.Generator().manual_seed(0), self.by_task(index)
         chosen = torch.randperm(len(tasks), generator=generator)[:SCALER_TASKS].sort().values
+        # As many of every task: a few long logs would otherwise set the statistics alone.
         tasks = [tasks[number] for number in chosen.tolist()]
         each = max(1, SCALER_PROGRAMS // max(1, len(tasks)))
         drawn = [torch.randperm(len(programs), generator=generator)[:each] for programs in tasks]
@@ -270,15 +274,17 @@ class ProgramTable:
     def row_index(
         self, index: Int[Tensor, " program"]
     ) -> tuple[Int[Tensor, " row"], Int[Tensor, " row"]]:
-        """Rows of the given programs, and for each row its program's position in `index`."""
+        """Rows of the given programs, and each row's position in `index`."""
         start = self.row_start[index]
         counts = self.row_start[index + 1] - start
         position = torch.repeat_interleave(torch.arange(len(index)), counts)
         first = counts.cumsum(0) - counts
+        # Ragged gather without a loop: a running count, shifted to the start of each program's
+        # rows.
         return (start - first)[position] + torch.arange(len(position)), position
 
     def programs(self, index: Int[Tensor, " program"]) -> ProgramBatch:
-        """Gather raw (not normalised) features of the given programs, in the given order."""
+        """Gather raw (not normalised) features of programs, in the given order."""
         rows, position = self.row_index(index)
         statement = torch.empty((len(rows), NUM_STATEMENT_COLUMNS))
         statement[:, :NUM_STATEMENT_FEATURES] = self.rows[rows]
@@ -294,15 +300,18 @@ class ProgramTable:
         )
 
     def subset(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs, in store order; tasks keep their numbers, also those left empty.
+        """The given programs, in store order; tasks keep their numbers.
 
-        Labels are computed anew: the best latency of the subset / latency, the best so far of what
-        an online learner has measured.
+        Empty tasks stay, too. Labels are computed anew: the best latency of the subset / latency,
+        as for an online learner, whose best is the best so far.
         """
         return self.take(index.sort().values)
 
     def take(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs in the given order, which keeps programs of a task together."""
+        """The given programs in the given order.
+
+        The order must keep programs of a task together.
+        """
         rows, _ = self.row_index(index)
         counts = self.row_start[index + 1] - self.row_start[index]
         return replace(
@@ -321,7 +330,7 @@ class ProgramTable:
         )
 
     def batch(self, index: Int[Tensor, " program"], share: Share = WHOLE) -> LabelledBatch:
-        """Gather programs with their labels and tasks; the features are those of the share."""
+        """Gather programs with labels and tasks; features only of the share."""
         return LabelledBatch(
             programs=self.programs(share(index)),
             label=self.label[index],
@@ -331,14 +340,16 @@ class ProgramTable:
         )
 
     def relative(self, centers: Mapping[TaskKey, Center] | None = None) -> "ProgramTable":
-        """The same programs, features relative to their task (:class:`.scaler.Center`).
+        """The same programs with features relative to their task (:class:`.scaler.Center`).
 
-        `centers` has the means to take away; other tasks lose the mean of their own programs here.
+        `centers` has the means to subtract; from other tasks the mean of their own programs here is
+        subtracted.
         """
         if (load := self.load) is not None:
             return replace(self, load=lambda number: load(number).relative(centers))
         place = self._places()
         width = int(place.max()) + 1 if len(place) else 1
+        # One index for (task, place), so that one scatter gives the means of all tasks.
         group = self._task_of_rows() * width + place
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
@@ -351,6 +362,8 @@ class ProgramTable:
             drafted = group_means(self.draft, self.task, len(self.keys))
         for number, key in enumerate(self.keys):
             if centers and key in centers:
+                # A centre may have fewer or more places than this table: the longest program
+                # decides each.
                 known = centers[key].statement[:width]
                 mean[number * width : number * width + len(known)] = known
                 flow[number] = centers[key].dataflow.reshape(-1)
@@ -377,14 +390,15 @@ class ProgramTable:
     def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
         """Column statistics over the given (training) programs.
 
-        ``max``: division by the maximum (1 where not positive); ``standard``: standard scores. Of
-        features on disk a sample decides (:meth:`sample`).
+        ``max``: division by the maximum (1 where not positive); ``standard``: standard scores.
+        Where features are on disk, a sample is used (:meth:`sample`).
         """
         if self.load is not None:
             sample = self.sample(index)
             held = self.concatenate([view.store for view in self.each_task(sample)])
             return held.fit_scaler(torch.arange(held.num_programs), kind)
         rows, _ = self.row_index(index)
+        # Of tasks that occur in `index` only: others may be test tasks.
         flags = self.flags[self.task[index].unique()]
         flow = self.dataflow.reshape(self.num_programs, -1)
         if kind == "max":
@@ -412,7 +426,8 @@ def _boundaries(counts: Int[Tensor, " program"]) -> Int[Tensor, " boundary"]:
 def _column_moments(
     values: Tensor, index: Tensor, block: int = 65536
 ) -> tuple[Float[Tensor, " column"], Float[Tensor, " column"]]:
-    """Mean and mean square of the chosen rows without copying them all at once."""
+    """Mean and mean square of the chosen rows, block by block."""
+    # Sums over millions of rows would lose their last digits in float32.
     total = torch.zeros((2, values.shape[1]), dtype=torch.float64)
     for part in index.split(block):
         chosen = values[part].double()
@@ -431,6 +446,6 @@ def _deviation(
 
 
 def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:
-    """Maximum over the chosen rows without copying them all at once."""
+    """Maximum over the chosen rows, block by block."""
     blocks = [values[part].amax(dim=0) for part in index.split(block)]
     return torch.stack(blocks).amax(dim=0)

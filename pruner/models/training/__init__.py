@@ -1,18 +1,18 @@
-"""Fitting a model.
+"""Fit a model.
 
-* `recipe`: everything that decides what a training computes
-* `start`: a trained model that a fit goes on from
+* `recipe`: the options that determine a training
+* `start`: a trained model that a fit continues
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network
 * `processes`: several processes of one fit
 * `lit`: the LightningModule
 * `datamodule`: the DataModule
-* `sampler`: which programs meet in a batch
-* `losses`: what is minimised
+* `sampler`: the programs of a batch
+* `losses`: the losses
 * `denormals`: numbers too small for full speed
-* `lightning_ways`: the files and the Ctrl-C of Lightning, as ours
+* `lightning_ways`: Lightning's files and Ctrl-C, adapted
 * `schedules`: learning rates
 * `averaging`: weights averaged over the last epochs
-* `soup`: which of several fits are averaged
+* `soup`: weights averaged over several fits
 * `keep_best`: the checkpoint of the best epoch
 """

@@ -1,9 +1,9 @@
-"""Weights averaged over the last epochs of a fit.
+"""Average weights over the last epochs of a fit.
 
 Stochastic weight averaging (Izmailov et al., UAI 2018): with a rate that does not fall to nothing
-the last epochs wander around a flat minimum, and their mean lies nearer to its middle than any of
-them. Running statistics of norms are averaged like weights, where the paper computes them anew: our
-last epochs differ little in them.
+the last epochs wander around a flat minimum, and their mean is nearer to its middle than each
+epoch. Running statistics of norms are averaged like weights, where the paper computes them anew:
+our last epochs differ little in them.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-AVERAGED = -2  # the number of the epoch that the mean counts as
+AVERAGED = -2  # the epoch number of the mean
 
 Weights = dict[str, Tensor]
 
 
 def mean_weights(parts: list[Weights]) -> Weights:
-    """Mean of every weight and floating-point buffer; of others, such as counters, the last.
+    """Mean of weights and floating-point buffers; the last of other buffers.
 
     Raises ValueError where the parts are not of one model.
     """
@@ -36,11 +36,11 @@ def mean_weights(parts: list[Weights]) -> Weights:
 
 
 class LastEpochs(Callback):
-    """Keep the running mean of the weights after each of the last `number` epochs.
+    """Keep the running mean of the weights over the last `number` epochs.
 
-    It travels in Lightning's own checkpoint, so a resumed fit has the mean of an uninterrupted one.
-    A finished fit that is given more epochs begins anew with its new last ones, unless they follow
-    on those that are in.
+    The mean is stored in Lightning's own checkpoint, so a resumed fit has the mean of an
+    uninterrupted fit. A finished fit that is given more epochs begins a new mean, unless its new
+    last epochs follow directly on the averaged epochs.
     """
 
     def __init__(self, number: int) -> None:
@@ -52,27 +52,28 @@ class LastEpochs(Callback):
         self._newest = -1  # epoch
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the weights of one of the last epochs in."""
+        """Add the weights if this is among the last epochs."""
         most, epoch = trainer.max_epochs, trainer.current_epoch
         if most is not None and epoch >= most - self.number:
-            if epoch > self._newest + 1:  # those that are in were the last of fewer epochs
+            if epoch > self._newest + 1:  # the averaged epochs were the last of a shorter fit
                 self.count, self.mean = 0, {}
             self._newest = epoch
             self.add({name: value.detach() for name, value in pl_module.state_dict().items()})
 
     def add(self, weights: Weights) -> None:
-        """``mean + (weights - mean) / count``, so that only one copy is kept."""
+        """Update by ``mean + (weights - mean) / count``, in place."""
         self.count += 1
         for name, value in weights.items():
             known = self.mean.get(name)
             if known is None or not value.is_floating_point():
                 self.mean[name] = value.clone()
             else:
-                # what does not move stays as it is: the scaler's limit may be infinite
+                # Equal values are left alone: the scaler's limit may be infinite, and inf - inf is
+                # NaN.
                 known += torch.where(value == known, 0.0, value - known) / self.count
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """The state that a resumed run restores."""
         return {"count": self.count, "mean": self.mean, "newest": self._newest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The one DataModule: a table of programs, and which tasks train, validate and test."""
+"""The DataModule: a table of programs, and its training and validation programs."""
 
 import pytorch_lightning as pl
 import torch
@@ -13,7 +13,7 @@ from pruner.models.training.sampler import BatchPlan, EpochSampler
 
 
 class RankingData(pl.LightningDataModule):
-    """Programs of `store`; `train` and `valid` [program] index those to fit and to validate on.
+    """Programs of `store`; `train` and `valid` [program] index two sides.
 
     Validation ranks the `valid` programs of each task, so splits by task and inside tasks both
     work. Raises DataError when nothing is left to train or validate on.
@@ -41,7 +41,7 @@ class RankingData(pl.LightningDataModule):
         self.seed = seed
 
     def train_dataloader(self) -> Loader:
-        """Batches of the plan; each process of a distributed run takes its share of every one."""
+        """Batches of the plan; each process takes its share of every batch."""
         sampler = EpochSampler(
             self.batches, self.train, self.store.task[self.train], seed=self.seed
         )
@@ -50,5 +50,5 @@ class RankingData(pl.LightningDataModule):
         return self.store.loader(sampler, share)
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """One token: the module scores the validation tasks itself, whole."""
+        """A placeholder batch: the module itself scores complete validation tasks."""
         return DataLoader(TensorDataset(torch.zeros(1)), batch_size=None, collate_fn=as_is)

@@ -1,8 +1,8 @@
-"""Numbers too small for full speed, as zero.
+"""Treat numbers too small for full speed as zero.
 
 The weights of a unit that never fires only decay, and Adam's mean of their gradients halves with
-every seventh step: after some 800 steps it is below 2**-126 and stays there. A CPU takes many
-times longer for such a number, so a long fit would become slower and slower
+every seventh step: after some 800 steps it is below 2**-126 and stays there. A CPU takes many times
+longer for such a number, so a long fit would become slower and slower
 (``benchmarks/denormals.py``).
 """
 
@@ -16,7 +16,7 @@ SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Run the body with denormal numbers as zero, in this thread, where the CPU can."""
+    """Run the body with denormals as zero in this thread, if possible."""
     before = are_flushed()
     torch.set_flush_denormal(True)
     try:
@@ -26,5 +26,5 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def are_flushed() -> bool:
-    """Whether arithmetic of this thread gives zero for what is below the smallest normal number."""
+    """Whether this thread's arithmetic rounds denormal numbers to zero."""
     return bool((torch.tensor([SMALLEST_NORMAL]) / 2 == 0).item())

@@ -1,7 +1,9 @@
-"""From a recipe, programs and a split to the model of the best epoch, resumable.
+"""Fit a recipe on programs and a split; keep the best epoch.
 
-fitted = fit(Recipe(epochs=4), programs, split, folder=Path("run"))
-report = judge(fitted.ranker, programs, split)
+An interrupted fit continues::
+
+    fitted = fit(Recipe(epochs=4), programs, split, folder=Path("run"))
+    report = judge(fitted.ranker, programs, split)
 """
 
 import time
@@ -59,7 +61,7 @@ from pruner.models.training.training import (
 from pruner.models.trees.xgboost import Grown, TreeRanker
 from pruner.places import checkpoint_named
 
-SOUP_SEEDS = 7919  # between those of members' batches, which is more than anyone's list of seeds
+SOUP_SEEDS = 7919  # distance of the members' batch seeds, larger than any list of seeds
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
 TRAINER: Mapping[str, Any] = {
     "accelerator": "auto",
@@ -75,12 +77,13 @@ TRAINER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A fit and what it reached: `ranker` is that of the best epoch, in `checkpoint` too.
+    """A fit and its result; `ranker` is the best epoch's model.
 
-    `numbers` are those of a run's ``metrics.json``: best_valid, best_epoch, epochs (networks),
-    num_rounds (trees), soup_members, num_train_programs, train_programs_per_second, and, where the
-    fit goes on from a model, num_blind_columns (`ColumnScaler.num_blind`). `finished` is False
-    where `stop_after` ended the fit early; the same call without it goes on.
+    It is in `checkpoint`, too. `numbers` are those of a run's ``metrics.json``: best_valid,
+    best_epoch, epochs (networks), num_rounds (trees), soup_members, num_train_programs,
+    train_programs_per_second, and, where the fit continues a model, num_blind_columns
+    (`ColumnScaler.num_blind`). `finished` is False where `stop_after` ended the fit early; the same
+    call without it continues.
     """
 
     ranker: Ranker
@@ -92,7 +95,7 @@ class Fitted:
 
 @contextmanager
 def cpu_threads(number: int | None) -> Iterator[None]:
-    """Run the body with so many threads of torch (None: as many as there are)."""
+    """Run the body with `number` torch threads (None: the present number)."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -102,11 +105,11 @@ def cpu_threads(number: int | None) -> Iterator[None]:
 
 
 def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
-    """Build once what a fit builds, before any work; returns the untrained model.
+    """Build the parts of a fit once, before any work.
 
-    With `goes_on` the fit is of a trained model, which may stay as it is. Raises PrunerError for a
-    model that learns nothing, and for a trainer that cannot work here, such as one for a device
-    that this machine does not have.
+    Returns the untrained model. With `goes_on` the fit is of a trained model, which may stay
+    unchanged. Raises PrunerError for a model that learns nothing, and for a trainer that cannot
+    work here, such as a trainer for a device that this machine does not have.
     """
     if recipe.epochs < 1 and not goes_on:
         raise PrunerError("trainer.max_epochs=0: a new model learns nothing; give 1 or more")
@@ -124,7 +127,7 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
 
 
 def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
-    """Lightning's Trainer; of its refusals only the first line, as a PrunerError."""
+    """Make Lightning's Trainer; refusals become a PrunerError with their first line."""
     arguments = {**TRAINER, "max_epochs": recipe.epochs, **recipe.trainer, **options}
     try:
         with quiet_lightning():
@@ -137,10 +140,10 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The file of a checkpoint: the path itself, a name of ours, or that of a run folder.
+    """The file of a checkpoint, a bundled name, or a run folder.
 
-    A run folder has one fit or one adapted model; names of ours are those of
-    `pruner.places.boxed_checkpoints`. Raises PrunerError for a run folder with several.
+    A run folder has one fit or one adapted model; bundled names are those of
+    `pruner.places.boxed_checkpoints`. Raises PrunerError for a run folder with several models.
     """
     path = checkpoint_named(path)
     if not path.is_dir():
@@ -167,7 +170,7 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
     Raises:
         DataError: the file is damaged.
-        PrunerError: its feature-set version is another one, or its class is unknown.
+        PrunerError: its feature-set version differs, or its class is unknown.
     """
     return load_checkpoint(
         checkpoint_file(path),
@@ -177,7 +180,7 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
 
 def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
-    """Load a checkpoint, or that of a run folder, as the start of a training.
+    """Load the checkpoint of a file or run folder as a start.
 
     Raises:
         DataError: as `ranker_of`.
@@ -196,7 +199,7 @@ def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling =
 def chosen_programs(
     programs: ProgramTable, index: Tensor, *, pick: Pick, share: float, seed: int
 ) -> Tensor:
-    """The share of the programs in `index` that is learnt from."""
+    """The share of the programs in `index` to train on."""
     return PICKS[pick](programs, index, share, seed)
 
 
@@ -213,13 +216,13 @@ def fit(
     stop_after: int | None = None,
     start: Start | None = None,
 ) -> Fitted:
-    """Train a model on the training tasks and keep the best epoch on the validation tasks.
+    """Train a model on training tasks and keep the best validation epoch.
 
     The same recipe, programs and split give the same model. ``<folder>/best.safetensors`` is the
     checkpoint. ``<folder>/last.safetensors`` lets a later call with the same arguments continue
     exactly.
 
-    `config` is stored in the checkpoint, for people. `callbacks` and `loggers` are Lightning's;
+    `config` is stored in the checkpoint as information. `callbacks` and `loggers` are Lightning's;
     `grown` receives the rounds of trees. `stop_after` ends the fit after so many epochs, like an
     interruption. `start` is a trained model to continue from, instead of the recipe's model and
     inputs. Before the first update it counts as an epoch, so the result is never worse on the
@@ -263,8 +266,9 @@ def fit(
 
 
 def _sides(recipe: Recipe, programs: ProgramTable, split: Split) -> dict[Side, Tensor]:
-    """Programs of every side, of the training side those that the recipe picks."""
+    """Programs of every side; the training side as the recipe picks."""
     sides = divide(programs, split)
+    # Only the training side is thinned: the other sides must stay comparable between shares.
     sides["train"] = chosen_programs(
         programs,
         sides["train"],
@@ -385,9 +389,10 @@ def _fit_soup(
     folder: Path,
     options: Mapping[str, Any],
 ) -> Fitted:
-    """A fit with `options`, fits that go on from it, averaged; all have folders below `folder`.
+    """Average a fit with `options` and fits that continue it.
 
-    Raises PrunerError for trees, which have no weights to average.
+    Each has a folder below `folder`. Raises PrunerError for trees, which have no weights to
+    average.
     """
     if not build_network(recipe.model, recipe.seed).is_network:
         name = ModelSpec.of(recipe.model).name
@@ -406,7 +411,7 @@ def _fit_soup(
             epochs=recipe.soup_epochs,
             batch_seed=recipe.seed + SOUP_SEEDS * number,
         )
-        # A first fit that is given more epochs has other members.
+        # A first fit with more epochs has other members: its epochs are part of their names.
         name = f"member-{number}-after-{first.numbers['epochs']}"
         member = fit_one(more, folder=folder / name, start=start)
         assert isinstance(member.ranker, NeuralRanker), member
@@ -416,6 +421,7 @@ def _fit_soup(
     soup = deepcopy(first.ranker)
 
     def judged(members: Sequence[NeuralRanker]) -> dict[str, float]:
+        # Judged as one model on the validation side; the test side must not choose members.
         soup.load_state_dict(mean_weights([one.state_dict() for one in members]))
         return validated(soup, programs, valid)
 

@@ -1,4 +1,4 @@
-"""Keep the checkpoint of the best validation epoch, or of the last one."""
+"""Keep the checkpoint of the best validation epoch, or of the last."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from pruner.errors import PrunerError
 
 
 class KeepBest(Callback):
-    """Call `save(metrics)` whenever the monitored validation metric is better than ever before.
+    """Call `save(metrics)` whenever the monitored validation metric improves.
 
-    The best value travels in Lightning's own checkpoint, so that a resumed run keeps comparing
-    with it. With `last` every epoch is taken for better than those before it. Raises PrunerError
-    for a metric that validation does not log.
+    The best value is stored in Lightning's own checkpoint, so that a resumed run keeps comparing
+    with it. With `last` every epoch counts as an improvement. Raises PrunerError for a metric that
+    validation does not log.
     """
 
     def __init__(
@@ -38,11 +38,12 @@ class KeepBest(Callback):
         self.consider(values, trainer.current_epoch, saving=trainer.is_global_zero)
 
     def consider(self, values: dict[str, float], epoch: int, *, saving: bool = True) -> None:
-        """Keep the model of an epoch with these metrics where it is the best so far."""
+        """Keep the model of an epoch if it is best."""
         if self.monitor not in values:
             known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
             raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
         value = values[self.monitor]
+        # A tie keeps the earlier epoch.
         worse = self.best is not None and self._sign * value <= self._sign * self.best
         if worse and not self.last:
             return
@@ -51,7 +52,7 @@ class KeepBest(Callback):
             self._save({**values, "epoch": float(epoch)})
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """The state that a resumed run restores."""
         return {"best": self.best, "best_epoch": self.best_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

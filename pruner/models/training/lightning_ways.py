@@ -1,4 +1,4 @@
-"""Where Lightning's ways are not ours: how it writes files, and what it makes of Ctrl-C."""
+"""Adapt Lightning: atomic checkpoint files, and Ctrl-C passed on."""
 
 import signal
 from collections.abc import Iterator
@@ -13,26 +13,29 @@ from pruner.models.checkpoint.tensors import save_tensors
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Lightning's checkpoints as the files of this project: whole and on the disk, or not there.
+    """Write Lightning's checkpoints atomically, as all files of this project.
 
-    Lightning's own way goes over the system's temporary files, and leaves one there when killed.
+    Lightning's own way uses the system's temporary files, and leaves a file there when killed.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write it, folder included."""
+        """Write a checkpoint, folder included."""
         save_tensors(Path(path), checkpoint)
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        """Read it, on the CPU."""
+        """Read a checkpoint, on the CPU."""
         content: dict[str, Any] = load_content(Path(path))
         return content
 
 
 @contextmanager
 def ctrl_c_passes() -> Iterator[None]:
-    """Lightning makes exit code 1 of an interrupt, and ignores the next one."""
+    """Restore KeyboardInterrupt and its handler after Lightning.
+
+    Lightning turns an interrupt into exit code 1, and ignores the next interrupt.
+    """
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

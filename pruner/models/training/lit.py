@@ -1,4 +1,4 @@
-"""The one LightningModule: step, log, optimise, nothing else."""
+"""The LightningModule: step, log, optimise."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,10 +24,10 @@ MakeSchedule = Callable[[Optimizer, int], LRScheduler]
 
 
 class RankingModule(pl.LightningModule):
-    """Train a ranker with a ranking loss; validation logs ``valid/<metric>`` for whole tasks.
+    """Train a ranker with a ranking loss; validation judges whole tasks.
 
-    `optimizer` makes an optimiser from parameters; `schedule`, if given, a learning-rate schedule
-    from (optimiser, total steps), stepped after every batch.
+    It logs ``valid/<metric>``. `optimizer` makes an optimiser from parameters; `schedule`, if
+    given, a learning-rate schedule from (optimiser, total steps), stepped after every batch.
     """
 
     def __init__(
@@ -45,29 +45,30 @@ class RankingModule(pl.LightningModule):
         self._make_schedule = schedule
 
     def training_step(self, batch: LabelledBatch, _: int) -> Float[Tensor, ""]:
-        """Return the loss of one batch, also where several processes share it."""
+        """Return the loss of a batch, also where several processes share it."""
         score = joined(self.ranker(batch.programs), batch.first, len(batch.label))
         loss: Tensor = self.loss(score, batch.label, batch.task)
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(score))
         return loss
 
     def validation_step(self, task: Tensor, _: int) -> None:
-        """Wait for the end: metrics need whole tasks, scored together."""
+        """Do nothing: metrics need whole tasks, scored at the epoch's end."""
 
     def on_validation_epoch_end(self) -> None:
         """Score every validation task and log the metrics.
 
         Every process scores all tasks, so the numbers agree without communication. Raises Diverged
-        for scores that are not finite, before anything of the epoch is kept.
+        for scores that are not finite, before the epoch can become the best.
         """
         for name, value in ranking_metrics(self._scored()).items():
             self.log(f"valid/{name}", value, batch_size=1, sync_dist=False)
 
     def _scored(self) -> list[ScoredTask]:
         data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
-        epoch = self.trainer.current_epoch + 1  # as it is shown
+        epoch = self.trainer.current_epoch + 1  # as displayed
         diverged = Diverged(f"the model has diverged after epoch {epoch}: {DIVERGED}")
         try:
+            # In full precision: in half precision, many programs would tie.
             with torch.autocast(self.device.type, enabled=False):
                 scored = self.ranker.score_tasks(data.store, data.valid)
         except Diverged as error:
@@ -77,7 +78,7 @@ class RankingModule(pl.LightningModule):
         return scored
 
     def configure_optimizers(self) -> Any:
-        """Make the optimiser and, if any, the schedule over all steps of the run."""
+        """Make the optimiser and, if given, the schedule over all steps."""
         optimizer = self._make_optimizer(self.ranker.parameters())
         if self._make_schedule is None:
             return optimizer

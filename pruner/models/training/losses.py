@@ -1,8 +1,10 @@
-"""What the networks minimise: scores against labels y = best latency / latency.
+"""Losses of the networks, on scores and labels.
+
+Labels are y = best latency / latency.
 
 All losses work on padded lists: `score`, `label` [list, item] and `mask` (True = a real item).
 `as_lists` packs a batch into lists, either one list for the whole batch (the official code, which
-so compares programs of different tasks) or one list for each task in it.
+so compares programs of different tasks) or a list for each task in it.
 
 [Burges2010] Burges, From RankNet to LambdaRank to LambdaMART. [Cao2007] Cao et al., Learning to
 rank: from pairwise approach to listwise approach (ListNet). [Goldberger2004] Goldberger et al.,
@@ -49,7 +51,7 @@ def as_lists(
 
 
 class RankingLoss(ABC):
-    """A loss of one batch: the sum over its lists of a per-list loss."""
+    """A loss of a batch: the sum over its lists."""
 
     def __init__(self, *, lists: ListKind = "task") -> None:
         if lists not in ("batch", "task"):
@@ -62,7 +64,7 @@ class RankingLoss(ABC):
         label: Float[Tensor, " program"],
         task: Int[Tensor, " program"],
     ) -> Float[Tensor, ""]:
-        """Return the loss of one batch of programs; `task` says which belong together."""
+        """Return the loss of a batch of programs, grouped by `task`."""
         return self.of_lists(*as_lists(score.float(), label, task, self.lists)).sum()
 
     @abstractmethod
@@ -89,11 +91,11 @@ def _ranks(values: Tensor, mask: Tensor) -> Int[Tensor, "list item"]:
 
 
 class LambdaRank(RankingLoss):
-    """LambdaRank with NDCG weights [Burges2010], as the official Pruner and TenSet code has it.
+    """LambdaRank with NDCG weights [Burges2010], as in Pruner and TenSet.
 
-    ``loss = - sum over y_i > y_j of w_ij log2 max(sigmoid(s_i - s_j), 1e-10)`` with
-    ``w_ij = |1/D_i - 1/D_j| |G_i - G_j|``, ``D_i = log2(1 + rank of i by score)`` and
-    ``G_i = (2^y_i - 1) / maxDCG``. Summed, not averaged.
+    ``loss = - sum over y_i > y_j of w_ij log2 max(sigmoid(s_i - s_j), 1e-10)`` with ``w_ij = |1/D_i
+    - 1/D_j| |G_i - G_j|``, ``D_i = log2(1 + rank of i by score)`` and ``G_i = (2^y_i - 1) /
+    maxDCG``. Summed, not averaged.
     """
 
     def of_lists(
@@ -104,6 +106,8 @@ class LambdaRank(RankingLoss):
     ) -> Float[Tensor, " list"]:
         """Return the weighted pair loss of each list."""
         with torch.no_grad():
+            # The lambda weights count as constants: ranks have no gradient, and the pair loss has
+            # its own.
             weight = self._weights(score, label, mask)
         pair = score[:, :, None] - score[:, None, :]
         log2_sigmoid = functional.logsigmoid(pair) / math.log(2.0)
@@ -122,10 +126,10 @@ class LambdaRank(RankingLoss):
 
 
 class RankNet(RankingLoss):
-    """Mean over pairs with y_i > y_j of ``-log sigmoid(s_i - s_j)``, times the list length.
+    """Mean over pairs with y_i > y_j of ``-log sigmoid(s_i - s_j)``.
 
-    [Burges2010] equation (3) for certain preferences; ties say nothing. The list length keeps a
-    list's share of the batch gradient in proportion to its programs.
+    Times the list length. [Burges2010] equation (3) for certain preferences; ties give no pair. The
+    list length keeps a list's share of the batch gradient in proportion to its programs.
     """
 
     def of_lists(
@@ -134,7 +138,7 @@ class RankNet(RankingLoss):
         label: Float[Tensor, "list item"],
         mask: Bool[Tensor, "list item"],
     ) -> Float[Tensor, " list"]:
-        """Return the mean pair loss of each list, times its number of items."""
+        """Return each list's mean pair loss, times its number of items."""
         pairs = _pair_mask(label, mask)
         loss = -functional.logsigmoid(score[:, :, None] - score[:, None, :]) * pairs
         mean = loss.sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)
@@ -144,8 +148,8 @@ class RankNet(RankingLoss):
 class ListNet(RankingLoss):
     """Cross-entropy between the top-one distributions of labels and scores [Cao2007].
 
-    ``- sum_i softmax(y / temperature)_i log softmax(s)_i``. Labels live in (0, 1], so temperature
-    1 gives a nearly flat target; smaller values ask for the best programs.
+    ``- sum_i softmax(y / temperature)_i log softmax(s)_i``. Labels live in (0, 1], so temperature 1
+    gives a nearly flat target; smaller values favour the best programs.
     """
 
     def __init__(self, *, lists: ListKind = "task", temperature: float = 0.1) -> None:
@@ -169,7 +173,7 @@ class ListNet(RankingLoss):
 
 
 class MeanSquare(RankingLoss):
-    """Sum of ``(s - y)^2``: regression on the label itself; lists do not matter."""
+    """Sum of ``(s - y)^2``: regression on the label, regardless of lists."""
 
     def of_lists(
         self,
@@ -182,7 +186,7 @@ class MeanSquare(RankingLoss):
 
 
 class TopShare(RankingLoss):
-    """Which programs are in the best `share` of their list, as a classification of the list.
+    """Classify the programs that are in the best `share` of their list.
 
     ``- log sum over the best share of softmax(s)_i``: the surprise that a program drawn by the
     top-one probabilities [Cao2007] of the scores is among the best [Goldberger2004]. It needs no
@@ -216,14 +220,14 @@ class TopShare(RankingLoss):
     ) -> Float[Tensor, " list"]:
         """Return the weighted surprise of each list, plus the other loss."""
         best = self._best(label, mask)
-        # A large finite filler, as in ListNet; a list without any label above 0 says nothing.
+        # A large finite filler, as in ListNet; a list without any label above 0 adds nothing.
         drawn = score.masked_fill(~mask, -1e9).log_softmax(dim=1)
         inside = drawn.masked_fill(~best, -1e9).logsumexp(dim=1)
         loss = -self.weight * torch.where(best.any(dim=1), inside, 0.0)
         return loss if self.beside is None else loss + self.beside.of_lists(score, label, mask)
 
     def _best(self, label: Tensor, mask: Tensor) -> Bool[Tensor, "list item"]:
-        # less a little: a tenth of thirty is three, whatever 0.1 is in binary
+        # Less a little: a tenth of thirty is three, whatever 0.1 is in binary.
         count = (self.share * mask.sum(dim=1) - 1e-4).ceil().long().clamp(min=1)
         ordered = label.masked_fill(~mask, -math.inf).sort(dim=1, descending=True).values
         edge = ordered.gather(1, (count - 1)[:, None])

@@ -1,7 +1,7 @@
-"""Several processes of one fit: copies of this one, which goes on as the first of them.
+"""Run a fit in several processes: copies of this process, the first.
 
-A copy shares what this process has read, and ends with the fit. Results, progress and checkpoints
-are those of the first.
+A copy shares all data that this process has read, and ends with the fit. Results, progress and
+checkpoints are those of the first process.
 """
 
 import os
@@ -22,12 +22,15 @@ from pruner.processes import in_workers
 
 Result = TypeVar("Result")
 Listener = TypeVar("Listener")
-_FAREWELL_S = 60.0  # until a copy that has computed the same as the first must have ended
+_FAREWELL_S = 60.0  # for a copy to end after the first, which computed the same
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Number `rank` of `of` processes of a fit, which meet at a `port` of this machine."""
+    """Process number `rank` of `of` in a fit.
+
+    All connect to `port` of this machine.
+    """
 
     rank: int = 0
     of: int = 1
@@ -35,16 +38,16 @@ class Process:
 
     @property
     def is_first(self) -> bool:
-        """Whether its results are those of the fit."""
+        """Whether its results are the results of the fit."""
         return self.rank == 0
 
     def told(self, listeners: Sequence[Listener]) -> list[Listener]:
-        """Who hears of this process: of the first all, of the others nobody."""
+        """The listeners of this process: all for the first, else none."""
         return list(listeners) if self.is_first else []
 
     @property
     def plugins(self) -> list[LightningEnvironment]:
-        """What Lightning's Trainer must know of it."""
+        """Plugins of Lightning's Trainer for this process."""
         return [_Given(self)] if self.of > 1 else []
 
 
@@ -52,7 +55,10 @@ ALONE = Process()
 
 
 class _Given(LightningEnvironment):
-    """Lightning is told which process it is in, and starts none."""
+    """Lightning's environment for a process that already exists.
+
+    Lightning starts no process itself.
+    """
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -75,12 +81,14 @@ class _Given(LightningEnvironment):
 
 
 def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
-    """What `run` returns here as the first of `number` processes; the others run it, too.
+    """Run `run` in `number` processes; return the first's result.
 
-    Raises PrunerError where this process cannot be copied, or where a copy failed.
+    This process is the first. Raises PrunerError where this process cannot be copied, or where a
+    copy failed.
     """
     if number == 1:
         return run(ALONE)
+    # CUDA's context does not survive a fork.
     if torch.cuda.is_initialized():
         raise PrunerError(
             f"trainer.devices={number}: this process has used a GPU already, so that no copy can; "
@@ -92,7 +100,7 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
         with _threads_stay(), in_workers(others, partial(_copy, run), number - 1) as ended:
             try:
                 result = run(first)
-            except RuntimeError as error:  # such as a connection that a copy has closed
+            except RuntimeError as error:  # such as a connection closed by a copy
                 for copy in ended(1.0):
                     if copy.error is not None:
                         raise copy.error from error
@@ -105,7 +113,10 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
 
 @contextmanager
 def _threads_stay() -> Iterator[None]:
-    """Lightning gives every process its part of the cores, unless that is said already."""
+    """Set the number of threads for copies; Lightning would divide the cores.
+
+    A value that is set already stays.
+    """
     name = "OMP_NUM_THREADS"
     before = os.environ.get(name)
     os.environ[name] = before or str(torch.get_num_threads())
@@ -121,7 +132,7 @@ def _copy(run: Callable[[Process], object], process: Process) -> None:
         run(process)
     except BaseException as error:
         told = f"process {process.rank} of {process.of}: {type(error).__name__}: {error}"
-        raise PrunerError(told) from error  # the first process tells it
+        raise PrunerError(told) from error  # the first process reports it
     finally:
         _part()
 

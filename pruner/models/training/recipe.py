@@ -1,4 +1,4 @@
-"""Everything that decides what a training computes, as one typed value."""
+"""The options that determine the result of a training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ def _adamw() -> MakeOptimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Options of a training; the defaults are those of ``train.py``.
+    """Options of a training, with the defaults of ``train.py``.
 
     Trees use `seed`, `num_threads` and the choice of programs; the other options are for networks.
 
@@ -70,7 +70,7 @@ class Recipe:
     soup_epochs: int = 4
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for numbers that mean nothing."""
+        """Raises `PrunerError` for numbers out of range."""
         if min(self.average_epochs, self.soup) < 0 or self.soup_epochs < 1:
             raise PrunerError(
                 f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "

@@ -1,12 +1,12 @@
-"""Which programs meet in a training batch.
+"""Choose the programs of each training batch.
 
-LambdaRank compares programs inside a list, so who meets whom is part of the model. Every epoch is
-a pure function of (seed, epoch): a resumed run sees the same batches, and under distributed
-training the processes share them.
+LambdaRank compares programs inside a list, so the composition of batches is part of the model.
+Every epoch is a pure function of (seed, epoch): a resumed run has the same batches, and under
+distributed training the processes share them.
 
-With a `window`, only programs of about so many tasks meet: tasks begin one after another in random
-order, and the lists (or programs) of each are spread over the time in which so many others begin. A
-fit that computes features on the way then has those of so many tasks in memory at once.
+With a `window`, a batch mixes only programs of about so many tasks: tasks begin one after another
+in random order, and the lists (or programs) of each are spread over the time in which so many
+others begin. A fit that streams its features then has those of so many tasks in memory at once.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,10 @@ from torch.utils.data import Sampler
 
 
 class BatchPlan(ABC):
-    """How one epoch is cut into batches; `window`: how many tasks meet, None for all."""
+    """A division of an epoch into batches.
+
+    `window`: the number of tasks that are mixed, None for all.
+    """
 
     def __init__(self, window: int | None = None) -> None:
         if window is not None and window < 1:
@@ -30,7 +33,7 @@ class BatchPlan(ABC):
     def epoch(
         self, task: Int[Tensor, " program"], generator: torch.Generator
     ) -> list[Int[Tensor, " position"]]:
-        """Return batches of positions into `task`, the task number of every training program."""
+        """Batches of positions into `task`, the task numbers of the training programs."""
 
     @abstractmethod
     def num_batches(self, task: Int[Tensor, " program"]) -> int:
@@ -39,17 +42,22 @@ class BatchPlan(ABC):
     def _order(
         self, task: Int[Tensor, " item"], generator: torch.Generator
     ) -> Int[Tensor, " item"]:
-        """Items of the given tasks in random order, as far as the window lets them meet."""
+        """Items of the given tasks in random order, within the window."""
         if self.window is None:
             return torch.randperm(len(task), generator=generator)
         numbers, which = torch.unique(task, return_inverse=True)
         begin = torch.randperm(len(numbers), generator=generator)[which]
         later = torch.rand(len(task), generator=generator, dtype=torch.float64)
+        # A task's items get times in [begin, begin + window): at any time about `window` tasks are
+        # open.
         return torch.argsort(begin + self.window * later, stable=True)
 
 
 class MixedBatches(BatchPlan):
-    """Programs of all tasks shuffled together, as in the official code; a last single is left."""
+    """Programs of all tasks shuffled together, as in the official code.
+
+    A single program left over is dropped.
+    """
 
     def __init__(self, *, programs: int = 512, window: int | None = None) -> None:
         super().__init__(window)
@@ -65,7 +73,7 @@ class MixedBatches(BatchPlan):
         return [part for part in order.split(self.programs) if len(part) > 1]
 
     def num_batches(self, task: Int[Tensor, " program"]) -> int:
-        """Full batches, and a last one of at least two programs."""
+        """Full batches, and a last batch of at least two programs."""
         full, rest = divmod(len(task), self.programs)
         return full + (rest > 1)
 
@@ -101,7 +109,9 @@ class TaskBatches(BatchPlan):
     def epoch(
         self, task: Int[Tensor, " program"], generator: torch.Generator
     ) -> list[Int[Tensor, " position"]]:
-        """Deal every task into lists, shuffle the lists, join them to batches."""
+        """Deal every task into lists, shuffle the lists, join lists to batches."""
+        # One shuffle of all programs, then a stable sort: each task's programs are shuffled by one
+        # draw.
         shuffled = torch.randperm(len(task), generator=generator)
         by_task = shuffled[torch.argsort(task[shuffled], stable=True)]
         lists: list[Tensor] = []
@@ -131,7 +141,7 @@ class TaskBatches(BatchPlan):
 
 
 class EpochSampler(Sampler[Tensor]):
-    """Yield index batches of one epoch; Lightning calls `set_epoch` before each.
+    """Yield index batches of an epoch; Lightning calls `set_epoch` before each.
 
     `index` are the training programs of the store and `task` their task numbers.
     """
@@ -152,7 +162,7 @@ class EpochSampler(Sampler[Tensor]):
         self._num_batches = plan.num_batches(task)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come next."""
+        """Choose the epoch of the next batches."""
         self.current_epoch = epoch
 
     def __len__(self) -> int:

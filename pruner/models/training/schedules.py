@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR
 def warmup_cosine(
     optimizer: Optimizer, total_steps: int, *, warmup: float = 0.05, final: float = 0.01
 ) -> LambdaLR:
-    """Rise linearly over the first `warmup` share of steps, then fall by a half cosine.
+    """Rise linearly for the `warmup` share of steps, then fall (half cosine).
 
     ``factor = final + (1 - final) (1 + cos(pi p)) / 2`` with p the progress after the warm-up.
     """

@@ -1,4 +1,4 @@
-"""What a fit goes on from: a trained model, its normalisation and what it has seen."""
+"""The start of a continued fit: model, normalisation and seen tasks."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ Scaling = Literal["keep", "renew"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A trained network that a fit goes on from; it is copied, never changed.
+    """A trained network that a fit continues; it is copied, never changed.
 
-    `inherited` has the fields of a :class:`CheckpointInfo` that it leaves to its successor.
+    `inherited` has the fields of a :class:`CheckpointInfo` that the next model takes over.
     `scaling`: "keep" the column statistics that its weights learned with (as the release does when
     it fine-tunes), or "renew" them from the new training programs.
     """
@@ -43,7 +43,7 @@ class Start:
         return replace(recipe, model=model, relative=self.ranker.relative, scale=self.scale)
 
     def check(self, programs: ProgramTable) -> None:
-        """Raise DataError for programs with other dataflow rows than it learned with."""
+        """Raise DataError where programs have another number of dataflow rows."""
         wanted = NUM_ROWS[self.info.dataflow]
         if programs.num_dataflow_rows != wanted:
             raise DataError(
@@ -52,17 +52,21 @@ class Start:
             )
 
     def network(self) -> Network:
-        """A copy of the network, in training mode: Lightning leaves the mode as it finds it."""
+        """A copy of the network, in training mode.
+
+        Lightning does not change the mode that it finds.
+        """
         return deepcopy(self.ranker.network).train()
 
     def scaler(self, fresh: ColumnScaler) -> ColumnScaler:
-        """What normalises from now on; `fresh` has the statistics of the new programs."""
+        """The normalisation of the fit; `fresh` has the new programs' statistics."""
         return deepcopy(self.ranker.scaler).train() if self.scaling == "keep" else fresh
 
     def unseen(self, split: Split) -> Split:
-        """The split without the test tasks whose work it has seen on any platform.
+        """The split without test tasks whose work the model has seen.
 
-        A split by rows stays as it is: it has every task on every side.
+        Work on any platform counts. A split by rows stays as it is: it has every task on every
+        side.
         """
         if split.by_rows:
             return split

@@ -1,4 +1,4 @@
-"""Fit a network on a store: one call from data to the best checkpoint, resumable."""
+"""Fit a network on a store, up to the best checkpoint, resumable."""
 
 import logging
 import time
@@ -31,16 +31,19 @@ from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.processes import ALONE, Process
 
-GIVEN = -1  # the number of the epoch before the first
+GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
-OLD_LAST = "last.ckpt"  # the same, written by earlier versions
+OLD_LAST = "last.ckpt"  # this state as earlier versions wrote it
 MakeTrainer = Callable[..., pl.Trainer]
 _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """What a fit reached. `finished` is False when it was told to stop early and can go on."""
+    """The result of a fit.
+
+    `finished` is False when `stop_after` ended it early; then it can continue.
+    """
 
     best_value: float
     best_epoch: int
@@ -49,22 +52,22 @@ class FitResult:
 
 
 class StopAfter(Callback):
-    """Stop after epoch number `epochs`, as if the process had been killed there."""
+    """Stop after epoch number `epochs`, like a killed process."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ask the trainer to stop once enough epochs are done."""
+        """Stop the trainer once enough epochs are done."""
         if trainer.current_epoch + 1 >= self.epochs:
             trainer.should_stop = True
 
 
 class StopFlat(Callback):
-    """Stop after `patience` epochs whose training loss was not below the lowest before.
+    """Stop after `patience` epochs without a lower training loss.
 
     As the release does (``PAMModelInternal``): the loss is the average ``0.95 a + 0.05 loss`` after
-    the epoch's last batch, which goes on over epochs. It travels in Lightning's own checkpoint.
+    the epoch's last batch, which continues over epochs. It is stored in Lightning's own checkpoint.
     """
 
     DECAY = 0.95
@@ -83,12 +86,12 @@ class StopFlat(Callback):
         batch: LabelledBatch,
         batch_idx: int,
     ) -> None:
-        """Take the loss of one batch in."""
+        """Add the loss of a batch to the average."""
         loss, before = float(outputs["loss"]), self._average
         self._average = loss if before is None else self.DECAY * before + (1 - self.DECAY) * loss
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Compare, and ask the trainer to stop where it has been flat for long enough."""
+        """Stop the trainer where the loss has been flat for long enough."""
         epoch = trainer.current_epoch
         if self._average is not None and self._average < self._lowest:
             self._lowest, self._lowest_epoch = self._average, epoch
@@ -96,7 +99,7 @@ class StopFlat(Callback):
             self.stopped = trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """The state that a resumed run restores."""
         return {
             "average": self._average,
             "lowest": self._lowest,
@@ -134,7 +137,7 @@ class Throughput(Callback):
         batch: LabelledBatch,
         batch_idx: int,
     ) -> None:
-        """Count one batch."""
+        """Count a batch."""
         now = time.perf_counter()
         self.num_programs += len(batch.label)
         self.seconds += now - self._started
@@ -143,21 +146,24 @@ class Throughput(Callback):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run the body with torch's default generator seeded, and put the old state back."""
+    """Run the body with torch's generator seeded, then restore its state."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
 
 
 def build_network(make: Callable[[], _Made], seed: int) -> _Made:
-    """Construct a model with initial weights that depend on `seed` only."""
+    """Construct a model whose initial weights depend on `seed` only."""
     with seeded(seed):
         return make()
 
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence advice that does not apply here: batches are gathered in this process on purpose."""
+    """Silence Lightning's advice that does not apply here.
+
+    Batches are gathered in this process on purpose.
+    """
     lightning = logging.getLogger("pytorch_lightning")
     level = lightning.level
     lightning.setLevel(logging.ERROR)
@@ -166,7 +172,7 @@ def quiet_lightning() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        # Every process computes the loss and the metrics of the whole.
+        # Every process computes the loss and the metrics of the whole batch.
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
         try:
             yield
@@ -175,7 +181,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def _resumed(path: Path, module: RankingModule) -> str | None:
-    """The file to go on from; None where there is none. Raises DataError for a damaged one."""
+    """The file to continue from, or None; raises DataError if damaged."""
     if not path.is_file():
         path = path.with_name(OLD_LAST)
     if not path.is_file():
@@ -185,7 +191,10 @@ def _resumed(path: Path, module: RankingModule) -> str | None:
 
 
 def _check_readable(path: Path, module: RankingModule) -> None:
-    """Raise a DataError where Lightning would fail in the middle of an archive, or run it."""
+    """Raise DataError for a file that Lightning cannot load safely.
+
+    Lightning would fail in the middle of an archive, or run code in it.
+    """
     try:
         found, wanted = load_content(path)["state_dict"], module.state_dict()
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
@@ -200,7 +209,7 @@ def _check_readable(path: Path, module: RankingModule) -> None:
 def validated(
     ranker: NeuralRanker, programs: ProgramTable, valid: Int[Tensor, " program"]
 ) -> dict[str, float]:
-    """Metrics of the validation programs, as Lightning's module logs them."""
+    """Metrics of the validation programs, under the names of Lightning's module."""
     found = ranking_metrics(ranker.score_tasks(programs, valid)).items()
     return {f"valid/{name}": float(value) for name, value in found}
 
@@ -208,7 +217,7 @@ def validated(
 def _consider(
     keep: KeepBest, epoch: int, module: RankingModule, data: RankingData, process: Process
 ) -> None:
-    """Judge the module as it is, as one more epoch."""
+    """Judge the present module as an additional epoch."""
     found = validated(module.ranker, data.store, data.valid)
     keep.consider(found, epoch, saving=process.is_first)
 
@@ -230,14 +239,14 @@ def fit_network(
     average_epochs: int = 0,
     process: Process = ALONE,
 ) -> FitResult:
-    """Train until the trainer's last epoch, from ``folder/last.safetensors`` if it exists.
+    """Train to the trainer's last epoch, from ``folder/last.safetensors`` if it exists.
 
     `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
-    the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
-    With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
-    may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs` are
-    those of `Recipe`, `process` is this one of several. Raises DataError for a damaged file.
+    the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly. With
+    `goes_on` the model is already trained: before its first epoch it counts as epoch `GIVEN`, which
+    may be the best, or the only epoch. `keep_last`, `patience`, `average_epochs` are those of
+    `Recipe`, `process` is this process. Raises DataError for a damaged file.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(

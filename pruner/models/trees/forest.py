@@ -1,4 +1,4 @@
-"""A random forest that says how sure it is: mean and spread of its trees."""
+"""A random forest with the prediction of each tree."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,16 @@ from pruner.models.trees.lightgbm import import_lightgbm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestSettings:
-    """Sizes as in AdaTune's release: 10 trees, 10 columns tried at a split."""
+    """Sizes of AdaTune's release: 10 trees, 10 columns tried a split."""
 
     trees: int = 10
     columns_at_split: int = 10
-    bagging: float = 0.63  # of the rows without repetition: what a bootstrap draws of distinct ones
+    # of the rows without repetition: the share of distinct rows in a bootstrap
+    bagging: float = 0.63
 
 
 class Forest:
-    """LightGBM in its random-forest mode; prediction asks every tree.
+    """LightGBM in its random-forest mode, with a prediction per tree.
 
     Raises MissingExtra when lightgbm is not installed.
     """
@@ -38,6 +39,7 @@ class Forest:
         parameters: dict[str, Any] = {
             "boosting": "rf",
             "objective": "regression",
+            # Grown to single rows, scikit-learn's default for a regression forest.
             "num_leaves": max(2, len(columns)),
             "min_data_in_leaf": 1,
             "min_data_in_bin": 1,
@@ -45,6 +47,7 @@ class Forest:
             "bagging_fraction": settings.bagging,
             "feature_fraction_bynode": share,
             "seed": seed,
+            # Few rows; and a single thread, so that sums do not depend on the machine.
             "num_threads": 1,
             "deterministic": True,
             "force_row_wise": True,
@@ -56,7 +59,7 @@ class Forest:
     def trees(
         self, columns: Float[np.ndarray, "program column"]
     ) -> Float[np.ndarray, "tree program"]:
-        """Prediction of every tree."""
+        """Predictions [tree, program]."""
         count = self._booster.num_trees()
         each = [
             self._booster.predict(columns, start_iteration=tree, num_iteration=1)

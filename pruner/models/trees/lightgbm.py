@@ -1,4 +1,4 @@
-"""LightGBM on pooled statements, the second tree baseline of TenSet, beside XGBoost."""
+"""LightGBM on pooled statements, the second tree baseline of TenSet."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from pruner.models.programs.table import ProgramTable
 from pruner.models.trees.sound import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
-_LEVELS = 31  # its ranking takes whole labels; the gain of a level is the level, not 2 to its power
+_LEVELS = 31  # its ranking needs whole labels; the gain of level l is l, not 2 ** l
 
 
 class LightGBMRanker(TreeRanker):
@@ -72,7 +72,10 @@ class LightGBMRanker(TreeRanker):
         num_threads: int = 0,
         grown: Grown | None = None,
     ) -> int:
-        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        """Grow trees on `train`, stop on `valid`; returns the rounds kept.
+
+        `valid` may be empty: then no round is dropped.
+        """
         lightgbm = import_lightgbm()
         parameters = {**self.parameters, "seed": seed, "num_threads": num_threads}
         data = self._labelled(store, train)
@@ -83,6 +86,7 @@ class LightGBMRanker(TreeRanker):
         booster = lightgbm.train(
             parameters, data, self.num_rounds, valid_sets=watch, callbacks=callbacks
         )
+        # model_to_string writes only the rounds up to the best one.
         self._booster = lightgbm.Booster(model_str=booster.model_to_string())
         return int(self._booster.num_trees())
 
@@ -91,16 +95,17 @@ class LightGBMRanker(TreeRanker):
         return np.asarray(self.booster.predict(columns, raw_score=True))
 
     def state(self) -> Tensor:
-        """The booster in LightGBM's own text form, as bytes in a uint8 tensor."""
+        """The booster in LightGBM's own text form, as a uint8 tensor."""
         text = self.booster.model_to_string().encode()
         return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned; ValueError for anything else."""
+        """Restore `state`; ValueError for any other content."""
         text = checked_lightgbm(state.numpy().tobytes().decode())
         self._booster = import_lightgbm().Booster(model_str=text)
 
     def _labelled(self, store: ProgramTable, index: Tensor, *, reference: Any = None) -> Any:
+        # Rows of a task must be contiguous: LightGBM gets sizes of groups, not their names.
         index = index.sort().values
         label = store.label[index].numpy()
         _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)

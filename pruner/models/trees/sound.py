@@ -1,9 +1,9 @@
-"""Boosters as data: looked at before their libraries read them.
+"""Check boosters before their libraries read these files.
 
-XGBoost and LightGBM are written in C++ and believe what they read: a child that is no node of its
-tree, or a length that is not there, is memory of somebody else (a quarter of all flipped bits ended
-the process). What passes here is a forest: every length is that of what follows, every child a node
-with one parent, every split on a column that there is.
+XGBoost and LightGBM are written in C++ and trust their input: a child that is no node of its tree,
+or a wrong length, reads foreign memory (a quarter of all flipped bits ended the process). Content
+that passes is a forest: every length is that of the following data, every child a node with one
+parent, every split on an existing column.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEADER, _TREE, _END = "tree", "Tree=", "end of trees"
 
 
 def check_xgboost(payload: bytes) -> None:
-    """Raise ValueError for anything but XGBoost's JSON, as it writes it.
+    """Raise ValueError for content that is not XGBoost's own JSON.
 
     Trees have one value a leaf, and no categories.
     """
@@ -96,14 +96,18 @@ def _check_nodes(tree: Mapping[str, Any], columns: int) -> None:
 
 
 def _check_tree(left: NDArray[Any], right: NDArray[Any], number: int) -> None:
-    """Every child is a node beside the root, and the child of one: then no way leads back."""
+    """Check that every child is a node below the root, used once.
+
+    Then no path leads back.
+    """
     children = np.concatenate([left, right])
     _need(bool(((children >= 1) & (children < number)).all()), "children")
+    # With this and the range above a cycle is impossible, so the library's walk ends.
     _need(len(np.unique(children)) == len(children), "a node with two parents")
 
 
 def _read(payload: bytes) -> Any:
-    """The content of XGBoost's JSON, or of the Universal Binary JSON of earlier versions."""
+    """The content of XGBoost's JSON, or of earlier versions' Universal Binary JSON."""
     if not payload.startswith(b"{L"):
         return json.loads(payload, object_pairs_hook=_once)
     content, end = _binary(payload, 1, b"{")
@@ -112,14 +116,17 @@ def _read(payload: bytes) -> Any:
 
 
 def _once(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping; a key that is there twice could mean one value here and another to XGBoost."""
+    """A mapping of the items; a repeated key raises ValueError.
+
+    Such a key could mean one value here and another to XGBoost.
+    """
     found = dict(items)
     _need(len(found) == len(items), "a key that is there twice")
     return found
 
 
 def _binary(payload: bytes, place: int, kind: bytes) -> tuple[Any, int]:
-    """The value of a kind at a place of Universal Binary JSON, and the place behind it.
+    """A value of Universal Binary JSON and the position after it.
 
     XGBoost writes keys and lengths as 64-bit integers; a list has its length, and may have one type
     of all its items.
@@ -165,10 +172,11 @@ def _binary(payload: bytes, place: int, kind: bytes) -> tuple[Any, int]:
 
 
 def checked_lightgbm(text: str) -> str:
-    """What LightGBM scores with of a text that it wrote: trees of plain splits and constant leaves.
+    """The part of a LightGBM text that scoring needs: checked trees.
 
-    The options of the training behind them are left out: only another training would read them.
-    Raises ValueError for what LightGBM did not write, or not as it was written.
+    These are trees of plain splits and constant leaves. The training options after them are left
+    out: only another training would read them. Raises ValueError for text that LightGBM did not
+    write, or that was changed.
     """
     try:
         forest = text[: text.index(f"\n{_END}\n")]
@@ -223,7 +231,8 @@ def _check_leaves(tree: Mapping[str, str], columns: int) -> None:
     decision = numbers("decision_type", leaves - 1)
     _need(bool(((decision >= 0) & (decision < 16) & (decision & 1 == 0)).all()), "decision_type")
     left, right = numbers("left_child", leaves - 1), numbers("right_child", leaves - 1)
-    # leaf n is -n - 1: behind the inner nodes, so that all are numbered from the root
+    # Leaf n is -n - 1 in the file; here it follows the inner nodes, so that all count from the
+    # root.
     number = 2 * leaves - 1
     placed = [np.where(side < 0, leaves - 2 - side, side) for side in (left, right)]
     _check_tree(placed[0], placed[1], number)

@@ -25,10 +25,10 @@ Pooling = Literal["sum", "mean", "max"]
 
 
 def pooled(batch: ProgramBatch, pooling: Sequence[Pooling]) -> Float[np.ndarray, "program column"]:
-    """Pool the statement columns of each program, then append flags and statement count.
+    """Pool the statement columns of each program; append flags and statement count.
 
-    Columns: one block of them for each pooling in the given order, workload flags, the number of
-    statements. A program without statements has zeros.
+    Columns: a block of statement columns for each pooling in the given order, workload flags, the
+    number of statements. A program without statements has zeros.
     """
     statement = batch.statement.numpy()
     values = np.ascontiguousarray(statement[:, :NUM_STATEMENT_FEATURES])
@@ -51,11 +51,11 @@ def pooled(batch: ProgramBatch, pooling: Sequence[Pooling]) -> Float[np.ndarray,
     return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
 
 
-Grown = Callable[[int, int], None]  # hears how many rounds of how many at most are done
+Grown = Callable[[int, int], None]  # called with the rounds done and the most rounds
 
 
 class TreeRanker(Ranker):
-    """Boosted trees on pooled statements: what their libraries have in common.
+    """Boosted trees on pooled statements, the base of both libraries.
 
     With `relative` the pooled columns are relative to the mean of the task's programs that are
     given together (:mod:`pruner.models.programs.scaler`).
@@ -80,18 +80,18 @@ class TreeRanker(Ranker):
         num_threads: int = 0,
         grown: Grown | None = None,
     ) -> int:
-        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept.
+        """Grow trees on `train`, stop on `valid`; returns the rounds kept.
 
-        `grown` is told after every round.
+        `valid` may be empty. `grown` is called after every round.
         """
 
     @abstractmethod
     def state(self) -> Tensor:
-        """The booster in its library's own form, as bytes in a uint8 tensor."""
+        """The booster in its library's own form, as a uint8 tensor."""
 
     @abstractmethod
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned."""
+        """Restore `state`."""
 
     @abstractmethod
     def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
@@ -107,7 +107,7 @@ class TreeRanker(Ranker):
     def columns(
         self, store: ProgramTable, index: Int[Tensor, " program"]
     ) -> Float[np.ndarray, "program column"]:
-        """Pooled columns as the trees see them."""
+        """Pooled columns [program, column], the trees' inputs."""
         return self._columns(store.programs(index), store.task[index])
 
     def _columns(self, batch: ProgramBatch, task: Int[Tensor, " program"]) -> np.ndarray:
@@ -178,7 +178,10 @@ class XGBoostRanker(TreeRanker):
         num_threads: int = 0,
         grown: Grown | None = None,
     ) -> int:
-        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        """Grow trees on `train`, stop on `valid`; returns the rounds kept.
+
+        `valid` may be empty: then no round is dropped.
+        """
         xgboost = _xgboost()
         parameters = {**self.parameters, "seed": seed, "nthread": num_threads}
         watch = [(self._labelled(store, valid), "valid")] if len(valid) else []
@@ -206,7 +209,7 @@ class XGBoostRanker(TreeRanker):
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned, or an earlier version; ValueError for anything else."""
+        """Restore `state`, also of an earlier version; ValueError for other content."""
         payload = state.numpy().tobytes()
         check_xgboost(payload)
         booster = _xgboost().Booster()
@@ -220,7 +223,7 @@ class XGBoostRanker(TreeRanker):
 
 
 def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:
-    """Take the mean of every task's programs away, in place."""
+    """Subtract the mean of every task's programs, in place."""
     names, group = torch.unique(task, return_inverse=True)
     mean = group_means(torch.from_numpy(values), group, len(names))
     values -= mean.numpy()[group.numpy()]

@@ -1,4 +1,4 @@
-"""Tables, figures and the results book: plain arguments in, rows and plots out.
+"""Tables, figures and the results book, from plain arguments.
 
 * `training`: one or several trainings, each evaluated
 * `table`: models x platforms x seeds
@@ -10,5 +10,5 @@
 * `book`: the results book
 * `markdown`: tables of pages
 * `plots`: common parts of all plots
-* `grid`: jobs that each leave a file, commands in time slots; an interrupted grid goes on
+* `grid`: jobs that each leave a file, commands in time slots; an interrupted grid continues
 """

@@ -1,4 +1,4 @@
-"""Quality of the symbol-based draft on measured records: nothing is learned from them."""
+"""Judge the symbol-based draft, which learns nothing, on measured records."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ SHOWN = (
 
 @dataclass(slots=True)
 class Pools:
-    """Measured tasks of record folders, and the count of what was left out and why."""
+    """Measured tasks of record folders, with counts of the omissions."""
 
     root: RecordRoot
     progress: Progress
@@ -60,9 +60,10 @@ class Pools:
     def of(
         self, platform: str, device: Device, read: Iterator[TaskRecords]
     ) -> Iterator[TaskRecords]:
-        """Tasks with a measured program; those that name another GPU are counted and told.
+        """Yield tasks with a measured program; another GPU's tasks are counted.
 
-        Records of a folder that is named otherwise than the device are the user's choice.
+        Each of these is also reported. Records of a folder that is named otherwise than the device
+        are the user's choice.
         """
         number = len(self.root.task_files([platform]))
         for records in self.progress.track(read, f"reading {platform}", number):
@@ -75,7 +76,7 @@ class Pools:
                 yield records
 
     def refuse(self, records: TaskRecords, reason: str, detail: str) -> None:
-        """Count a task that cannot be judged, and tell."""
+        """Count and report a task that cannot be judged."""
         num = int(records.valid.sum())
         self.failures[reason] += num
         self.progress.tell(f"{records.file} left out ({num} programs): {detail}")
@@ -83,7 +84,7 @@ class Pools:
     def symbols(
         self, read: Iterator[TaskRecords], analyzer: SymbolAnalyzer
     ) -> Iterator[TaskSymbols]:
-        """Symbols of every task; unknown operators are counted and told."""
+        """Yield the symbols of every task; unknown operators are counted and reported."""
         for records in read:
             try:
                 yield task_symbols(records, analyzer, self.index)
@@ -93,9 +94,9 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Scored tasks, and what a run reports about its data.
+    """Scored tasks, and a run's report about its data.
 
-    ``rates`` tells by device where the rates came from, ``fits`` what was fitted.
+    ``rates`` has the origin of the rates by device, ``fits`` the fitted rates.
     """
 
     tasks: Sequence[ScoredTask]
@@ -113,7 +114,7 @@ def judge_draft(
     duplicates: Duplicates = "drop",
     progress: Progress | None = None,
 ) -> Judged:
-    """Scores of every task of the record folders.
+    """Score every task of the record folders with the analyzer.
 
     `conf` holds descriptions of devices and rates. Lines set aside are listed in
     ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
@@ -172,7 +173,10 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 def _calibrated(
     tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: SymbolAnalyzer, folder: Path
 ) -> Judged:
-    """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
+    """Score tasks with rates fitted to the other half.
+
+    Rates fitted to all tasks are saved.
+    """
     rng = np.random.default_rng(choice.seed)
     halves, fits = cross_calibrated(tasks, analyzer, choice.calibrate, rng)
     start = analyzer.uncalibrated()
@@ -198,12 +202,12 @@ def _summary(fit: Fit) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTable:
-    """What a table of the draft's forms is made of.
+    """Options of a table of the draft's forms.
 
     ``calibrate``: measured programs a half of the tasks (0: no calibrated form); ``official``: also
     the released form, which needs the general engine (minutes); ``terms``: also the forms without
-    each of their terms alone, not only without a group; ``min_programs``: what a large
-    pool has; ``origin``: only programs found in that way, where the records tell; ``repeats``: a
+    each single term, not only without a group; ``min_programs``: least programs of a large pool;
+    ``origin``: only programs found in that way, where the records contain it; ``repeats``: a
     program's latency is the mean or the fastest of its timings (for busy machines).
     """
 
@@ -216,14 +220,14 @@ class DraftTable:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises PrunerError for values that mean nothing."""
+        """Raises PrunerError for values out of range."""
         if self.repeats not in ("mean", "fastest"):
             raise PrunerError(f"repeats={self.repeats} is unknown; known: mean, fastest")
         if type(self.calibrate) is not int or self.calibrate < 0:
             raise PrunerError(f"calibrate={self.calibrate}: a number of programs, 0 or more")
 
     def title(self, platform: str) -> str:
-        """What the rows of a platform are called."""
+        """The name of a platform's rows."""
         fastest = "fastest" if self.repeats == "fastest" else None
         return " ".join(filter(None, (platform, self.origin, fastest)))
 
@@ -236,7 +240,9 @@ def draft_rows(
     conf: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of one platform: one a form and pool selection. The rates of all rows are the defaults.
+    """Rows of a platform, for each form and pool selection.
+
+    The rates of all rows are the defaults, or fitted.
 
     Raises:
         PrunerError: unknown platform, no records of it, or no task to calibrate with.
@@ -302,7 +308,10 @@ def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
-    """Regret of the 1/50 draft by form: a panel a platform, of all pools and of large ones."""
+    """Plot the regret of the 1/50 draft by form.
+
+    A panel a platform, for all pools and for large pools.
+    """
     forms = [form for form in FORMS_DRAWN if any(row["form"] == form for row in rows)]
     panels: dict[str, list[float]] = {}
     for least, what in ((ALL, "all pools"), (min_programs, f"pools of {min_programs}+")):

@@ -1,4 +1,4 @@
-"""Grids of jobs: each leaves one JSON file, once, and an interrupted grid goes on.
+"""Grids of jobs that leave a file each; an interrupted grid continues.
 
 A `Job` is a call in this process, a `Step` a command. `results` computes the missing jobs, several
 at a time. `BoxRunner` runs steps in time slots ("boxes"), and `Times` keeps how long they took.
@@ -25,8 +25,8 @@ from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
 CONFIG_FILE, ANSOR_LOG = "config.yaml", "ansor.json"
-PARTLY = 3  # exit code of a command that did its work, of which some part came to nothing
-TAIL = 4096  # bytes of a log in which the last line is looked for
+PARTLY = 3  # exit code of a command that did its work, except for some part
+TAIL = 4096  # bytes at the end of a log that hold its last line
 _PLAIN = re.compile(r"[\w./+@-]+")
 _NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
 
@@ -35,9 +35,9 @@ _NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml:
 class Job:
     """Work that leaves one JSON file; done once the file exists.
 
-    ``run`` returns what the file holds. ``leaves``: None where nothing is kept. ``about``: what
-    decides the result beside the name; it is kept in the file, a JSON object, and a result of
-    another one counts as missing.
+    ``run`` returns the content of the file. ``leaves``: None where nothing is stored. ``about``:
+    all that decides the result besides the name; it is stored in the file, a JSON object, and a
+    result with another ``about`` counts as missing.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Job:
 
     @property
     def result(self) -> Any:
-        """What the job left, None before that. Raises `DataError` for a damaged file."""
+        """The job's result, None before it; raises `DataError` for a damaged file."""
         if self.leaves is None or not self.leaves.is_file():
             return None
         found = read_json(self.leaves)
         return found if self.about is None or found.get("about") == self.about else None
 
     def compute(self) -> Any:
-        """Run the job and keep its result, unless the work has left it itself."""
+        """Run the job and store its result, unless `run` stored it."""
         found = self.run()
         if self.about is not None:
             found = {**found, "about": self.about}
@@ -67,10 +67,13 @@ class Job:
 def results(
     jobs: Sequence[Job], *, num_workers: int = 1, tell: Tell = silent, again: str = "call it again"
 ) -> Iterator[Any]:
-    """Yield the result of every job, in order; `num_workers` processes share the missing ones.
+    """Yield the result of every job, in order.
+
+    `num_workers` processes share the missing jobs.
 
     Raises:
-        PrunerError: a process ended without the result of a job; `again` says how to go on. All
+        PrunerError: a process ended without the result of a job; `again` names the way to continue.
+            All
             other jobs have ended by then.
     """
     missing = [job for job in jobs if job.leaves is not None and job.result is None]
@@ -92,20 +95,23 @@ def results(
 
 
 def finished(path: Path) -> bool:
-    """Whether a command left `path`; an interrupted run leaves its numbers too, and says so."""
+    """Whether a command left `path` without being interrupted.
+
+    An interrupted run leaves its numbers, too, marked as interrupted.
+    """
     return path.is_file() and not read_json(path, dict).get("interrupted", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
+    """A command: done once ``leaves``, a JSON file, exists.
 
-    ``words``: see `started`. ``kind`` and ``size`` say what it may
-    take (`Times`). ``budget``: the option that takes the seconds it may use, for commands that can
-    end in time and keep what they have; "": none. ``spent_s`` of them an earlier start has used.
-    ``start_s`` are the seconds of the command before and after the work that its size describes.
-    ``made``: the file that the command writes, where another step's does the same; it is copied to
-    ``leaves``.
+    It begins once all steps in ``needs`` are done. ``words``: see `started`. ``kind`` and ``size``
+    determine its expected time (`Times`). ``budget``: the option that takes the seconds it may use,
+    for commands that can end in time with a result; "": none. ``spent_s`` of these were used by an
+    earlier start. ``start_s`` are the seconds of the command before and after the work that its
+    size describes. ``made``: the file that the command writes, where another step's command writes
+    the same file; it is copied to ``leaves``.
     """
 
     name: str
@@ -126,14 +132,14 @@ class Step:
 
     @property
     def lacks(self) -> list[str]:
-        """Names of what it needs and is not done."""
+        """Names of the needed steps that are not done."""
         return [step.name for step in self.needs if not step.done]
 
     @property
     def reached(self) -> float:
-        """How much of its size it did: of a run that its seconds ended as many trials as it made.
+        """The size that it did; trials for a run ended by time.
 
-        Taken for the whole, such runs would make all of their kind look quicker than they are.
+        Counted as complete, such runs would make all of their kind look quicker than they are.
         """
         if not (self.budget and self.leaves.is_file()):
             return self.size
@@ -142,13 +148,16 @@ class Step:
         return float(min(self.size, trials))
 
     def within(self, seconds: float) -> list[str]:
-        """Its words, with `seconds` more as its budget where it takes one and they are limited."""
+        """Its words, with `seconds` more as budget.
+
+        Without a budget option, or for infinite seconds, its words alone.
+        """
         if not self.budget or seconds == float("inf"):
             return list(self.words)
         return [*self.words, f"{self.budget}={max(1, int(self.spent_s + seconds))}"]
 
     def keep(self) -> None:
-        """Copy what its command made to where this step leaves it; call it once that ended well."""
+        """Copy the file of its command to ``leaves``; call it after success."""
         if self.made is not None:
             self.leaves.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.leaves, read_json(self.made), indent=1)
@@ -156,19 +165,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended: exit code, None where the limit ended it; the last line of its log."""
+    """The end of a command: exit code and the log's last line.
+
+    The code is None where the time limit ended the command.
+    """
 
     code: int | None
     line: str
 
     @property
     def well(self) -> bool:
-        """Whether it did its work: what it leaves counts."""
+        """Whether its result counts."""
         return self.code in (0, PARTLY)
 
 
 def quoted(path: Path) -> str:
-    """A path as the value of an option, in quotes where the commands would read it otherwise.
+    """A path as the value of an option, in quotes where necessary.
 
     >>> quoted(Path("a/b-1.json")), quoted(Path("my runs, new"))
     ('a/b-1.json', "'my runs, new'")
@@ -181,8 +193,11 @@ def quoted(path: Path) -> str:
 
 
 def started(words: Sequence[str], place: Path) -> list[str]:
-    """What to run for the words of a step, with this Python: ``FILE.py`` is a script below `place`,
-    another first word a command of this project, which is found as it is installed."""
+    """The command line for a step's words, with this Python.
+
+    ``FILE.py`` is a script below `place`; any other first word is a command of the installed
+    project.
+    """
     first, *options = words
     if first.endswith(".py"):
         return [sys.executable, str(place / first), *options]
@@ -197,7 +212,10 @@ def run_command(
     limit_s: float = float("inf"),
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run a program in `place`, its output and errors in `log`, for at most `limit_s` seconds."""
+    """Run a program in `place` for at most `limit_s` seconds.
+
+    Its output and errors go to `log`.
+    """
     code = Commands(place, environment).run(words, log, limit_s=limit_s)
     with log.open("rb") as content:
         content.seek(max(0, log.stat().st_size - TAIL))
@@ -207,9 +225,10 @@ def run_command(
 
 
 class Times:
-    """A file of seconds that steps took; ``guesses``: seconds of a kind and size 1 before any did.
+    """A file of the seconds that steps took.
 
-    `path` is a JSON list, one object a step: name, kind, size, seconds.
+    ``guesses``: seconds of a kind and size 1 before any step of it ended. `path` is a JSON list, an
+    object a step: name, kind, size, seconds.
     """
 
     def __init__(self, path: Path, guesses: Mapping[str, float]) -> None:
@@ -218,23 +237,26 @@ class Times:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All that were kept, in their order."""
+        """All stored rows, in order."""
         if not self._path.is_file():
             return []
         return read_json(self._path, list)
 
     def keep(self, step: Step, seconds: float) -> None:
-        """Add what a step took, for as much of it as it did."""
+        """Add a step's seconds, for the size that it did."""
         row = {"name": step.name, "kind": step.kind, "size": step.reached, "seconds": seconds}
         write_json(self._path, [*self.rows, row], indent=1)
 
     def last_s(self, step: Step) -> float | None:
-        """What this very step took the last time; None where it never ended."""
+        """Seconds of this step the last time; None if it never ended."""
         took: list[float] = [row["seconds"] for row in self.rows if row["name"] == step.name]
         return took[-1] if took else None
 
     def expected_s(self, step: Step) -> float:
-        """Seconds of its start, and of its size: as the steps of its kind took, else the guess."""
+        """Expected seconds: start-up, and size at the pace of its kind.
+
+        Before any step of the kind ended, the pace is the guess.
+        """
         known = [
             (max(0.0, row["seconds"] - step.start_s), row["size"])
             for row in self.rows
@@ -247,16 +269,17 @@ class Times:
         return step.start_s + step.size * each_s
 
 
-Run = Callable[[Step, float, float], Ended]  # a step, the seconds it may use, when it is ended
+# a step, the seconds it may use, the seconds until it is ended
+Run = Callable[[Step, float, float], Ended]
 Clock = Callable[[], float]
-CUT = 0.5  # of what it is expected to take a step with a budget gets, if its box can give it
+CUT = 0.5  # a step with a budget gets this share of its expected time, if its slot can give it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Steps that share ``seconds``; ``least_s``: with less left none is begun.
+    """Steps that share ``seconds``; with less than ``least_s`` left, none begins.
 
-    Steps may depend on what earlier ones found, so they are made when they are asked for.
+    Steps may depend on the results of earlier steps, so they are made when the slot needs them.
     """
 
     name: str
@@ -267,10 +290,10 @@ class Box:
 
 @dataclass(slots=True, kw_only=True)
 class BoxRunner:
-    """Run time slots ("boxes") with fixed deadlines: unused time goes to later slots.
+    """Run time slots ("boxes") with deadlines: later slots get unused time.
 
     A step with a budget gets its share of the time left (`fair_share_s`), and every step is ended
-    at the end of its slot. A step that fails, or lacks an input, is reported; the others go on.
+    at the end of its slot. A step that fails, or lacks an input, is reported; the others run.
     ``after`` is called after every box.
     """
 
@@ -281,12 +304,13 @@ class BoxRunner:
     after: Callable[[Box], None] = silent
 
     def run_all(self, boxes: Iterable[Box]) -> None:
-        """Run what is not done."""
+        """Run the steps that are not done."""
         spare_s = 0.0
         for box in boxes:
             ends = self.clock() + box.seconds + spare_s
             self._run_box(box, ends)
             self.after(box)
+            # Negative after an overrun: the next slot ends at its own deadline all the same.
             spare_s = 0.0 if box.seconds == float("inf") else ends - self.clock()
 
     def _run_box(self, box: Box, ends: float) -> None:
@@ -314,7 +338,8 @@ class BoxRunner:
         self.tell(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
         if ended.well:
             step.keep()
-            self.times.keep(step, step.spent_s + seconds)  # what it did, earlier starts did too
+            # its size includes the work of earlier starts
+            self.times.keep(step, step.spent_s + seconds)
 
 
 def _ending(ended: Ended) -> str:
@@ -326,7 +351,7 @@ def _ending(ended: Ended) -> str:
 
 
 def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
-    """Seconds of `left_s` for the first of the unfinished `steps` of a time slot.
+    """Seconds of `left_s` for the first unfinished step of a slot.
 
     Steps without a budget are not limited. The others share the rest in proportion to their
     expected times. A step is shortened to at most `CUT` of its expected time; if that is not
@@ -346,7 +371,7 @@ def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
 
 
 def plan(boxes: Iterable[Box], times: Times) -> list[dict[str, Any]]:
-    """What there is to do, a row a step, with the minutes that it may take."""
+    """The work to do: a row a step, with its expected minutes."""
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
     for box in boxes:
@@ -359,12 +384,12 @@ def plan(boxes: Iterable[Box], times: Times) -> list[dict[str, Any]]:
 
 
 def taken_up(step: Step) -> Step:
-    """The step as it has to be started now: a run that was ended goes on, with a budget of its own.
+    """The step as it must start now: an ended run resumes.
 
-    It leaves its file in its run folder. A run of a version that lacked an option of today would be
-    refused every time; it begins anew. What was begun with a budget of seconds has used those
-    that its journal tells. A run that only compiles has nothing but its journal to go on from, and
-    counts its seconds anew.
+    A run resumes with a budget of its own, which leaves its file in its run folder. A run of a
+    version without an option of today would be refused every time; it begins anew. A run with a
+    budget of seconds has used the seconds in its journal. A run that only compiles has nothing but
+    its journal to continue from, and counts its seconds anew.
     """
     folder, compiles = step.leaves.parent, COMPILE_ONLY in step.words
     kept = (JOURNAL_FILE,) if compiles else (SNAPSHOT_FILE, ANSOR_LOG)
@@ -377,7 +402,7 @@ def taken_up(step: Step) -> Step:
 
 
 def _lacks_options(folder: Path) -> bool:
-    """Whether the run was begun before ``tune.py`` had all its options of today."""
+    """Whether the run was begun before ``tune.py`` had all present options."""
     path, command = folder / CONFIG_FILE, conf_folder() / "tune.yaml"
     if not path.is_file():
         return False
@@ -391,10 +416,10 @@ def _lacks_options(folder: Path) -> bool:
 
 
 def put_aside(step: Step) -> None:
-    """Rename the run folder that a broken start left, where the step begins anew in it.
+    """Rename the folder of a broken start where the step begins anew.
 
     Raises:
-        PrunerError: a process still works in it, as one does whose campaign was killed.
+        PrunerError: a process still works in it, as after a killed campaign.
     """
     folder = step.leaves.parent
     begins = f"run_id={folder.name}" in step.words
@@ -412,7 +437,10 @@ def run_step(
     logs: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run the command of a step in `root`, with a log; what an earlier start broke is put aside."""
+    """Run the command of a step in `root`, with a log.
+
+    The folder of a broken earlier start is renamed.
+    """
     put_aside(step)
     log = logs / f"{step.name.replace(', ', '-')}.log"
     words = started(step.within(share_s), root)

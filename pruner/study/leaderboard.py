@@ -1,9 +1,9 @@
-"""A frozen benchmark, and what submissions to it are: scores of named programs, checked and ranked.
+"""A frozen benchmark: check and rank submissions (scores of named programs).
 
-``leaderboard/benchmark.yaml`` names the tracks: records, a frozen split, and hashes of both; every
+``leaderboard/benchmark.yaml`` names the tracks: records, a frozen split, and hashes of both. Every
 submission is a folder of ``leaderboard/entries`` with a form (``entry.yaml``) and a file of scores
 for each track that it enters. Numbers of a ranking are computed here, from the scores and the
-records; only what cannot be (training time, what it learned from) is taken from the form.
+records; the form gives only what cannot be computed (training time, training records).
 """
 
 import gzip
@@ -32,7 +32,7 @@ from pruner.study.markdown import markdown_table
 
 FORM = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
-# Ranked by what counts every task the same: one slow task can decide a ratio of sums.
+# Ranked by a metric that counts every task the same: one slow task can decide a ratio of sums.
 MAX_SCORES_BYTES = 1 << 28
 """Of a submission's scores, unpacked: millions of programs have less."""
 RANKED_BY = "top1_task_mean"
@@ -40,15 +40,15 @@ SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
 REQUIRED = ("model", "authors", "source", "learned_from")  # of a form
 IN_TABLE = ("model", "learned_from", "notes")  # texts of a form that the page shows
 _FORGING = ("|", "<!--")  # in a cell of the page's table: another cell, or the mark of a table
-ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for what it cannot score
+ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for a program that cannot be scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Test programs of some platforms: those of the frozen split's test side.
+    """Test programs of some platforms: the frozen split's test side.
 
     ``split_sha256``: of the frozen list; ``programs_sha256``: of the test programs and their
-    latencies, which says that the records are the same.
+    latencies, which proves that the records are the same.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What a submission says of itself.
+    """A submission's own description.
 
-    ``learned_from``: the records it was fitted to, in words; ``notes``: what a reader of its rank
-    has to know beside that; ``fit_seconds`` on what machine; ``scored_per_second`` with one thread,
+    ``learned_from``: the records it was fitted to, in words; ``notes``: further facts for readers
+    of its rank; ``fit_seconds`` on ``machine``; ``scored_per_second`` with one thread,
     ``memory_mb`` of the process that scored. None: unknown.
     """
 
@@ -90,7 +90,7 @@ def load_tracks(path: Path) -> dict[str, Track]:
     """The tracks of the benchmark by name.
 
     Raises:
-        DataError: the file is unreadable, or a frozen list is no longer the one that it names.
+        DataError: the file is unreadable, or a frozen list has changed.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -108,7 +108,9 @@ def load_tracks(path: Path) -> dict[str, Track]:
 
 
 def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
-    """Measured programs of the test tasks, every program once, by platform and task.
+    """Measured programs of the test tasks, by platform and task.
+
+    Every program occurs once.
 
     Raises:
         DataError: records are missing.
@@ -124,7 +126,7 @@ def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
 
 
 def fingerprint(tasks: Sequence[TaskRecords]) -> str:
-    """Hash of which programs they are and how long each took."""
+    """Hash of the programs and their latencies."""
     found = hashlib.sha256()
     for records in tasks:
         found.update(f"{records.key.platform} {records.key.task}\n".encode())
@@ -180,7 +182,10 @@ def load_form(entry: Path) -> Form:
 
 
 def check_form(entry: Path, form: Form) -> None:
-    """Raise PrunerError for a field of the wrong kind, or one that would forge the page's table."""
+    """Raise PrunerError for a field of the wrong kind.
+
+    Text that would forge the page's table is refused, too.
+    """
     path = entry / FORM
     for name in REQUIRED:
         if not isinstance(getattr(form, name), str) or not getattr(form, name).strip():
@@ -239,7 +244,9 @@ def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score:
 
 
 def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTask]:
-    """The test tasks with the scores of a submission; a program without score is ranked last.
+    """The test tasks with a submission's scores.
+
+    A program without score is ranked last.
 
     Raises:
         PrunerError: the file is no table of scores, or does not name every test program once.
@@ -304,7 +311,7 @@ def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
 
 
 def chance(tasks: Sequence[TaskRecords]) -> Row:
-    """The row of a random ranking, exact where there is a closed form."""
+    """The row of a random ranking, exact in closed form where possible."""
     scored = [
         ScoredTask(name=str(number), latency_s=t.latency_s, score=np.zeros(len(t)))
         for number, t in enumerate(tasks)
@@ -320,17 +327,17 @@ def submissions(entries: Path, track: Track) -> list[Path]:
 
 
 def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Every submission to a track, the best first, and chance at its place.
+    """Every submission to a track, the best first, and chance.
 
     Raises:
-        PrunerError: one of them is broken.
+        PrunerError: a submission is broken.
     """
     rows = [judged(entry, track, tasks) for entry in submissions(entries, track)] + [chance(tasks)]
     return sorted(rows, key=lambda row: -row[RANKED_BY])
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
-    """The ranking as a table; `first` is the rank of its first row."""
+    """The ranking as a table; its first row has the rank `first`."""
     heads = ("rank", "entry", "model", "Top-1 task mean", "Top-1", "Top-5", "pairwise", "fit (s)",
              "programs scored a second", "memory (MB)", "learned from", "notes")  # fmt: skip
     lines = []

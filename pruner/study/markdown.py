@@ -1,4 +1,4 @@
-"""Tables of pages: cells of text as Markdown, means with their spread."""
+"""Markdown tables of text cells, and means with their spread."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pandas as pd
 
 
 def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table, a line for its heads, one of dashes and one for each row."""
+    """Return a Markdown table of `head` and `rows`."""
     first, *others = [f"| {' | '.join(map(str, line))} |" for line in (head, *rows)]
     return "\n".join([first, "|" + "---|" * len(head), *others])
 
@@ -15,7 +15,7 @@ def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> 
 def mean_text(
     values: "Sequence[float] | pd.Series[float]", digits: int = 3, *, spread: bool = True
 ) -> str:
-    """Return the mean, with the sample standard deviation behind it where there are several."""
+    """Return the mean, with the sample standard deviation of several values."""
     if not len(values):
         return ""
     text = f"{np.mean(values):.{digits}f}"

@@ -1,4 +1,4 @@
-"""One style for every plot: fixed names and colours of systems, axes, labels, SVG text.
+"""The style of every plot: names and colours of systems, axes, SVG.
 
 Colours are near Okabe and Ito's, with a contrast of at least 3 to 1 on light and on dark paper;
 `tests/study/test_plots.py` checks this, and each pair under the usual forms of colour blindness. A
@@ -23,11 +23,11 @@ from matplotlib.transforms import blended_transform_factory
 BLUE, SKY, ORANGE, VERMILION, GREEN = "#016CAA", "#1E97F2", "#CA8400", "#C45000", "#05A777"
 PINK, VIOLET, BROWN, OLIVE, GREY = "#D671AA", "#7E4FE0", "#995333", "#A3933E", "#7A7A7A"
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, BROWN, PINK, OLIVE, GREY)
-# Of text, paper and lines behind: on light paper, on dark paper.
+# Of text, paper and grid lines: on light paper, on dark paper.
 INK, PAPER, GRID = ("#24292f", "#d6dde5"), ("#ffffff", "#14181d"), ("#d8dee4", "#3a424c")
 MANY = 8  # series that one panel can show as lines
 MARKERS = "osD^vPX*"  # of a panel's lines
-_ACROSS = 3  # panels of bars beside each other
+_ACROSS = 3  # panels of bars side by side
 _ALIKE = 3.0  # panels whose longest bars differ by less have one scale
 LONG = 32  # characters of a name that a table or an axis shows
 
@@ -109,7 +109,7 @@ WORDS = {
 
 
 def label(name: str) -> str:
-    """What a reader sees for an identifier, or for several with commas between them."""
+    """The displayed text of an identifier, or of several with commas."""
     if name in SYSTEMS:
         return SYSTEMS[name][0]
     if ", " in name:
@@ -118,12 +118,12 @@ def label(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A name in at most `LONG` characters: of a longer one the beginning and the end."""
+    """A name in at most `LONG` characters: its beginning and its end."""
     return name if len(name) <= LONG else f"{name[: LONG - 9]}…{name[-8:]}"
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """The colour of each name of one plot: its system's, else one that no system in it has."""
+    """The colour of each name: its system's, else a free colour."""
     systems = {
         name: next((part for part in (name, *name.split(", ")) if part in SYSTEMS), name)
         for name in names
@@ -137,7 +137,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def style(mark: str = "") -> Iterator[None]:
-    """The look of every figure; the same `mark` and data give the same SVG text."""
+    """The look of every figure; equal `mark` and data give equal SVG."""
     ink, paper, grid = INK[0], PAPER[0], GRID[0]
     settings: dict[Any, Any] = {
         "svg.hashsalt": mark, "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9,
@@ -153,13 +153,13 @@ def style(mark: str = "") -> Iterator[None]:
 
 
 def headline(figure: Figure, text: str) -> None:
-    """The plot's title at the left above all panels, in lines that fit its width."""
+    """Set the title above all panels, at the left, wrapped."""
     lines = textwrap.wrap(text, int(figure.get_figwidth() * 13))
     figure.suptitle("\n".join(lines), x=0.01, ha="left", weight="bold")
 
 
 def svg_element(figure: Figure, mark: str) -> str:
-    """A figure as one ``<svg>`` element that names its `mark` and follows a dark scheme."""
+    """A figure as an ``<svg>`` element with mark and dark scheme."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = stream.getvalue()
@@ -185,7 +185,10 @@ def number(value: float) -> str:
 
 
 def plain_log(axis: Axes, name: str) -> None:
-    """A logarithmic axis, "x" or "y", with plain numbers at as many ticks as its range needs."""
+    """Make an axis ("x" or "y") logarithmic, with plain numbers.
+
+    The number of ticks depends on the range.
+    """
     axis.set(**{f"{name}scale": "log"})
     one = axis.xaxis if name == "x" else axis.yaxis
     low, high = one.get_view_interval()
@@ -198,9 +201,10 @@ def plain_log(axis: Axes, name: str) -> None:
 
 
 def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
-    """Write every line's name (values of `names`; keys: labels of lines) beside its right end.
+    """Write each line's name at its right end.
 
-    Names keep a line's height apart, in the order of the ends; a thin line leads to a moved name.
+    `names` maps the labels of lines to names. Names keep a line's height apart, in the order of the
+    ends; a thin line leads to a moved name.
     """
     figure = axis.get_figure(root=True)
     assert figure is not None
@@ -241,11 +245,11 @@ def bars(
     limit: float | None = None,
     text: Sequence[str] | None = None,
 ) -> None:
-    """Horizontal bars from zero, the first on top; nan: no bar, "not run".
+    """Draw horizontal bars from zero, the first on top; nan: "not run".
 
     Numbers stand in a column at the right of the axis: behind a whisker, a number would read as the
-    whisker's end. `spread` [2, values]: how far the whiskers go below and above; bars longer than
-    `limit` run through the axis, with a break mark; `text`: what stands in place of numbers.
+    whisker's end. `spread` [2, values]: lengths of the whiskers below and above; bars longer than
+    `limit` run through the axis, with a break mark; `text` replaces the numbers.
     """
     known = np.nan_to_num(np.asarray(values, float))
     top = max(known.max(initial=0.0), 1e-12) if limit is None else limit
@@ -280,10 +284,11 @@ def bar_panels(
     limit: float | None = None,
     text: Sequence[str] | None = None,
 ) -> Figure:
-    """Bars in panels beside each other; `rows`: name to colour, a bar each, names at the left.
+    """Draw bars in panels side by side, names at the left.
 
-    `panels`: title to the numbers of the rows, nan where there is none. Without `limit` each panel
-    is cut by itself; panels of numbers that are alike share a scale.
+    `rows`: name to colour, a bar each. `panels`: title to the numbers of the rows, nan where there
+    is none. Without `limit` each panel has a limit of its own; panels of similar numbers share a
+    scale.
     """
     across = min(_ACROSS, len(panels))
     down = -(-len(panels) // across)
@@ -307,8 +312,10 @@ def bar_panels(
 
 
 def cut(values: Sequence[float], far: float = 4.0) -> float:
-    """Where bars end that would squeeze the rest: of the longest third what is more than `far`
-    times the next shorter is beyond it."""
+    """Limit of the bars, where the longest would squeeze the others.
+
+    In the longest third, values more than `far` times the next shorter are beyond it.
+    """
     known = np.sort([value for value in values if not np.isnan(value)])
     for n in range(max(1, -(-2 * len(known) // 3)), len(known)):
         if known[n] > far * known[n - 1]:

@@ -1,6 +1,7 @@
-"""Models x platforms x seeds x shares: every cell fitted and judged, one row each.
+"""A results table: models, platforms, seeds and shares, a row each.
 
-Every fit keeps its folder below that of the table, so an interrupted table goes on.
+Every cell is fitted and judged. Every fit has its folder below that of the table, so an interrupted
+table continues.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -32,10 +33,10 @@ from pruner.study.markdown import markdown_table, mean_text
 from pruner.study.training import NETWORK_MEANS, Part, Watching, run_part, unwatched
 
 RANDOM = "random"  # a model that is not fitted: exact chance
-CEILING = "ceiling"  # another: what a second timing of the same programs reaches
+CEILING = "ceiling"  # not fitted either: the result of a second timing of the same programs
 NOT_FITTED = (RANDOM, CEILING)
 _SHOWN = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean")
-METRICS = (*_SHOWN, "ndcg", *NETWORK_MEANS)  # the last where the split holds out networks
+METRICS = (*_SHOWN, "ndcg", *NETWORK_MEANS)  # the last two where the split holds out networks
 COLUMNS = (
     "platform",
     "model",
@@ -58,7 +59,7 @@ CellKey = tuple[str, str, int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
-    """One row to make: a model judged on a platform."""
+    """A row to make: a model judged on a platform."""
 
     platform: str
     model: str
@@ -73,16 +74,16 @@ class TableCell:
 
     @property
     def key(self) -> CellKey:
-        """What tells its row from others of the table."""
+        """The identity of its row in the table."""
         return (self.platform, self.model, self.seed, self.share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Programs to read: of which platforms, and with what.
+    """Programs to read: platforms and options.
 
-    `dataflow`: the kind of rows; `draft`: also what the analyzer makes of them; `failures`: also
-    those that failed.
+    `dataflow`: the kind of rows; `draft`: also the analyzer's columns; `failures`: also failed
+    programs.
     """
 
     platforms: tuple[str, ...]
@@ -93,7 +94,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How a model of the table is fitted: its recipe, and the records that it learns from.
+    """The recipe and training records of a model in the table.
 
     `config` is written into its checkpoints.
     """
@@ -106,10 +107,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTable:
-    """A table of models, platforms and seeds, and the settings of its cells.
+    """A table of models, platforms and seeds, with its settings.
 
-    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split`
-    divides the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
+    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split` divides
+    the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
     """
 
     folder: Path
@@ -123,7 +124,10 @@ class ResultsTable:
     def rows(
         self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
-        """Rows of one platform that are not `kept`, as soon as each is made."""
+        """Yield the rows of a platform that are not in `kept`.
+
+        Each row comes as soon as it is made.
+        """
         for cell, metrics in self._all_metrics([cell for cell in cells if cell.key not in kept]):
             yield row_of(cell, metrics)
         for seed in seeds:
@@ -143,8 +147,8 @@ class ResultsTable:
     def _all_metrics(
         self, cells: Sequence[TableCell]
     ) -> Iterator[tuple[TableCell, Mapping[str, Any]]]:
-        """Every cell with its metrics, in order; processes share what is not there yet."""
-        if self.num_workers > 1:  # read before the fork
+        """Every cell with its metrics, in order; processes share the missing cells."""
+        if self.num_workers > 1:  # read before the fork, so that all workers share the memory
             for cell in cells:
                 if self._job(cell).leaves is not None and self._job(cell).result is None:
                     self._programs_of(self.variant(cell))
@@ -174,7 +178,8 @@ class ResultsTable:
         programs = self._programs_of(variant)
         split = self.split(programs.keys, cell.seed)
         joint = "+".join(sorted({key.platform for key in programs.keys}))
-        name = replace(cell, platform=joint).name  # one fit for the rows of all its platforms
+        # a joint fit serves the rows of all its platforms
+        name = replace(cell, platform=joint).name
         part = Part(name=name, folder=self.folder / name, split=split, seed=cell.seed)
         metrics = run_part(
             variant.recipe, programs, part, config=variant.config, watching=variant.watching
@@ -194,7 +199,7 @@ class ResultsTable:
 
 
 def _random_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
-    """Exact means over random rankings where there is a closed form, else over many draws."""
+    """Metrics of random rankings: exact in closed form, else means of draws."""
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
     if networks := scored_networks(tasks, split.networks):
@@ -208,10 +213,10 @@ def _random_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
 
 
 def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
-    """Of the programs that were timed twice.
+    """Metrics of a second timing, for programs timed twice.
 
     Raises:
-        PrunerError: none of them was.
+        PrunerError: no program was timed twice.
     """
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     found = noise_ceiling(tasks)
@@ -231,7 +236,10 @@ def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of each platform and model (with its share, unless 1), in order of appearance."""
+    """Rows by platform and model (with its share, unless 1).
+
+    Groups are in order of appearance.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         share = row["train_share"]
@@ -250,10 +258,10 @@ def means(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier table with numbers as numbers; none where there is no file.
+    """Rows of an earlier table, with numbers as numbers; none without file.
 
-    One from before there were means over networks has none of them. Raises PrunerError for a file
-    with other columns.
+    A table from before there were means over networks lacks these columns. Raises PrunerError for a
+    file with other columns.
     """
     rows = read_table(path)
     if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):
@@ -274,7 +282,7 @@ def _value(text: str) -> Any:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Means, with the sample standard deviation over seeds behind them."""
+    """The table as Markdown: means with the sample deviation over seeds."""
     of_networks = [name for name in NETWORK_MEANS if any(row.get(name) is not None for row in rows)]
     shown = (*_SHOWN, *of_networks)
     lines = [

@@ -1,7 +1,8 @@
-"""A training run: one or several fits of a recipe, each judged, and what they say together.
+"""A training run: fits of a recipe, each judged, and their summary.
 
-A run has one fit for each seed, and, where the device has no records of its own, one more for each
-platform left out. Fits keep their results in their folders, so that an interrupted run goes on.
+A run has a fit for each seed, and, where the device has no records of its own, a further fit for
+each platform left out. Fits store their results in their folders, so that an interrupted run
+continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +48,9 @@ NETWORK_MEANS = ("top1_network_mean", "top5_network_mean")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One fit of a run: a split, a seed, and the folder that holds its results.
+    """A fit of a run: split, seed and result folder.
 
-    `left_out` names the platform that it has not learnt from. `name` is "" where it is the run.
+    `left_out` names the platform that its training excludes. `name` is "" where the fit is the run.
     """
 
     name: str
@@ -65,12 +66,12 @@ class Part:
 
 
 def _quiet(*_: Any) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Who follows a fit: Lightning's callbacks and loggers, rounds of trees, how it was judged."""
+    """Observers of a fit: callbacks, loggers, tree rounds, the judged result."""
 
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
@@ -82,7 +83,7 @@ Watching = Callable[[Part], AbstractContextManager[Watch]]
 
 
 def unwatched(_: Part) -> AbstractContextManager[Watch]:
-    """Nobody follows."""
+    """No observers."""
     return nullcontext(Watch())
 
 
@@ -94,7 +95,7 @@ def plan(
     seeds: Sequence[int],
     leave_out: Sequence[str] = (),
 ) -> list[Part]:
-    """Every fit of a run: one for each seed, and one for each seed and platform left out.
+    """Every fit of a run, by seed and platform left out.
 
     The first part holds the checkpoint of the run; a single part lives in the run folder itself.
     Raises PrunerError without seeds, or for a platform without records.
@@ -135,11 +136,11 @@ def run_part(
     stop_after: int | None = None,
     start: Start | None = None,
 ) -> dict[str, Any] | None:
-    """Fit and judge, or take up what an earlier start already finished.
+    """Fit and judge, or return the result of an earlier start.
 
-    None when `stop_after` ended the fit early. `start` is a trained model to go on from; test tasks
-    whose work it has seen do not judge. The folder of the part gets the checkpoint and
-    ``tasks.csv``, one row a test task.
+    None when `stop_after` ended the fit early. `start` is a trained model to continue; test tasks
+    whose work it has seen are left out. The folder of the part gets the checkpoint and
+    ``tasks.csv``, a row a test task.
     """
     finished = load_metrics(part.folder) if part.name else None
     if finished is not None:
@@ -184,9 +185,9 @@ def run_part(
 
 
 def unseen_part(split: Split, start: Start) -> Split:
-    """The split without test tasks that `start` has seen.
+    """The split without the test tasks that `start` has seen.
 
-    Raises DataError where none is left to judge on.
+    Raises DataError where no test task is left.
     """
     left = start.unseen(split)
     if split.test and not left.test:
@@ -201,15 +202,15 @@ Results = Mapping[str, Mapping[str, Any] | None]
 
 
 def judging_parts(parts: Sequence[Part]) -> list[Part]:
-    """The fits that judge a run: those that left a platform out where there are any."""
+    """The judging fits: with a platform left out if any."""
     own = [part for part in parts if part.left_out is None]
     return [part for part in parts if part.left_out is not None] or own
 
 
 def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dict[str, Any]:
-    """What the fits of a run say together: means over those that judge it, and each of them.
+    """Summarise a run: means over the judging fits, and each fit.
 
-    With `transfer` those are the fits that left a platform out; the checkpoint has seen them all.
+    With `transfer` the fits that left a platform out judge; the checkpoint has seen all platforms.
     """
     own = [part for part in parts if part.left_out is None]
     judges = judging_parts(parts)
@@ -221,7 +222,7 @@ def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dic
     }
     if done:
         summary |= _averages([result for _, result in done])
-        for name in ("num_tasks", "num_programs"):  # seeds judge the same ones
+        for name in ("num_tasks", "num_programs"):  # all seeds judge the same tasks
             of_each = {part.left_out: result.get(name, 0) for part, result in done}
             summary[name] = sum(of_each.values())
         summary["parts"] = {part.name or "run": _short(result) for part, result in done}
@@ -233,7 +234,7 @@ def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dic
 
 
 def _best(parts: Sequence[Part], results: Results) -> Part:
-    """The seed with the best validation metric; the first where that is not known."""
+    """The seed with the best validation metric, else the first."""
 
     def value(part: Part) -> float:
         return float((results[part.name] or {}).get("best_valid", -np.inf))
@@ -277,7 +278,10 @@ def _random_mean(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _short(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's row in the summary; its full metrics are in its own folder."""
+    """A part's row in the summary.
+
+    Its full metrics are in its own folder.
+    """
     numbers = ("seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
     names = (*AVERAGED[:5], *NETWORK_MEANS, *numbers)
     return {name: result[name] for name in names if name in result}

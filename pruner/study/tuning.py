@@ -1,4 +1,4 @@
-"""Pictures and tables of tuning runs: best latency against trials and seconds, where time went."""
+"""Plots and tables of tuning runs: best latency, and seconds by phase."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +43,10 @@ EXPLORATION = ("sample", "draft", "verify")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurve:
-    """One run: best weighted latency (seconds) after every trial, from where all tasks have one.
+    """A run: best weighted latency (seconds) after every trial.
 
-    ``trial`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]; ``seconds`` by phase.
+    It begins where every task has a program. ``trial`` int64 [T], ``elapsed_s`` and ``best_s``
+    float64 [T]; ``seconds`` by phase.
     """
 
     name: str
@@ -59,7 +60,10 @@ class RunCurve:
 def best_curve(
     trials: Sequence[Trial], weights: Mapping[str, float]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Trial numbers, seconds and best weighted sums of latencies, once every task has a program."""
+    """Trial numbers, seconds and best weighted latencies.
+
+    They begin once every task has a program.
+    """
     best = dict.fromkeys(weights, float("inf"))
     rows = []
     for number, trial in enumerate(trials, start=1):
@@ -72,7 +76,7 @@ def best_curve(
 
 
 def load_run(folder: Path) -> RunCurve:
-    """Read a run folder. Raises `DataError` where it holds no measured candidate."""
+    """Read a run folder; raises `DataError` without a measured candidate."""
     trials = read_trials(folder / JOURNAL_FILE)
     if not trials:
         raise DataError(f"{folder}: no {JOURNAL_FILE} with measured candidates; name a run folder")
@@ -93,16 +97,16 @@ def load_run(folder: Path) -> RunCurve:
 
 
 def exploration_share(seconds: Mapping[str, float]) -> float | None:
-    """What Table 1 of the paper calls exploration, candidates made and scored, of all seconds.
+    """Share of exploration (Table 1 of the paper) in all seconds.
 
-    None of a run without seconds.
+    Exploration is making and scoring candidates. None for a run without seconds.
     """
     whole_s = sum(seconds.values())
     return sum(seconds.get(name, 0.0) for name in EXPLORATION) / whole_s if whole_s else None
 
 
 def time_table(seconds: Mapping[str, float]) -> str:
-    """Seconds and share of every phase, one line each."""
+    """Seconds and share of every phase, a line each."""
     total = sum(seconds.values()) or 1.0
     lines = [
         f"{name:<12}{seconds.get(name, 0.0):>9.2f} s{100 * seconds.get(name, 0.0) / total:>7.1f} %"
@@ -122,9 +126,10 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
 
 
 def curve_figure(runs: Sequence[RunCurve]) -> Figure:
-    """Best latency over measured programs and over seconds, from zero.
+    """Plot best latency over measured programs and over seconds.
 
-    Runs of the same tasks share panels: latencies of different programs share no axis.
+    The latency axis starts at zero, or is logarithmic. Runs of the same tasks share panels:
+    latencies of different programs share no axis.
     """
     groups: dict[tuple[str, ...], list[RunCurve]] = {}
     for run in runs:
@@ -153,7 +158,10 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
 
 
 def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
-    """From zero, so that a small step looks small; logarithmic where a factor of ten is in it."""
+    """Start the axis at zero; logarithmic above a factor of ten.
+
+    From zero a small step looks small.
+    """
     known = np.concatenate([run.best_s for run in runs])
     if len(known) and known.max() > _WIDE * known.min():
         plain_log(axis, "y")
@@ -162,7 +170,7 @@ def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
 
 
 def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
-    """Seconds of each phase, a panel a run, given as its name and seconds."""
+    """Plot the seconds of each phase, a panel a run (name, seconds)."""
     names = [name for name in NAMES if any(seconds.get(name) for _, seconds in runs)]
     panels = {short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
     rows = {PHASE_NAMES[name]: GREY if name == IDLE else BLUE for name in names}

@@ -1,6 +1,6 @@
-"""Adaptation methods compared by online tuning on the recorded pools of another platform.
+"""Compare adaptation methods by online tuning on another platform's recorded pools.
 
 * `bench`: tasks, labels and the source model
-* `cells`: one method with one seed, each a file
+* `cells`: a method with a seed, each a file
 * `results`: summary, table, curves
 """

@@ -1,4 +1,4 @@
-"""What methods are compared on: tasks to tune, tasks to judge by, labels, and the source model."""
+"""The common ground of a comparison: tasks, labels and source model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,13 +35,13 @@ TrainSource = Callable[[ProgramTable, Split], Start]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a comparison may spend.
+    """Limits of a comparison.
 
     ``trials`` measured programs in all, ``batch`` a round, on ``tasks`` tuned tasks with at least
     ``least`` measured programs and, where there are such, a median latency of ``spread`` times the
     best; ``held_out`` tasks judge, ``labels`` are drawn from ``label_tasks`` others; an update
     takes at most ``max_steps`` gradient steps (None: as many as its method does);
-    ``source_programs`` a source task, for methods that look at them again.
+    ``source_programs`` a source task, for methods that train on them again.
     """
 
     trials: int
@@ -58,7 +58,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bench:
-    """Everything the cells of one source and target share.
+    """The data that all cells of a source and target share.
 
     ``held_out`` and ``labelled``: tasks of the target that are not tuned; ``source_held_out``: the
     tuned and held-out workloads on the source platform, None where it has none of them; ``start``
@@ -74,7 +74,7 @@ class Bench:
     models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
 
     def setting(self, seed: int) -> Setting:
-        """What a method starts from."""
+        """The starting point of a method."""
         return Setting(
             make_network=self._network,
             source=self.start.ranker,
@@ -83,7 +83,7 @@ class Bench:
         )
 
     def source_quality(self) -> Quality | None:
-        """How good the source model is on its own platform before it is adapted."""
+        """Quality of the unadapted source model on its own platform."""
         store = self.source_held_out
         return None if store is None else Quality.of(self.start.ranker, store)
 
@@ -108,12 +108,13 @@ class Chosen:
 
 
 def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget, *, num_seen: int = 0) -> Chosen:
-    """Divide tasks, one of a workload, in the order of a hash of the workload.
+    """Divide tasks into tuned, held-out and labelled tasks.
 
-    `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
-    programs are all about equally fast, are tuned only where others are lacking: nothing can be
-    won on them. Of few tasks about two of three are tuned. `num_seen` tasks were left out because
-    a given model has seen their work.
+    A workload counts once; the order is that of a hash of the workload. `spreads`: median latency /
+    best of every usable task. Tasks below ``budget.spread``, whose programs are all about equally
+    fast, are tuned only where others are lacking: nothing can be won on them. Of few tasks about
+    two of three are tuned. `num_seen` tasks were left out because a given model has seen their
+    work.
 
     Raises:
         DataError: below three workloads.
@@ -161,13 +162,13 @@ def prepare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Bench:
-    """Read the records of both platforms, choose tasks, take the given source model or train one.
+    """Read both platforms' records, choose tasks, and get the source model.
 
-    `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
-    are the workloads that the source model must not see; `dataflow` is what it is trained with,
-    `draft` whether it reads what the analyzer makes of a program. `cache` is the folder of features
-    that were computed before (None: compute them, keep nothing), `models` are the classes that the
-    source model may be of.
+    The source model is given, or trained here. `analyzer` drafts on the target. `train` gets the
+    source's programs and a split whose test side holds the workloads that the source model must not
+    see; `dataflow` is its kind of dataflow rows, `draft` whether it reads the analyzer's columns.
+    `cache` is the folder of cached features (None: compute them, store nothing), `models` are the
+    allowed classes of the source model.
 
     Raises:
         DataError: records of a platform are missing, too few tasks, or too few programs of one.
@@ -201,7 +202,7 @@ def prepare(
 
 
 def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
-    """Raise DataError where the smallest tuned task ends the search before each had a round.
+    """Raise DataError where a search would end before every task's first round.
 
     `sizes`: measured programs of the tuned tasks; a search measures at most half of the smallest a
     task (`pruner.search.offline.tuning.affordable`).
@@ -217,7 +218,10 @@ def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
 def spreads_of(
     tasks: Mapping[TaskKey, TaskPrograms], budget: Budget, seen: frozenset[str] = frozenset()
 ) -> dict[TaskKey, float]:
-    """Median latency / best of the tasks with enough programs whose work is not in `seen`."""
+    """Median latency / best, by task.
+
+    Only tasks with enough programs whose work is not in `seen`.
+    """
     return {
         key: float(np.median(task.latency_s) / task.latency_s.min())
         for key, task in tasks.items()
@@ -238,7 +242,10 @@ def read_programs(reader: Reader, platform: str, progress: Progress) -> dict[Tas
 def pools_of(
     root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
 ) -> list[RecordedPool]:
-    """Pools of tasks whose features are known; their records are read for schedules and costs."""
+    """Pools of featurised tasks.
+
+    Their records are read again for schedules and costs.
+    """
     index, pools = definitions_of(root.path), []
     paths = {file.task: file.path for file in root.task_files(target)}
     for task in tasks:
@@ -253,11 +260,11 @@ def pools_of(
 def seen_workloads(
     info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey], progress: Progress
 ) -> frozenset[str]:
-    """Workloads that a given checkpoint was fitted on, whatever the platform.
+    """Workloads that a given checkpoint was fitted on, on any platform.
 
-    A checkpoint says them itself; for one that was written before they did, `known` are the tasks
-    read already, and those of other platforms are read. Raises PrunerError where the records of
-    such a platform are not here: what it has seen of them cannot be told apart.
+    A checkpoint lists them; for an older checkpoint without the list, `known` are the tasks read
+    already, and the tasks of other platforms are read. Raises PrunerError where the records of such
+    a platform are missing: its workloads could not be left out.
     """
     keys = set(known)
     untold = {
@@ -280,7 +287,7 @@ def seen_workloads(
 
 
 def source_split(store: ProgramTable, chosen: Chosen, seed: int) -> Split:
-    """Training and validation tasks of the source model; test: the workloads it must not see."""
+    """The source model's split; the test side holds the unseen workloads."""
     known = [key for key in store.keys if key.identity not in chosen.unseen]
     judges = [key for key in store.keys if key.identity in chosen.unseen]
     valid = known[::_VALIDATED]
@@ -299,7 +306,7 @@ def _of_workloads(store: ProgramTable, identities: frozenset[str]) -> ProgramTab
 
 
 def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:
-    """At most `each` programs, evenly spaced, of every task that the source model may see."""
+    """At most `each` programs, evenly spaced, of each allowed source task."""
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]
     return store.subset(torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))

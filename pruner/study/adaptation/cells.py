@@ -1,4 +1,7 @@
-"""Cells of a comparison: one method with one seed, each a file, computed in any order."""
+"""Cells of a comparison: a method with a seed, a file each.
+
+They can be computed in any order.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +37,10 @@ Wanted = tuple[str, int]  # method and seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """The files of a run's cells: results under ``cells/``, adapted models under ``models/``."""
+    """The files of a run's cells.
+
+    Results are under ``cells/``, adapted models under ``models/``.
+    """
 
     folder: Path
 
@@ -43,12 +49,12 @@ class Cells:
         return self.folder / "cells" / f"{wanted[0]}-seed-{wanted[1]}.json"
 
     def model(self, wanted: Wanted, name: str = ADAPTED) -> Path:
-        """Where a model is that a cell ends with: the adapted one, or another that it leaves."""
+        """Path of a cell's adapted model, or of another of its models."""
         ending = "" if name == ADAPTED else f"-{name}"
         return self.folder / MODELS_FOLDER / f"{wanted[0]}-seed-{wanted[1]}{ending}{SUFFIX}"
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """Those without a result yet."""
+        """The cells without a result."""
         return [one for one in wanted if not self.path(one).is_file()]
 
     def finished(self, methods: Iterable[str], seeds: Sequence[int]) -> list[str]:
@@ -63,7 +69,10 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How a cell is computed. `make` builds the method of a name from what it starts from."""
+    """The computation of a cell.
+
+    `make` builds a method from its name and its starting point.
+    """
 
     bench: Bench
     budget: Budget
@@ -98,7 +107,10 @@ def run_cells(
 
 
 def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
-    """Tune, keep the model, learn from labels, look back at the source; the result as JSON."""
+    """Compute a cell: tune, save models, judge by labels and source.
+
+    Returns the result as JSON.
+    """
     name, seed = wanted
     bench, budget = work.bench, work.budget
     adaptation = None
@@ -125,7 +137,7 @@ def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
 
 
 def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
-    """A method as it is described, with no more steps an update than the budget allows."""
+    """A method by name, with the budget's limit of steps an update."""
     made = work.make(name, work.bench.setting(seed))
     if isinstance(made, FittedAdaptation):
         limits = [made.fit.max_steps, work.budget.max_steps]
@@ -134,7 +146,7 @@ def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
 
 
 def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
-    """Write what the adaptation leaves."""
+    """Save the models of the adaptation."""
     method, seed = wanted
     save_models(
         adaptation,

@@ -1,4 +1,4 @@
-"""What a comparison of adaptation methods says: a summary, a table of cells, curves."""
+"""Results of a comparison of adaptation methods: summary, table, curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,10 @@ _A_PANEL = 5  # methods that one panel of the plot can show, beside the referenc
 def compare(
     cells: Sequence[Cell], baseline: str, source: str, target: str, folder: Path
 ) -> dict[str, Any]:
-    """Summary of all methods; writes the table of cells and the plot into `folder`."""
+    """Summarise all methods; write the table of cells and the plot.
+
+    Both files go to `folder`.
+    """
     comparison = Comparison(cells, baseline)
     rows = [{"source": source, "target": target, **_row(comparison, cell)} for cell in cells]
     write_table(folder / TABLE, rows, floats=".6g")
@@ -73,7 +76,10 @@ def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
 
 
 def summary_rows(methods: dict[str, Any]) -> list[dict[str, Any]]:
-    """Means of each method; trials and seconds are to the baseline's final latency."""
+    """A row of means for each method.
+
+    Trials and seconds are those to the baseline's final latency.
+    """
     rows = []
     for name, found in methods.items():
         trials = found["trials_to_target"]
@@ -89,10 +95,10 @@ AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # colu
 def plot_curves(
     comparison: Comparison, path: Path, title: str, units: Sequence[str] = tuple(AXES)
 ) -> None:
-    """Mean and range over seeds of the relative latency against trials and seconds.
+    """Plot relative latency against trials and seconds: mean and seed range.
 
-    A row of panels shows at most five methods beside the references and the baseline, which are in
-    every row: more curves on one axis could not be told apart.
+    A row of panels shows at most five methods in addition to the references and the baseline, which
+    are in every row: more curves on one axis could not be told apart.
     """
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
@@ -150,5 +156,8 @@ def _draw(
 
 
 def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A step function at the points of a grid that begins at or after its first step."""
+    """A step function at the points of a grid.
+
+    The grid begins at or after its first step.
+    """
     return values[np.searchsorted(at, grid, side="right") - 1]

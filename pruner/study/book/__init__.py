@@ -1,8 +1,8 @@
-"""The results book: what ``experiments/<item>/item.yaml`` says and how it becomes one page.
+"""The results book: from ``experiments/<item>/item.yaml`` to a page.
 
-* `items`: what a file says
-* `remake`: its commands, and the files that the page shows
-* `results`: numbers from its CSV files
+* `items`: read the files
+* `remake`: run the commands, copy the files that the page shows
+* `results`: numbers from the CSV files
 * `page`: Markdown and HTML
 * `plots`: SVG
 """

@@ -1,4 +1,4 @@
-"""An item of the book: one table or figure of the paper, how to remake it, what to expect."""
+"""Items of the book: a table or figure, its commands, expected results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,20 +21,20 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A key number: the mean of `value` over the rows that `where` selects.
+    """A key number: the mean of `value` over rows selected by `where`.
 
-    With `minus` the mean over those other rows is taken away. `of` is the table or figure of the
-    paper, where it is not all that the item names. `paper` is the number of the paper,
-    None where it has none or it is not known; `differs` says why the two may differ. `chance` is
-    what chance reaches on the same programs, as a number or as rows and a column. The committed
-    results must lie in the range `expected`, [low, high], where there is one: `expected_from` says
-    whether it comes from the paper, from chance (by default from chance to 1) or from a bound. No
-    range is drawn around our own results.
+    With `minus` the mean over those other rows is subtracted. `of` is the table or figure of the
+    paper, where it is only a part of the item's. `paper` is the number of the paper, None where it
+    has none or it is unknown; `differs` gives the reason why the two may differ. `chance` is the
+    result of chance on the same programs, as a number or as rows and a column. The committed
+    results must lie in the range `expected`, [low, high], if given: `expected_from` gives its
+    origin: the paper, chance (by default from chance to 1) or a bound. No range is drawn around our
+    own results.
 
-    `own` selects the rows of the rival, whose mean of the same column stands beside ours; with
-    `minus` it is what was taken away. `alone` says why chance or the rival's own row is lacking.
-    `each` names the columns that tell the averaged rows apart: their values are then shown, and how
-    many runs reached the target. `gaps` lists what a number of the book must not lack.
+    `own` selects the rows of the rival, whose mean of the same column is shown for comparison; with
+    `minus` it is the subtracted mean. `alone` gives the reason why chance or the rival's own row is
+    lacking. `each` names the columns that distinguish the averaged rows: their values are then
+    shown, and how many runs reached the target. `gaps` lists the missing references of a number.
     """
 
     name: str
@@ -53,12 +53,15 @@ class Number:
 
     @property
     def is_factor(self) -> bool:
-        """Whether it is a factor of time, which is 0 where a run never reaches the target."""
+        """Whether it is a factor of time.
+
+        The factor is 0 where a run never reaches the target.
+        """
         return self.value.startswith(FACTORS)
 
     @property
     def gaps(self) -> list[str]:
-        """The references that the number lacks, in words; empty where it can be shown."""
+        """The missing references of the number, in words; empty if complete."""
         own = self.own is not None or self.minus is not None
         if not self.is_factor:
             known = own or self.chance is not None or self.paper is not None or self.alone
@@ -89,7 +92,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Means of columns (`values`: column to heading), one row for each choice of `rows`."""
+    """Means of columns, a row for each choice of `rows`.
+
+    `values`: column to heading.
+    """
 
     title: str
     rows: Sequence[str]
@@ -101,11 +107,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Means of `y`: lines over `x`, or a panel of bars for each `x`; a line or bar for each of
-    `series`, a column or several. Of several the first gives lines their panels.
+    """Means of `y`: lines over `x`, or bars for each `x`.
 
-    `spread` adds the sample deviation of the rows behind each mean, `log` names axes of lines that
-    are logarithmic (x, y, xy).
+    Bars have a panel for each `x`. A line or bar for each of `series`, a column or several; of
+    several, the first gives lines their panels. `spread` adds the sample deviation of the rows of
+    each mean, `log` names the logarithmic axes of lines (x, y, xy).
     """
 
     title: str
@@ -126,11 +132,11 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One folder of ``experiments/``.
+    """A folder of ``experiments/``.
 
     `results` are CSV files, relative to the folder; `missing` gives values where a file lacks a
     column. `run` has the shell commands of every preset ({python}, {root} the records, {data} the
-    folder that holds them, {out} where results go), `minutes` what they take on two cores.
+    folder that holds them, {out} the folder of results), `minutes` their duration on two cores.
     `verdict`, one of `VERDICTS`, is on the paper's claim, and `finding` gives the reason with
     numbers of `results`. A `summary` is a sentence for the top of the book.
     """
@@ -160,12 +166,15 @@ class Item:
 
     @property
     def in_parts(self) -> bool:
-        """Whether it takes hours or a device, so that its results may come part by part."""
+        """Whether its results may come in parts.
+
+        Such an item needs hours or a device.
+        """
         return not {"full", "small"} & set(self.run)
 
 
 def load_item(folder: Path) -> Item:
-    """Read ``<folder>/item.yaml``; a key that means nothing or is missing is a PrunerError."""
+    """Read ``<folder>/item.yaml``; raises PrunerError for unknown or missing keys."""
     path = folder / ITEM_FILE
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The page: headings, paragraphs, tables and plots, written as Markdown and as HTML."""
+"""The book's page: headings, paragraphs, tables and plots in Markdown and HTML."""
 
 import html
 import re
@@ -69,10 +69,11 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageBlock:
-    """A piece of the page. `text` has Markdown's backticks; of a plot it is the file's name.
+    """A piece of the page.
 
-    A plot has its SVG in `drawing`, its digest in `mark`, and `about`: what it shows, in words. A
-    table is behind a line to click on where it has a `text`; names in its columns `names` are cut.
+    `text` has Markdown's backticks; for a plot it is the file's name. A plot has its SVG in
+    `drawing`, its digest in `mark`, and its description in `about`. A table with a `text` is folded
+    behind that line; names in its columns `names` are shortened.
     """
 
     kind: Literal["title", "heading", "text", "code", "table", "plot"]
@@ -86,7 +87,7 @@ class PageBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """All blocks of the book, and the key numbers they were made from."""
+    """All blocks of the book, and its key numbers."""
 
     blocks: Sequence[PageBlock]
     numbers: Sequence[tuple[Item, Measured]]
@@ -109,11 +110,11 @@ class Page:
 def build_page(
     items: Sequence[Item], note: str = "", results: Path | None = None, track: Track = pass_on
 ) -> Page:
-    """Read the results of every item and lay out the page; `track` counts the items.
+    """Read the results of every item and lay out the page.
 
-    With `results`, another folder of results than the items' own, what they lack is left out; in
-    the book itself a number, table or plot without rows is a PrunerError, and of an item that is
-    run in parts is named as still to come.
+    `track` counts the items. With `results`, a folder of results other than the items' own, missing
+    results are left out; in the book itself a number, table or plot without rows is a PrunerError,
+    except for an item that runs in parts, where it is named as still to come.
     """
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, Measured]] = []
@@ -144,7 +145,7 @@ def build_page(
 
 
 def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
-    """The sentences that sum up the book, then the verdict on every item that has one."""
+    """The book's summary sentences, then the verdict on every item."""
     for item in items:
         if item.summary:
             yield PageBlock(kind="text", text=item.summary)
@@ -156,9 +157,10 @@ def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
 
 
 def _duration(items: Sequence[Item]) -> str:
-    """What the whole book takes with two workers: half the sum, or the longest item alone.
+    """Duration of the whole book with two workers.
 
-    Items of the preset "alone" need an idle machine and run one after another.
+    It is half the sum, or the longest item alone. Items of the preset "alone" need an idle machine
+    and run one after another.
     """
     totals = []
     for preset in dict.fromkeys(name for item in items for name in item.minutes):
@@ -169,7 +171,7 @@ def _duration(items: Sequence[Item]) -> str:
 
 
 def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
-    """All key numbers; what an item or a table of the paper is called stands in its first row."""
+    """All key numbers; item and table names stand in their first row."""
     cells = [["item", "of the paper", "key number", *VALUES]]
     above = ("", "")
     for item, one in numbers:
@@ -216,7 +218,10 @@ def _head(item: Item) -> list[PageBlock]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Key numbers, tables and plots of an item, computed; `lacking` names those without rows."""
+    """Computed key numbers, tables and plots of an item.
+
+    `lacking` names those without rows.
+    """
 
     numbers: Sequence[Measured]
     tables: Sequence[tuple[Table, TextRows]]
@@ -268,7 +273,7 @@ def _body(item: Item, contents: Contents) -> Iterable[PageBlock]:
 
 
 def markdown(page: Page) -> str:
-    """The page as Markdown; plots are files beside it."""
+    """The page as Markdown; plots are separate files."""
     return "\n\n".join(map(_markdown_block, page.blocks)) + "\n"
 
 
@@ -337,7 +342,7 @@ def _inline(text: str) -> str:
 
 
 def write_page(page: Page, out: Path) -> None:
-    """Write both pages and the plots of the Markdown one; drawings that left the book go too."""
+    """Write both pages and the plots; plots of removed blocks are deleted."""
     plots = out / "plots"
     plots.mkdir(parents=True, exist_ok=True)
     for path in plots.glob("*.svg"):
@@ -349,9 +354,9 @@ def write_page(page: Page, out: Path) -> None:
 
 
 def check_page(page: Page, out: Path) -> None:
-    """Raise a PrunerError where the Markdown page in `out` is not the one that the results give.
+    """Raise a PrunerError where the Markdown page in `out` is outdated.
 
-    Of the plots only the digest has to agree: drawings change with matplotlib.
+    Only the digest of each plot must agree: drawings change with matplotlib.
     """
     path = out / MARKDOWN
     there = path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""Plots of the book as SVG text that is the same whenever the data are."""
+"""Plots of the book as SVG text; equal data give equal text."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ _REPEATED = "random"  # the series that every panel shows
 
 
 def digest(plot: Plot, series: Sequence[Series]) -> str:
-    """Fingerprint of what the plot shows; the drawing itself changes with matplotlib."""
+    """Fingerprint of a plot's data; the drawing itself changes with matplotlib."""
     return hashlib.sha256(repr((plot, list(series))).encode()).hexdigest()[:16]
 
 
 def described(plot: Plot, series: Sequence[Series]) -> str:
-    """What the plot shows, in words: for readers who do not see it."""
+    """The plot's content in words, for readers who cannot see it."""
     shape = "Lines" if plot.kind == "line" else "Bars"
     names = "; ".join(label(one.name) for one in series)
     x = label(plot.xlabel or plot.x)
@@ -40,7 +40,7 @@ def described(plot: Plot, series: Sequence[Series]) -> str:
 
 
 def quantity(plot: Plot, gap: str = " ") -> str:
-    """What its numbers are, and which of them are better."""
+    """The quantity of its numbers, and the better direction."""
     return f"{label(plot.ylabel or plot.y)}{gap}({'more' if is_share(plot) else 'less'} is better)"
 
 
@@ -97,7 +97,7 @@ def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
 
 
 def is_share(plot: Plot) -> bool:
-    """Whether its numbers lie from 0 to 1 by what they mean."""
+    """Whether its numbers are shares from 0 to 1."""
     return plot.y.startswith(SHARES)
 
 

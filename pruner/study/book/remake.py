@@ -1,4 +1,4 @@
-"""Remake the results of items: their commands, side by side, then the files that the page shows."""
+"""Remake the results of items: run commands, then copy the shown files."""
 
 import shlex
 import shutil
@@ -19,9 +19,9 @@ Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exi
 
 
 def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
-    """The items to run: those named, or all that have the preset.
+    """The items to run: the named items, or all with the preset.
 
-    Raises `PrunerError` for an unknown name or preset, with the known ones.
+    Raises `PrunerError` for an unknown name or preset, with the valid names.
     """
     known = {item.name: item for item in items}
     unknown = sorted(set(names or ()) - set(known))
@@ -67,7 +67,10 @@ def _run(
     commands: Commands,
     tell: Tell,
 ) -> tuple[str, Mapping[str, Any]]:
-    """Run the commands of one item, what ended well not again; its name and how it ended."""
+    """Run the commands of an item that have not ended well before.
+
+    Returns its name and the result.
+    """
     out = (folder / item.name).resolve()
     finished = load_metrics(out) if out.is_dir() else None
     if finished is not None:
@@ -92,7 +95,10 @@ def _run(
 
 
 def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:
-    """Replace the result files of finished items, and what else their folders already have."""
+    """Replace the result files of finished items.
+
+    Copied are the listed results, and other files that the items' folders already have.
+    """
     for item in items:
         made, there = folder / item.name, experiments / item.name
         names = {path.name for path in made.iterdir() if (there / path.name).is_file()}

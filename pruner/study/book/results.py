@@ -1,4 +1,4 @@
-"""Numbers of the book: from the CSV files of an item to means, spreads and cells."""
+"""Numbers of the book: means, spreads and cells from CSV files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ TextRows = list[list[str]]
 
 
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
-    """Rows of all CSV files of the item; None while one of them is not there yet.
+    """Rows of an item's CSV files; None while a file is missing.
 
     `results` is another folder of experiments to read from, such as that of a run of the book.
     """
@@ -41,7 +41,7 @@ class NoRows(PrunerError):
 
 
 def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
-    """Rows whose columns have the wanted value, or one of several; raises NoRows when none has."""
+    """Rows whose columns have a wanted value; raises NoRows without any."""
     kept = rows
     for column, wanted in where.items():
         if column not in rows:
@@ -54,7 +54,7 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A key number with its value, and what it stands beside.
+    """A key number with its value and its references.
 
     `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
     name, `reached` is how often the target was reached, of how many.
@@ -84,7 +84,7 @@ class Measured:
 
 
 def measure(number: Number, rows: pd.DataFrame) -> Measured:
-    """Compute a key number with chance, the rival's own value and the values it averages."""
+    """Compute a key number with chance, rival and averaged values."""
     chance, beside = number.chance, number.minus if number.own is None else number.own
     try:
         ours = select(rows, number.where)
@@ -109,13 +109,13 @@ def measure(number: Number, rows: pd.DataFrame) -> Measured:
 
 
 def _rival(where: Where, beside: Where) -> str:
-    """What the rival's rows have and ours do not: its name."""
+    """The rival's name: the values that only the rival's rows have."""
     names = [value for column, value in beside.items() if where.get(column) != value]
     return ", ".join(_label(name) for name in names if not isinstance(name, list))
 
 
 def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
-    """Mean of the column for each value of the columns `each`, in the order of the rows."""
+    """Mean of the column for each value of `each`, in row order."""
     if not number.each:
         return {}
 
@@ -145,7 +145,7 @@ def _mean(rows: pd.DataFrame, column: str) -> float:
 
 
 def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
-    """Heading and rows as text: mean, with the sample standard deviation behind it."""
+    """Heading and rows as text: means with the sample standard deviation."""
     cells = [[*table.rows, *table.values.values()]]
     for key, group in _groups(select(rows, table.where), table.rows):
         texts = [_cell(group[name].dropna(), table) for name in table.values]
@@ -154,7 +154,7 @@ def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
 
 
 def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Groups in the order in which the value of the first name appears, then the second, ..."""
+    """Groups in order of appearance, by the first name, then the second."""
     first = {name: {value: n for n, value in enumerate(rows[name].unique())} for name in names}
 
     def place(group: tuple[tuple[Any, ...], pd.DataFrame]) -> list[int]:
@@ -175,7 +175,10 @@ def _label(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One colour of a plot: `x` places or names, `y` means and `spread` sample deviations."""
+    """The data of one colour of a plot.
+
+    `x`: positions or names; `y`: means; `spread`: sample deviations.
+    """
 
     name: str
     x: Sequence[Any]
@@ -184,7 +187,10 @@ class Series:
 
 
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
-    """What a plot shows, rounded to what a reader could see (so that rebuilding is stable)."""
+    """Data of a plot, rounded to visible digits.
+
+    So rebuilding the book on another machine gives the same text.
+    """
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):

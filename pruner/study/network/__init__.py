@@ -1,6 +1,6 @@
-"""What came of a tuned network, for people.
+"""Reports of tuned networks.
 
-* `run`: what its run folder says
+* `run`: read the run folder
 * `pictures`: latencies, tasks, curves, seconds as SVG
-* `page`: one HTML file with all of it
+* `page`: a single HTML file
 """

@@ -1,4 +1,4 @@
-"""The report of a network's run: one HTML file that needs nothing else."""
+"""The report of a network's run as a self-contained HTML file."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,10 @@ _LIBRARIES = ("torch", "onnxruntime", "tvm")
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
-    """Write ``report.html`` of a network's run; `compare`: other runs whose curves it shows.
+    """Write ``report.html`` of a network's run.
 
-    What the folder does not hold (yet) is left out of the page.
+    `compare`: other runs whose curves it shows. The page leaves out everything that the folder
+    lacks.
 
     Raises:
         DataError: a folder is not the run of a network.
@@ -72,7 +73,7 @@ def _headline(run: NetworkRun) -> Iterator[str]:
 
 
 def _sum(run: NetworkRun) -> Iterator[str]:
-    """What the measured tasks explain of the network's time."""
+    """The part of the network's time that the measured tasks explain."""
     tuned = [task for task in run.tasks if task.best_s is not None]
     if not tuned:
         yield f"None of its {len(run.tasks)} tasks was measured: all schedules are drafts."
@@ -205,7 +206,7 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
 
 
 def _described(run: NetworkRun) -> str:
-    """The device whose rates the roofline uses and, on a CPU, the measured processor."""
+    """Device of the roofline's rates and, on a CPU, the measured processor."""
     platform = run.config.get("platform") or {}
     title, processor = platform.get("title"), run.deployed.get("machine", {}).get("processor")
     if not title:

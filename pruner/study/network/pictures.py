@@ -1,4 +1,4 @@
-"""Pictures of a network's run, each one ``<svg>`` element."""
+"""Plots of a network's run, an ``<svg>`` element each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,9 +42,10 @@ def latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def task_bars(tasks: Sequence[TaskLine], network_s: float | None) -> str:
-    """Milliseconds of all calls of each task, the longest on top; last what no task explains.
+    """Plot milliseconds of all calls of each task, the longest on top.
 
-    Shares are of the network's `network_s`, of the sum of the tasks where that was not measured.
+    The last bar is the rest of the network's time. Shares are of the network's `network_s`, or of
+    the tasks' sum where that was not measured.
     """
     measured = sorted((task for task in tasks if task.total_s), key=lambda task: -task.total_s)
     shown, rest = measured[:MANY], measured[MANY:]

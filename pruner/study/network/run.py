@@ -1,4 +1,4 @@
-"""What the folder of a network's run says: tasks, trials, seconds, deployment, contenders."""
+"""Read a network's run folder: tasks, trials, seconds, deployment, contenders."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,12 @@ CONFIG_FILE = "config.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """A task of the network, called ``weight`` times; ``share`` of the network's arithmetic.
+    """A task of the network, with calls, share of arithmetic and seconds.
 
-    Seconds are those of one call, None where nothing was measured; ``first_s`` of the first program
-    that ran, the draft's favourite where the run drafted before it measured; ``bound_s`` of the
-    roofline: its arithmetic at the peak rate, or its buffers once through memory, what is longer.
+    It is called ``weight`` times and has ``share`` of the network's arithmetic. Seconds are those
+    of a call, None where nothing was measured; ``first_s`` of the first program that ran, the
+    draft's favourite where the run drafted before it measured; ``bound_s`` of the roofline: its
+    arithmetic at the peak rate, or its buffers once through memory, whichever is longer.
     """
 
     name: str
@@ -56,7 +57,10 @@ class TaskLine:
 
     @property
     def first_total_s(self) -> float:
-        """Of all its calls with its first program; its best one where only earlier runs ran it."""
+        """Seconds of all its calls with its first program.
+
+        The best program counts where only earlier runs ran the first.
+        """
         return self.weight * (self.first_s or self.best_s or 0.0)
 
     @property
@@ -66,13 +70,16 @@ class TaskLine:
 
     @property
     def roofline(self) -> float | None:
-        """Least seconds of the roofline over those of its best program; above 1: data in caches."""
+        """Ratio of the roofline's seconds to its best program's seconds.
+
+        Above 1: the data come from caches.
+        """
         return self.bound_s / self.best_s if self.bound_s and self.best_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRun:
-    """One run folder. ``curve`` is None while some tuned task has no measured program."""
+    """A run folder; ``curve`` is None while a tuned task is unmeasured."""
 
     name: str
     folder: Path
@@ -92,14 +99,17 @@ class NetworkRun:
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """The built network's timings, beside others or alone; empty where nobody timed it."""
+        """Timings of the built network, interleaved with others or alone.
+
+        Empty where it was not timed.
+        """
         rows = self.beside.ran if self.beside is not None else []
         alone = self.deployed if self.deployed.get("median_s") is not None else {}
         return next((row for row in rows if row["name"] == OURS), alone)
 
     @property
     def estimate_s(self) -> float:
-        """Best seconds of all calls of all tasks that have one, summed."""
+        """Sum of the best seconds of all calls of the measured tasks."""
         return sum(task.total_s for task in self.tasks)
 
     @property
@@ -109,7 +119,7 @@ class NetworkRun:
 
 
 def read_network_run(folder: Path) -> NetworkRun:
-    """Read a run folder. Raises `DataError` where it is not the run of a network."""
+    """Read a run folder; raises `DataError` if it is not a network's."""
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
     metrics = load_metrics(folder) or {}
@@ -132,7 +142,7 @@ def read_network_run(folder: Path) -> NetworkRun:
 def network_curve(
     folder: Path, tasks: Sequence[TaskLine], seconds: Mapping[str, float]
 ) -> RunCurve | None:
-    """Estimated latency of the network after every trial from where all tuned tasks have one."""
+    """Estimated latency after every trial, once all tuned tasks have a program."""
     trials = read_trials(folder / JOURNAL_FILE)
     weights = {task.name: task.weight for task in tasks if task.tuned}
     number, elapsed_s, best_s = best_curve([t for t in trials if t.task in weights], weights)
@@ -149,7 +159,10 @@ def network_curve(
 
 
 def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | None:
-    """FLOP/s of float32 and bytes/s that the platform's description says, on the target's cores."""
+    """Peak float32 FLOP/s and bytes/s of the target's cores.
+
+    They come from the platform's description.
+    """
     platform = config.get("platform") or {}
     flops, traffic = platform.get("peak_flops_per_s"), platform.get("dram_bytes_per_s")
     if flops is None or traffic is None or config.get("precision", "float32") != "float32":

@@ -1,15 +1,15 @@
-"""All adaptation methods on all pairs of platforms: tables of numbers, and a plot a pair.
+"""Compare all adaptation methods on all pairs of platforms.
 
     python -m experiments.adaptation.run data.root=DIR [pairs=[k80-v100,cpu-sse4-cpu-avx2]]
 
-Without pairs= all of the book; num_workers=N: as many at a time. The main methods run on every
-pair, the others and the ablations of MoA on two; method= chooses for all. With checkpoint=RUN the
-pair starts from that model and bears its name; more=[...]: further options of adapt.py. A pair is
-one run of ``adapt.py``, with a log beside it, which goes on where an earlier start stopped, however
-it ended, and keeps what it has finished; its rows replace the pair's earlier ones. With another
-budget=, seeds= or model of the same name give another out=, or adapt.py refuses.
-Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with out=DIR runs and results
-go there.
+Writes tables of numbers and a plot for each pair. Without pairs= all pairs of the book;
+num_workers=N: as many at a time. The main methods run on every pair, the others and the ablations
+of MoA on two; method= chooses for all. With checkpoint=RUN the pair starts from that model and has
+its name; more=[...]: further options of adapt.py. A pair is one run of ``adapt.py`` with a log,
+which continues where an earlier start stopped, however it ended; its rows replace the pair's
+earlier rows. With another budget=, seeds= or model of the same name give another out=, or adapt.py
+refuses. Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with out=DIR runs
+and results go there.
 """
 
 import json
@@ -60,7 +60,7 @@ METHODS = sorted(
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run, and with what; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     pairs: list[str] | None = None
@@ -85,12 +85,15 @@ class Options:
 
     @property
     def model(self) -> str:
-        """What a given source model is called: the name of its run."""
+        """The name of a given source model: that of its run."""
         path = Path(self.checkpoint or "")
         return (path.parent if path.is_file() else path).name
 
     def deciding(self, pair: "Pair") -> dict[str, str]:
-        """What decides a run's results: adapt.py is told again when it goes on."""
+        """The options that determine a run's results.
+
+        adapt.py gets them again when it resumes.
+        """
         methods = self.method or pair.methods
         told = {
             "method": _list(methods),
@@ -113,7 +116,7 @@ def _list(values: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two platforms; `model`: what the source model is called, where one is given."""
+    """Two platforms; `model`: the name of a given source model."""
 
     source: str
     target: str
@@ -132,12 +135,15 @@ class Pair:
 
     @property
     def methods(self) -> Sequence[str]:
-        """What is worth its time on this pair."""
+        """The methods to run on this pair."""
         return METHODS if (self.source, self.target) in BOTH_WAYS else MAIN
 
 
 def run_pair(pair: Pair, options: Options, commands: Commands) -> Path | None:
-    """The folder of one run of adapt.py, new or gone on with; None where it failed."""
+    """Start or resume a run of adapt.py; returns its folder.
+
+    None where it failed.
+    """
     run = f"book-{pair.key}"
     folder = options.runs / "adapt" / run
     start = options.deciding(pair)
@@ -207,13 +213,19 @@ def curve(pair: Pair, cell: Path) -> list[dict]:
 
 
 def merge(table: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Replace the rows of a pair; a stable sort: seeds and trials stay in their order."""
+    """Replace the rows of a pair.
+
+    The sort is stable: seeds and trials stay in their order.
+    """
     merged = merged_table(table, rows, ("pair",))
     write_table(table, sorted(merged, key=lambda row: (row["pair"], row["method"])))
 
 
 def section(pair: str, result: dict) -> str:
-    """A pair's tables: means over seeds with 95 % bootstrap intervals; p of one-sided tests."""
+    """A pair's tables of means over seeds.
+
+    With 95 % bootstrap intervals, and p of one-sided tests.
+    """
     methods = result["methods"]
     head = ("area", "trials to target", "seconds to target", "got there", "speed-up in seconds",
             "p better than scratch", "than finetune", "source Top-1 afterwards")  # fmt: skip
@@ -261,7 +273,7 @@ def interval(found: dict, digits: int) -> str:
 
 
 def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
-    """The pairs that the options name, each once; those of the book where they name none."""
+    """The requested pairs, each once; by default the pairs of the book."""
     book = {"-".join(pair): pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
     known = book | {"-".join(pair): pair for pair in MORE_PAIRS}
     chosen = list(dict.fromkeys(book if wanted is None else wanted))

@@ -1,10 +1,10 @@
-"""AdaTune's two parts on recorded pools: repeats saved on CPUs, search by expected improvement.
+"""Evaluate AdaTune's two parts on recorded pools: repeats and search.
 
     python -m experiments.adatune.run data.root=DIR     writes repeats.csv and search.csv here
 
-`repeats.csv` needs only `datasets/ansor` (CPUs, five timings a program); `search.csv` replays
-pools of the GPU logs (one timing a program, so nothing to save there). out=DIR
-names another folder.
+Repeats are saved on CPUs; the search is by expected improvement. `repeats.csv` needs only
+`datasets/ansor` (CPUs, five timings a program); `search.csv` replays pools of the GPU logs (one
+timing a program, so nothing to save there). out=DIR names another folder.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,10 @@ class Options:
 
 
 def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
-    """For every platform and limit: share of repeats made, and what the shorter timings cost."""
+    """Share of repeats made, and the cost of the shorter timings.
+
+    A row for every platform and limit.
+    """
     for platform in root.platforms:
         tasks = [t.select(t.valid) for t in root.read(Quarantine(), platform)]
         for limit in LIMITS:

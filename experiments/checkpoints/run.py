@@ -1,13 +1,14 @@
-"""Make a checkpoint of `checkpoints/` again, and the numbers that its card says.
+"""Make a checkpoint of `checkpoints/` again, and its card's numbers.
 
     python -m experiments.checkpoints.run name=cpu                  from the bundled records
     python -m experiments.checkpoints.run name=gpu data.root=DIR    from public GPU logs
     python -m experiments.checkpoints.run name=gpu data.root=DIR run=RUN     of a finished run
 
-Trains as `RECIPES` say, stores the checkpoint of the run in float16, and judges it on the held-out
-workloads of every platform, beside the float32 weights, the analyzer alone, chance and, where
-records were timed twice, a second timing. Fits that left a platform out are judged on it. Rows of
-results.csv that are of the same checkpoint are replaced; SHA256SUMS is written anew.
+Trains by `RECIPES`, stores the checkpoint of the run in float16, and judges it on the held-out
+workloads of every platform. For comparison it judges the float32 weights, the analyzer alone,
+chance and, where records were timed twice, a second timing. Fits that left a platform out are
+judged on that platform. Rows of results.csv for the same checkpoint are replaced; SHA256SUMS is
+written anew.
 """
 
 from dataclasses import dataclass, field, replace
@@ -69,7 +70,10 @@ class DataRoot:
 
 @dataclass(kw_only=True)
 class Options:
-    """What to make; see above. `run`: a finished run of train.py, or null to train now."""
+    """Options of the script.
+
+    `run`: a finished run of train.py, or null to train now.
+    """
 
     name: str
     data: DataRoot = field(default_factory=DataRoot)
@@ -109,7 +113,7 @@ def _trained(options: Options) -> dict[str, Any]:
 
 
 def store(trained: Path, box: Path) -> None:
-    """Write the box: the weights in float16, and nothing of the machine that trained them."""
+    """Write the bundled file: float16 weights, without traces of the training machine."""
     ranker, info = load_checkpoint(trained, feature_version=features.FEATURE_SET_VERSION)
     about = {name: info.config[name] for name in ("seed", "split", "batches", "optimizer")}
     save_checkpoint(box, ranker, replace(info, config=about), half=True)
@@ -118,7 +122,10 @@ def store(trained: Path, box: Path) -> None:
 def judged(
     name: str, programs: ProgramTable, files: dict[str, Path], left_out: str | None
 ) -> list[dict[str, Any]]:
-    """Rows of every judge on held-out workloads: of all platforms, or of the one left out."""
+    """Rows of every judge on held-out workloads.
+
+    They are those of all platforms, or of the platform that was left out.
+    """
     if left_out is None:
         split = make_split(SPLITS[name], programs.keys, 0)
     else:

@@ -1,4 +1,4 @@
-"""Comparisons that take hours: steps that are run once, then the tables."""
+"""Run the steps of a long comparison, then make its tables."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ SECONDS_FILE = "seconds.json"
 
 @dataclass(kw_only=True)
 class ComparisonOptions:
-    """``plan``: say what there is to do; ``summary``: only make the tables.
+    """``plan``: list the work; ``summary``: only make the tables.
 
     Cells go to ``out``, tables to ``results``.
     """
@@ -51,11 +51,12 @@ class ComparisonOptions:
 
 
 class Comparison:
-    """Steps in order, cells in the folder `runs`, commands in `root`, the repository.
+    """Run steps in order; cells go to the folder `runs`.
 
-    ``guesses``: seconds of kinds of steps that have not been run; ``seconds``: then it ends.
-    A subclass has ``steps``, or ``boxes`` where several share the seconds. ``environment`` is added
-    to that of every command. Times are kept in `times`, by default in ``seconds.json`` of `runs`.
+    Commands run in `root`, the repository. ``guesses``: seconds of kinds of steps that have not
+    been run; ``seconds``: then it ends. A subclass has ``steps``, or ``boxes`` where several share
+    the seconds. ``environment`` is added to that of every command. Times are stored in `times`, by
+    default in ``seconds.json`` of `runs`.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class Comparison:
         self._environment, self._clock = environment, clock
 
     def steps(self) -> Iterator[Step]:
-        """All steps, each after those that it needs."""
+        """All steps, each after the steps that it needs."""
         raise NotImplementedError
 
     @property
     def boxes(self) -> list[Box]:
-        """The time slots: by default one of all steps."""
+        """The time slots: by default a single slot of all steps."""
         return [Box(name=self.runs.name, steps=self.steps, seconds=self.seconds)]
 
     def tuned(
@@ -94,30 +95,36 @@ class Comparison:
         command: str = "tune",
         resumes: bool = True,
     ) -> Step:
-        """A run of ``tune.py`` called `name`; `resumes`: its continuation where it was ended."""
+        """A run of ``tune.py`` called `name`.
+
+        `resumes`: its continuation where it was ended.
+        """
         leaves = self.runs / command / name / METRICS_FILE
         told = [f"{command}.py", *words, f"outputs={quoted(self.runs)}", f"run_id={name}"]
         step = Step(name=name, words=told, leaves=leaves, kind=kind, size=size, needs=needs)
         return taken_up(step) if resumes else step
 
     def plan(self) -> list[dict[str, Any]]:
-        """What there is to do, a row a step, with its minutes."""
+        """The work to do: a row a step, with its minutes."""
         return plan(self.boxes, self.times)
 
     def show_plan(self) -> dict[str, Any]:
-        """Say what there is to do and how long it takes; returns the sums."""
+        """Print the work to do with its duration; returns the sums."""
         rows = self.plan()
         self.tell(as_table(rows) if rows else "nothing is left to do")
         return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
 
     def run_all(self) -> None:
-        """Run what is missing."""
+        """Run the missing steps."""
         BoxRunner(
             run=self.run, times=self.times, tell=self.tell, clock=self._clock, after=self.after
         ).run_all(self.boxes)
 
     def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
-        """Run a step to its end, with a log; what broke before is put aside."""
+        """Run a step to its end, with a log.
+
+        The folder of a broken earlier start is renamed.
+        """
         return run_step(
             step, share_s, limit_s, root=self.root, logs=self.runs / "logs",
             environment=self._environment,
@@ -128,7 +135,10 @@ class Comparison:
 
 
 class Tunings(Comparison):
-    """Runs of ``tune.py`` one after another: `cells` has the words of each by its name."""
+    """Runs of ``tune.py`` one after another.
+
+    `cells` has the words of each run by name.
+    """
 
     def __init__(self, runs: Path, root: Path, cells: Mapping[str, Sequence[str]]) -> None:
         super().__init__(runs, root, {"run": 60.0})

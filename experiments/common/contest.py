@@ -1,8 +1,9 @@
-"""Ways to tune against each other on recorded pools: each with its rounds, its draft, its model.
+"""Contests between ways to tune, on recorded pools.
 
-Tasks of one platform take turns, a batch each, by a simulated clock
-(:func:`pruner.search.offline.tuning.tune`). Every (contestant, seed) is a cell with a file, so an
-interrupted contest goes on; a cell of other rounds, another draft or another budget is run anew.
+Each contestant has its rounds, draft and model. Tasks of one platform take turns, a batch each, by
+a simulated clock (:func:`pruner.search.offline.tuning.tune`). Every (contestant, seed) is a cell
+with a file, so an interrupted contest continues; a cell with other rounds, another draft or another
+budget is run anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,11 +53,11 @@ def budget_of(name: str) -> Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One way to tune.
+    """A way to tune.
 
-    ``settings``: its rounds, drafted for by the analyzer's `form` where they draft; ``model`` makes
-    what learns, with a seed (None: programs are drawn at random); ``dataflow``: the rows of the
-    pattern that the model reads; ``times``: how many times the trials of the others it has.
+    ``settings``: its rounds, with the analyzer's `form` as draft; ``model`` makes the learning
+    model from a seed (None: programs are drawn at random); ``dataflow``: the rows of the pattern
+    that the model reads; ``times``: multiple of the common number of trials.
     """
 
     settings: RoundSettings = field(default_factory=RoundSettings)
@@ -68,9 +69,9 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The tasks of one platform that a contest is about, as every contestant reads them.
+    """The tasks of one platform that all contestants tune.
 
-    `conf` describes the devices, `cache` keeps features that were computed before.
+    `conf` describes the devices, `cache` stores features that were computed before.
     """
 
     root: RecordRoot
@@ -112,9 +113,9 @@ class Ground:
 def run_contest(
     contestants: Mapping[str, Contestant], ground: Ground, folder: Path, *, seeds: Sequence[int]
 ) -> list[Cell]:
-    """Run the cells that `folder` has no result of; all of them.
+    """Run the cells without a result in `folder`; returns all cells.
 
-    What a contestant's model is made of is not compared with that of a finished cell.
+    The model of a contestant is not compared with that of a finished cell.
     """
     cells = Cells(folder=folder)
     wanted = [(name, seed) for seed in seeds for name in contestants]
@@ -147,7 +148,7 @@ def run_contest(
 
 
 def _about(one: Contestant, budget: Budget) -> Any:
-    """What decides a cell beside its model and the records, as JSON has it."""
+    """The settings that determine a cell besides model and records, as JSON."""
     settings, spent = asdict(one.settings), asdict(budget)
     spent["trials"] *= one.times
     return jsonable(
@@ -158,11 +159,11 @@ def _about(one: Contestant, budget: Budget) -> Any:
 def contest_rows(
     cells: Sequence[Cell], baseline: str, **known: Any
 ) -> list[dict[str, str | int | float]]:
-    """A row a cell: how it compares with the baseline of the same seed, `known` in front.
+    """A row a cell, compared with the baseline of the same seed.
 
-    ``cost_share``: its seconds in all over the baseline's; ``speedup``: the baseline's seconds over
-    its own to the baseline's final latency, 0 where it never gets there; ``final_over``: its final
-    latency over the baseline's.
+    `known` columns come first. ``cost_share``: its total seconds over the baseline's; ``speedup``:
+    the baseline's seconds over its own to the baseline's final latency, 0 where it never gets
+    there; ``final_over``: its final latency over the baseline's.
     """
     comparison = Comparison(cells, baseline)
     whole_s = {cell.seed: float(cell.curve.elapsed_s[-1]) for cell in comparison.cells(baseline)}

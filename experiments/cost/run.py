@@ -1,12 +1,12 @@
-"""What a model costs: memory and speed of scoring and learning, one thread; time of equal trials.
+"""Measure a model's cost: memory, speed, and time of equal trials.
 
     python -m experiments.cost.run data.root=DIR [models=[pacm,tlp]]
 
 Every model scores 4,096 recorded programs of V100 and learns from 512 of them, each in a process of
-its own: the growth of its largest resident memory, and CPU time, the best of several repeats, so
-that other work on the machine matters little. `live.csv` has what a live tuning of equal trials
-took against Ansor and MetaSchedule, from the committed runs of experiments/tune. Writes results.csv
-and live.csv here, or to out=DIR. Linux only.
+its own, with one thread: the growth of its largest resident memory, and CPU time, the best of
+several repeats, so that other work on the machine matters little. `live.csv` has the time of a live
+tuning of equal trials against Ansor and MetaSchedule, from the committed runs of experiments/tune.
+Writes results.csv and live.csv here, or to out=DIR. Linux only.
 """
 
 import json
@@ -60,7 +60,10 @@ PLATFORM = "v100"
 
 @dataclass(kw_only=True)
 class Options:
-    """What to measure; `programs` and `work` are for the processes that this one starts."""
+    """Options of the script.
+
+    `programs` and `work` are for the processes that it starts.
+    """
 
     data: Data = field(default_factory=Data)
     models: list[str] = field(default_factory=lambda: list(MODELS))
@@ -70,7 +73,7 @@ class Options:
 
 
 def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
-    """As many programs as are scored at once, of the first tasks of the platform."""
+    """`SCORED` programs of the platform's first tasks."""
     reader = Reader(root, ReadSpec(dataflow=rows, cache=ROOT / "outputs" / "cache"))
     with Quarantine() as quarantine:
         store = ProgramTable.build(reader.tasks([PLATFORM], quarantine))
@@ -78,7 +81,7 @@ def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
 
 
 class Peak:
-    """The largest resident memory of this process since it was made, above what it had then."""
+    """Growth of this process's largest resident memory since it was made."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
@@ -171,7 +174,7 @@ def live_rows() -> list[dict]:
 
 
 def alone(name: str, known: Sequence[str], work: str) -> dict:
-    """What a process of its own finds.
+    """Measure in a process of its own; returns its result.
 
     Raises:
         PrunerError: it failed.

@@ -1,9 +1,10 @@
-"""Regret of the draft's shortlist on recorded pools and their best tenths, against chance.
+"""Regret of the draft's shortlist on recorded pools, against chance.
 
-A draft of a search meets many bad programs first and only good ones later; a pool made of the best
-tenth of a recorded one is the later case. Regret is ``1 - best / best kept``, as a ratio of sums
-over tasks and as a mean over tasks; the regret ratio is ours over that of a random draft of the
-same size, whose expectation is exact. Ways to keep that draw are averaged over draws.
+Judged are complete pools and their best tenths. A draft of a search meets many bad programs first
+and only good programs later; a pool made of the best tenth of a recorded pool is the later case.
+Regret is ``1 - best / best of the shortlist``, as a ratio of sums over tasks and as a mean over
+tasks; the regret ratio is ours over that of a random draft of the same size, whose expectation is
+exact. Ways to select that draw at random are averaged over draws.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,13 +45,13 @@ class Keeping:
 
     @property
     def draws(self) -> int:
-        """How often it has to be asked: chance decides only where there is noise."""
+        """Number of draws; above 1 only with noise, which selects at random."""
         return DRAWS if self.noise else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeptPool:
-    """Programs of one task: latencies, decisions, and the score of every form of the draft.
+    """Programs of one task: latencies, decisions, and scores by form.
 
     `fold`: 0 or 1 by a hash of the work, to choose on one half and report the other.
     """
@@ -81,9 +82,9 @@ def pools_of(
     conf: Path,
     progress: Progress | None = None,
 ) -> list[KeptPool]:
-    """Every measured task of a platform that the analyzer knows.
+    """Every measured task of a platform that the analyzer can score.
 
-    `forms`: rates that differ from the defaults, by the name of a form; those that a kind of device
+    `forms`: rates that differ from the defaults, by the name of a form; rates that a kind of device
     does not have are left out. Raises DataError for a platform without records or description.
     """
     analyzer = load_analyzer(conf, platform).uncalibrated()
@@ -130,7 +131,10 @@ def variants_of(
 
 
 def _known(task: TaskSymbols, analyzer: SymbolAnalyzer) -> Float[np.ndarray, " program"]:
-    """Scores; all programs of a pool ran, so one without symbols is worst, not forbidden."""
+    """Scores; a program without symbols is worst, not forbidden.
+
+    All programs of a pool ran.
+    """
     score = score_task(task, analyzer).score
     known = np.isfinite(score)
     return np.where(known, score, score[known].min() - 1 if known.any() else 0.0)
@@ -139,7 +143,7 @@ def _known(task: TaskSymbols, analyzer: SymbolAnalyzer) -> Float[np.ndarray, " p
 def kept_rows(
     platform: str, pools: Sequence[KeptPool], keepings: Sequence[Keeping], *, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """A row for every pool selection, fold, form of the draft, way to keep and size."""
+    """A row for every pool selection, fold, form, way and size."""
     for selection, chosen in _selections(pools):
         for form in chosen[0].scores if chosen else ():
             for keeping in keepings:

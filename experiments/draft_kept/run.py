@@ -1,10 +1,11 @@
-"""What the draft keeps of recorded pools and of their best tenths, against chance.
+"""Judge the draft's shortlists on recorded pools and their best tenths.
 
     python -m experiments.draft_kept.run data.root=DIR [platforms=[k80,v100,mi50,a100]]
 
-Forms: the hardware form with the default rates, and with a term that is off by default. Ways to
-keep: by score alone, apart from each other, some by chance where the score is flat. Writes
-results.csv into out=, by default here: rows of the same platform replace earlier ones.
+Chance is the reference. Forms: the hardware form with the default rates, and with a term that is
+off by default. Ways to select: by score alone, apart from each other, some at random where the
+score is flat. Writes results.csv into out=, by default here: rows of the same platform replace
+earlier rows.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ KEY = ("platform", "pools", "fold", "form", "keeping", "size")
 
 @dataclass(kw_only=True)
 class Options:
-    """What to judge; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     platforms: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50", "a100"])
@@ -48,7 +49,7 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Judge platform after platform; the goals and how often each way meets them."""
+    """Judge every platform; returns the ways' counts of reached goals."""
     root, path = RecordRoot(Path(options.data.root)), Path(options.out) / "results.csv"
     rows: list[dict[str, Any]] = []
     for platform in options.platforms:
@@ -66,9 +67,10 @@ def _shown(row: dict[str, Any]) -> bool:
 
 
 def meets(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Of every form and way to keep: pools and sizes with a regret of at most a third of chance's.
+    """Count pools and sizes that reach the goal, by form and way.
 
-    On best tenths, at most as much as chance's. Task means of both folds together.
+    The goal is a regret of at most a third of chance's, on best tenths of at most chance's. Task
+    means of both folds together.
     """
     goals = {"all": 1 / 3, "best tenth": 1.0}
     found: dict[str, list[bool]] = {}

@@ -1,4 +1,4 @@
-"""A campaign in one folder: run what is missing of its stages, or say what there is to do."""
+"""Run or list the missing stages of a campaign in one folder."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ Write = Callable[[CampaignOptions], Any]
 class Campaign(Comparison):
     """All stages of a device, each started again until it is done.
 
-    ``write`` is called after every stage, with what is there so far; ``environment`` is added to
-    that of every command, and ``more`` are arguments of `Comparison`.
+    ``write`` is called after every stage; ``environment`` is added to that of every command, and
+    ``more`` are arguments of `Comparison`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Campaign(Comparison):
             options.out,
             options.out,
             GUESSES,
-            # what a machine without the device needed says nothing of the one that has it
+            # Apart from compiled runs: their seconds predict nothing for a machine with the device.
             times=options.outputs / SECONDS_FILE,
             environment={
                 **(environment or {}),
@@ -52,17 +52,22 @@ class Campaign(Comparison):
         return boxes(self._options)
 
     def tell_left_out(self) -> None:
-        """Say which stages have nothing to do, and what they lack."""
+        """Report stages without work, and their missing inputs."""
         for line in left_out(self._options):
             self.tell(line)
 
     def plan(self) -> list[dict[str, Any]]:
-        """What there is to do, a row a step, with its minutes and those of its stage."""
+        """The work to do: a row a step, with minutes.
+
+        Minutes are those of the step and of its stage.
+        """
         limits = {box.name: box.seconds / 60 for box in self.boxes}
         return [{**row, "of": limits[row["box"]]} for row in super().plan()]
 
     def run_campaign(self, asked: Mapping[str, Any]) -> None:
-        """Run what is missing within the minutes; ``asked``: the options, to be kept.
+        """Run the missing stages within the minutes.
+
+        ``asked``: the options, which are stored.
 
         Raises:
             PrunerError: another process works in the folder.
@@ -74,8 +79,10 @@ class Campaign(Comparison):
             self.run_all()
 
     def after(self, box: Box) -> None:
-        """Write the tables so far. The minutes of a device cannot be had again, tables can be made
-        later: whatever goes wrong with them is told and ends nothing."""
+        """Write the tables so far; an error is reported and ends nothing.
+
+        The minutes of a device cannot be repeated, tables can be made later.
+        """
         try:
             self._write(self._options)
         except Exception as error:

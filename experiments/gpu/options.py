@@ -1,4 +1,4 @@
-"""Options of a campaign, and its operators, networks and pools in two sizes."""
+"""Options of a campaign; operators, networks and pools in two sizes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,10 @@ TINY_SOFTMAX = {"operator": "softmax", "rows": 64, "columns": 64}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Operators of one precision, tuned in one run with equal trials: every start takes seconds."""
+    """Operators of one precision, tuned in one run with equal trials.
+
+    One run, since every start takes seconds.
+    """
 
     name: str
     tasks: Sequence[Task]
@@ -69,7 +72,10 @@ class NetworkChoice:
 
     @property
     def label(self) -> str:
-        """Its name as a folder may have it; a network may be a file or package:factory."""
+        """The network's name as part of a folder name.
+
+        A network may be a file or package:factory.
+        """
         return re.sub(r"[^\w.-]", "-", self.name)
 
 
@@ -138,12 +144,12 @@ SMALL = Size(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
-    """A device, and how much is asked of it.
+    """A device, and the amount of work for it.
 
-    ``platform``: the described device (conf/platform). ``minutes`` in all, shared among the
-    stages; infinite: every stage runs to its end. ``compile_only``: nothing is run, the device may
-    be absent. ``checkpoint`` of another device, for the stage that adapts it. ``stages``: only
-    these, () all. ``more``: further words of every ``tune.py``.
+    ``platform``: the described device (conf/platform). ``minutes`` in all, shared among the stages;
+    infinite: every stage runs to its end. ``compile_only``: nothing is run, the device may be
+    absent. ``checkpoint`` of another device, for the stage that adapts it. ``stages``: only these,
+    () all. ``more``: further words of every ``tune.py``.
     """
 
     out: Path
@@ -170,7 +176,7 @@ class CampaignOptions:
 
     @property
     def sanity(self) -> Group:
-        """The first kernels; those of this device's precisions."""
+        """The first kernels, in the precisions of this device."""
         tasks = [task for task in self.size.sanity if self.has_tensor_cores or "dtype" not in task]
         return Group(name="sanity", tasks=tasks)
 
@@ -191,7 +197,10 @@ class CampaignOptions:
 
     @property
     def outputs(self) -> Path:
-        """``outputs=`` of the runs; what only compiled is no measured run, so it lies elsewhere."""
+        """``outputs=`` of the runs; compiled runs have a folder of their own.
+
+        They are not measured runs.
+        """
         return self.out / "compiled" if self.compile_only else self.out
 
     def run(self, name: str) -> Path:

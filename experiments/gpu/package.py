@@ -1,4 +1,4 @@
-"""Pack the project, its dependencies and data into small files, for machines without a network.
+"""Pack project, dependencies and data into small files, for offline machines.
 
     python -m experiments.gpu.package out=DIR             everything, for a machine like this
     python -m experiments.gpu.package out=DIR 'without=[torch,nvidia-*,triton]'   it has torch
@@ -59,7 +59,10 @@ _MB = 1_000_000
 
 @dataclass(kw_only=True)
 class Model:
-    """Data root of a model's training records, null for no model; the records' platform."""
+    """The model to pack: data root of its training records, and platform.
+
+    No data root: no model.
+    """
 
     records: str | None = None
     platform: str = "k80"
@@ -88,7 +91,9 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Write the parts, what unpacks them and ``package.json`` into a new folder; its content.
+    """Write the parts, ``unpack.py`` and ``package.json``; returns its content.
+
+    All go into a new folder.
 
     Raises:
         PrunerError: the folder is not empty, two things to pack have one name, one is missing or
@@ -133,7 +138,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _data(options: Options) -> dict[str, Path]:
-    """Files and folders by their names in the archive; links must stay inside them."""
+    """Files and folders by archive name; links must not leave a folder."""
     model = options.model
     taken = {f"{model.platform}.safetensors"} if model.records is not None else set()
     found: dict[str, Path] = {}
@@ -181,7 +186,9 @@ def train(model: Model, place: Path) -> Path:
 
 
 def gather(options: Options, folder: Path) -> list[str]:
-    """Put wheels of the project and its requirements into `folder`; the packages left out.
+    """Put the wheels of project and requirements into `folder`.
+
+    Returns the packages left out.
 
     Raises:
         PrunerError: no checkout here, no file of constraints, or pip failed.
@@ -218,7 +225,7 @@ def gather(options: Options, folder: Path) -> list[str]:
 
 
 def own_wheel(sources: Path, folder: Path) -> Path:
-    """Build the wheel of this project. Raises `PrunerError` where `sources` is no checkout."""
+    """Build this project's wheel; raises `PrunerError` without a checkout."""
     if not (sources / BESIDE[0]).is_file():
         raise PrunerError(f"{sources}: no checkout of this project; a package is made from one")
     with tempfile.TemporaryDirectory() as place:  # what an earlier build left is not in it
@@ -245,7 +252,9 @@ def target_words(python: str | None, platform: str | None) -> list[str]:
 
 
 def platforms(name: str) -> Iterator[str]:
-    """Yield the platform and the older ones whose wheels run on it, which pip must be given.
+    """Yield the platform and older platforms whose wheels run on it.
+
+    pip needs all of them.
 
     >>> list(platforms("manylinux_2_6_x86_64"))
     ['manylinux_2_6_x86_64', 'manylinux_2_5_x86_64', 'manylinux1_x86_64']
@@ -274,7 +283,7 @@ def _pip(*words: str) -> None:
 
 
 def pack(archive: Path, contents: Mapping[str, Path]) -> None:
-    """Write files and folders, by their names, into one archive without names of users."""
+    """Write files and folders into an archive without names of users."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         entry.uid = entry.gid = 0
@@ -287,7 +296,9 @@ def pack(archive: Path, contents: Mapping[str, Path]) -> None:
 
 
 def split(archive: Path, out: Path, options: Options) -> Sequence[Mapping[str, Any]]:
-    """Cut a file into parts below `out`; name, bytes and sha256 of each.
+    """Cut a file into parts below `out`; returns a row a part.
+
+    A row has name, bytes and sha256.
 
     Raises:
         PrunerError: the file is larger than ``most_mb``.

@@ -1,4 +1,4 @@
-"""Check the device, its description, the folder and the checkpoint before any work."""
+"""Check device, description, folder and checkpoint before any work."""
 
 import importlib.util
 import os
@@ -22,7 +22,9 @@ NAME, CAPABILITY = "name", "compute_cap"  # as `about_gpus` has them
 
 
 def environment_of(options: CampaignOptions) -> dict[str, str]:
-    """What the commands of a campaign need to find CUDA here, beside this process's environment.
+    """Environment variables with which the campaign's commands find CUDA.
+
+    They are added to this process's environment.
 
     Raises:
         PrunerError: no CUDA device, or nothing that compiles CUDA programs; or, where programs are
@@ -54,12 +56,13 @@ def _has_nvrtc() -> bool:
 
 
 def check_folder(options: CampaignOptions, *, small: bool) -> None:
-    """Refuse a folder of another device or size: what is done there would be taken for done here.
+    """Refuse a folder of another device or size.
 
-    What only compiles lies apart from what ran, so the one may follow the other.
+    Its finished steps would count as finished here. Compiled and measured steps are stored apart,
+    so measuring may follow compiling.
 
     Raises:
-        DataError: it is one, or what was asked there cannot be read.
+        DataError: it is such a folder, or its stored options cannot be read.
     """
     kind = COMPILED if options.compile_only else MEASURED
     asked = begun_with(about_device(options.out)).get(kind)
@@ -74,7 +77,9 @@ def check_folder(options: CampaignOptions, *, small: bool) -> None:
 
 
 def check_checkpoint(options: CampaignOptions) -> None:
-    """Refuse a checkpoint that the stage that adapts it could not read; its turn comes late.
+    """Refuse a checkpoint that the adaptation stage could not read.
+
+    That stage comes late.
 
     Raises:
         PrunerError: no such file, or no model that can be adapted.
@@ -91,13 +96,13 @@ def check_checkpoint(options: CampaignOptions) -> None:
 
 
 def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) -> str:
-    """The platform of the first GPU: of those with its architecture the one in whose name it is.
+    """The platform of the first GPU, by architecture and name.
 
     The driver says ``NVIDIA GeForce RTX 4090`` or ``NVIDIA A100-SXM4-40GB``, platforms are called
     ``rtx4090`` and ``a100_40``: whole words, for a GH200 is no H200.
 
     Raises:
-        PrunerError: no GPU, or none of the descriptions is its.
+        PrunerError: no GPU, or no description fits it.
     """
     first = next(iter(gpus), None)
     if first is None:
@@ -123,7 +128,7 @@ def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) 
 
 
 def _said(name: str) -> set[str]:
-    """The words of a name, neighbours as one word, too, and gigabytes as numbers.
+    """The words of a name, also joined with neighbours; gigabytes as numbers.
 
     >>> sorted(_said("RTX 4090 24GB"))
     ['24', '24gb', '4090', '409024gb', 'rtx', 'rtx4090', 'rtx409024gb']

@@ -1,4 +1,4 @@
-"""What a campaign leaves as small files: tables, the device, records with a card."""
+"""Write a campaign's results as small files: tables, device, records with card."""
 
 import shutil
 import tarfile
@@ -38,7 +38,7 @@ TABLES = {
 
 
 def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
-    """Write what is there so far into `folder`; rows of every table.
+    """Write the results so far into `folder`; returns the rows by table.
 
     ``operators.csv``, ``groups.csv``, ``networks.csv``, ``curves.csv`` and ``beside.csv``
     (`experiments.gpu.tables`), ``device.json``, and ``records/``: finished pools as a data root
@@ -65,14 +65,14 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
 
 
 def compiled_counts(options: CampaignOptions) -> dict[str, int]:
-    """Programs of operators and networks that were only compiled: how many did, how many not."""
+    """Count the compiled programs of operators and networks: done and failed."""
     networks = {(row["network"], row["precision"]): row for row in network_rows(options)}
     rows = [*group_rows(options), *networks.values()]
     return {name: sum(row[name] for row in rows) for name in ("compiled", "failed")}
 
 
 def _write_archive(options: CampaignOptions, folder: Path) -> None:
-    """One file to bring home: the results, and what they were made from as far as it is small."""
+    """Write the results and their small sources into one archive."""
     found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]
     tables = [folder / f"{name}.csv" for name in TABLES]  # what else the folder has is not ours
     made = [*tables, folder / STATE_FILE, *sorted((folder / "records").rglob("*"))]
@@ -105,7 +105,7 @@ def card(
     pools: Sequence[Mapping[str, Any]],
     device: Mapping[str, Any],
 ) -> str:
-    """What the records are, for whoever finds the folder."""
+    """A description of the records, for finders of the folder."""
     gpus = ", ".join(gpu["name"] for gpu in device.get("gpus", []))
     what = gpus or str(about["machine"].get("processor"))
     days = sorted(pool["first"] for pool in pools)

@@ -1,4 +1,4 @@
-"""Measure everything on a device in minutes: operators, networks, records, against torch.
+"""Measure a device in minutes: operators, networks, records, against torch.
 
     python -m experiments.gpu.run device=cuda minutes=25 out=DIR            on a GPU
     python -m experiments.gpu.run device=cuda minutes=25 out=DIR checkpoint=RUN     with a model
@@ -92,7 +92,7 @@ class Options:
 
 
 def run(config: Options) -> dict[str, Any]:
-    """Run what is missing, or list it; returns the object of the last line."""
+    """Run the missing work, or list it; returns the last line's object."""
     start = time.monotonic()
     options = options_of(_as_asked(config) if config.summary else config)
     results = options.out / "results" if config.results is None else Path(config.results).resolve()
@@ -120,7 +120,7 @@ def run(config: Options) -> dict[str, Any]:
 
 
 def _as_asked(config: Options) -> Options:
-    """Restore the options of the folder's start, as far as they exist today.
+    """Restore the options of the folder's start, as far as they exist.
 
     Raises:
         DataError: nothing was begun there.
@@ -166,7 +166,7 @@ def options_of(config: Options) -> CampaignOptions:
 
 
 def _platform(config: Options) -> str:
-    """The platform that is named, or the one that describes this machine's device."""
+    """The named platform, or the description of this machine's device."""
     folder = conf_folder() / "platform"
     if config.platform is not None:
         known = sorted(path.stem for path in folder.glob("*.yaml"))
@@ -186,7 +186,7 @@ def _platform(config: Options) -> str:
 
 
 def _size(config: Options) -> Size:
-    """Choose the full or the small size, with the numbers that are given."""
+    """Choose the full or the small size, with the given numbers."""
     counts = {name: getattr(config, name) for name in ("trials", "network_trials", "pool")}
     given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
     if config.networks:

@@ -1,8 +1,9 @@
-"""The stages of a campaign, in the order of their value; each is a box of commands.
+"""The stages of a campaign, most valuable first.
 
-What one stage finds the next ones may use, but none needs another: what there is time for is there.
-With ``compile_only`` all programs are chosen and built, none is run: stages that only time
-something have nothing to do, and what is built of the pools need not be built where the device is.
+Each stage is a time slot of commands. A stage may use the results of earlier stages, but none needs
+another: with little time the first stages are complete. With ``compile_only`` all programs are
+chosen and built, none is run: stages that only time something have no work, and pools that are
+built here need no building where the device is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ _Stage = Callable[[CampaignOptions], Iterator[Step]]
 
 
 def boxes(options: CampaignOptions) -> list[Box]:
-    """The stages that are asked for, with their shares of the minutes.
+    """The requested stages, with their shares of the minutes.
 
     Raises:
         PrunerError: a stage that is unknown.
@@ -66,7 +67,7 @@ def boxes(options: CampaignOptions) -> list[Box]:
 
 
 def left_out(options: CampaignOptions) -> list[str]:
-    """Stages that are asked for and have nothing to do, a line each with what they lack."""
+    """Requested stages without work, a line each with the missing input."""
     asked = {box.name for box in boxes(options)}
     lacks_model = options.checkpoint is None and not options.compile_only
     return [NO_MODEL] if lacks_model and ADAPTATION in asked else []
@@ -77,7 +78,7 @@ def _bound(make: _Stage, options: CampaignOptions) -> Callable[[], Iterator[Step
 
 
 def _sanity(options: CampaignOptions) -> Iterator[Step]:
-    """A few kernels that are right, against torch too; how far repeats of a timing differ."""
+    """A few kernels, also checked against torch, and the spread of timings."""
     group, trials = options.sanity, options.size.sanity_trials
     tuned = _tuned(options, group, group.name, ["verify=false"], trials, "check")
     yield tuned
@@ -85,8 +86,10 @@ def _sanity(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _operators(options: CampaignOptions) -> Iterator[Step]:
-    """Every group by ours and MetaSchedule with equal trials, their kernels beside torch's; then at
-    random."""
+    """Every group by ours and MetaSchedule with equal trials, then at random.
+
+    Their kernels are timed with torch's.
+    """
     runs = {
         (group.name, policy): _tuned(
             options, group, f"{group.name}-{policy}", words, options.size.trials, policy
@@ -102,7 +105,10 @@ def _operators(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _networks(options: CampaignOptions) -> Iterator[Step]:
-    """Whole networks by ours, beside torch; with ``compile_only`` their libraries are built."""
+    """Whole networks by ours, timed with torch.
+
+    With ``compile_only`` their libraries are built.
+    """
     for precision in options.precisions:
         for network in options.size.networks:
             tuned = network_run(options, network, precision)
@@ -114,8 +120,10 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _rivals(options: CampaignOptions) -> Iterator[Step]:
-    """Networks by MetaSchedule, with the trials of ours and from the same measurer, and both built
-    networks in turns. Takes hours."""
+    """Networks by MetaSchedule, with our trials and measurer.
+
+    Both built networks are timed in turns. Takes hours.
+    """
     if options.compile_only:
         return
     for precision in options.precisions:
@@ -129,8 +137,11 @@ def _rivals(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _paper(options: CampaignOptions) -> Iterator[Step]:
-    """What two of the paper's tables ask beside: AdaTune on the operators in float32, with the
-    trials of ours (Table 6); a product with a long reduction beside torch's libraries (Table 8)."""
+    """Further runs for two of the paper's tables.
+
+    AdaTune on the operators in float32, with our trials (Table 6); a product with a long reduction
+    against torch's libraries (Table 8).
+    """
     single, long, trials = options.groups[0], options.reduction, options.size.trials
     yield _tuned(options, single, f"{single.name}-{OURS}", (), trials, OURS)
     words = [f"policy={ADATUNE}"]
@@ -141,10 +152,10 @@ def _paper(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
-    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, more, all:
-    records are of pools that are finished.
+    """Uniform samples of many tasks' spaces, timed twice, as records.
 
-    With ``compile_only`` they are built, and a later start with the same folder times them.
+    In three steps (few, more, all), since only finished pools become records. With ``compile_only``
+    they are built, and a later start with the same folder times them.
     """
     size, prepared = options.size, options.compile_only
     numbers = sorted({min(one, size.pool) for one in (size.few, 4 * size.few, size.pool)})
@@ -166,7 +177,7 @@ def _pools(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _adaptation(options: CampaignOptions) -> Iterator[Step]:
-    """A model of another device, adapted while it tunes, against one that begins anew."""
+    """A model of another device, adapted while tuning, against a new model."""
     if options.compile_only or options.checkpoint is None:
         return
     group = options.adapted
@@ -179,7 +190,7 @@ def _adaptation(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _finals(options: CampaignOptions) -> Iterator[Step]:
-    """The finalists once more, beside all of torch's compilers, with the energy that they use."""
+    """The finalists again, against every compiler of torch, with energy."""
     for group in reversed(options.groups):  # tensor cores first
         ours, rival = (
             _tuned(options, group, f"{group.name}-{policy}", (), options.size.trials, policy)
@@ -262,8 +273,10 @@ def _beside(
     *,
     finals: bool = False,
 ) -> Iterator[Step]:
-    """The kernels of a run beside torch's, and those of other runs that have ended so far; nothing
-    where no program may run."""
+    """Time a run's kernels against torch's and other runs' kernels.
+
+    Other runs count if they have ended; no work where no program may run.
+    """
     if options.compile_only:
         return
     folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
@@ -304,7 +317,7 @@ def _network_beside(
     energy_s: int = 0,
     others: Sequence[Step] = (),
 ) -> Step:
-    """A network in turns with others: those of torch, and built ones of other runs."""
+    """Time a network in turns with torch's, and with other runs' networks."""
     folder = tuned.leaves.parent
     words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
     if others:

@@ -1,4 +1,4 @@
-"""What a device and its machine say of themselves: once, and before and after every step."""
+"""Describe device and machine once, and before and after every step."""
 
 import json
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ COMPILED, MEASURED = "compiled", "measured"
 
 
 class State:
-    """Readings of a campaign, a line each in a file of its folder."""
+    """Readings of a campaign, a line each in its folder's file."""
 
     def __init__(self, out: Path, device: str) -> None:
         self._out, self._device = out, device
         self._conditions = Conditions(device)
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Write what machine and device are, and what was asked of them."""
+        """Write the description of machine and device, and the options."""
         self._out.mkdir(parents=True, exist_ok=True)
         path = self._out / STATE_FILE
         begun = begun_with(read_json(path, dict)) if path.is_file() else {}
@@ -35,14 +35,17 @@ class State:
         write_json(self._out / STATE_FILE, about, indent=1)
 
     def note(self, step: str, when: str) -> None:
-        """Read clocks, temperature, power and load now; ``when``: before or after the step."""
+        """Store clocks, temperature, power and load of now.
+
+        ``when``: before or after the step.
+        """
         line = json.dumps({"step": step, "when": when, **self._conditions.read()})
         with (self._out / READINGS_FILE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
 def begun_with(about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of which device and size a folder is: what only compiled there, and what ran."""
+    """Device and size of a folder, for its compiled and measured parts."""
     asked = about.get("asked")
     if not isinstance(asked, dict):
         return {}
@@ -54,7 +57,9 @@ def _kind(asked: Mapping[str, Any]) -> str:
 
 
 def about_device(out: Path) -> dict[str, Any]:
-    """What `State` wrote, each reading as least, median and most; empty before it began.
+    """The content that `State` wrote; each reading as least, median, most.
+
+    Empty before it began.
 
     Raises:
         DataError: the file is damaged.
@@ -76,7 +81,10 @@ def about_device(out: Path) -> dict[str, Any]:
 
 
 def _readings(path: Path) -> list[dict[str, Any]]:
-    """Whole lines; a kill may have cut one, and a later start gone on behind it."""
+    """Complete lines; a kill may have cut a line in the middle.
+
+    A later start appends behind it.
+    """
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with suppress(ValueError):

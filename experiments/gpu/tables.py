@@ -1,4 +1,4 @@
-"""Rows from the runs of a campaign: what is there is read, what is missing is left out."""
+"""Rows from the runs of a campaign; missing runs are left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,26 +56,29 @@ class GroupRun:
         return [trial for trial in self.trials if trial.task == task]
 
     def best_s(self, task: str, trials: int | None = None) -> float | None:
-        """Its best latency, or that of its first so many trials; None where none ran."""
+        """Best latency, or that of the first `trials`; None where none ran."""
         found = min((t.latency_s for t in self.of(task)[:trials]), default=np.inf)
         return float(found) if np.isfinite(found) else None
 
     def curve(self, tasks: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds, and the sum of the best latencies of `tasks` from where all have one."""
+        """Seconds, and the sum of the best latencies of `tasks`.
+
+        It begins where all have a program.
+        """
         mine = [trial for trial in self.trials if trial.task in tasks]
         _, elapsed_s, best_s = best_curve(mine, dict.fromkeys(tasks, 1.0))
         return elapsed_s, best_s
 
     @property
     def noise(self) -> float | None:
-        """How far the repeats of a timing differ: the median of (most - least) / median."""
+        """Spread of a timing's repeats: median of (most - least) / median."""
         timed = [np.array(t.costs_s) for t in self.trials if len(t.costs_s) >= _REPEATS]
         spreads = [(costs.max() - costs.min()) / np.median(costs) for costs in timed]
         return float(np.median(spreads)) if spreads else None
 
 
 def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
-    """The runs of a group that have begun: of the policies, or of the ways to adapt a model."""
+    """The begun runs of a group: of policies, or of adaptation methods."""
     names = [*POLICIES, ADATUNE, *METHODS]
     runs = [GroupRun(policy=name, folder=_folder(options, group, name)) for name in names]
     return [run for run in runs if run.trials]
@@ -133,12 +136,13 @@ def _operator_row(
 
 
 def group_rows(options: CampaignOptions) -> list[Row]:
-    """One row a group and policy: all operators together; the first kernels, too.
+    """A row a group and policy: all operators together.
 
-    ``build_each_s`` and ``run_each_s`` are of a trial, in the workers; `phases` of the whole run.
-    The rival is MetaSchedule, of models the one that begins anew. ``seconds_to_rival``: until the
-    sum of the best latencies was the rival's last one (0 in ``times_less``: never);
-    ``over_rival``: geometric mean of the latencies at equal trials over the rival's.
+    The first kernels are a group, too. ``build_each_s`` and ``run_each_s`` are of a trial, in the
+    workers; `phases` of the whole run. The rival is MetaSchedule; among models, the model that
+    begins anew. ``seconds_to_rival``: until the sum of the best latencies was the rival's last sum
+    (0 in ``times_less``: never); ``over_rival``: geometric mean of the latencies at equal trials
+    over the rival's.
     """
     rows = []
     for group in [options.sanity, *_tuned_groups(options)]:
@@ -167,8 +171,10 @@ def group_rows(options: CampaignOptions) -> list[Row]:
 
 
 def phases(seconds: Mapping[str, float]) -> Row:
-    """Seconds of a run by phase (`pruner.tune.phases`), and `exploration_share`. None while the run
-    has not ended."""
+    """Seconds of a run by phase (`pruner.tune.phases`), and `exploration_share`.
+
+    None while the run has not ended.
+    """
     return {
         **{f"{name}_s": seconds.get(name) for name in (*PHASES, IDLE)},
         "exploration_share": exploration_share(seconds),
@@ -176,11 +182,11 @@ def phases(seconds: Mapping[str, float]) -> Row:
 
 
 def curve_rows(options: CampaignOptions) -> list[Row]:
-    """The sum of the best latencies of a group, or the estimate of a network, after some trials,
-    from where all its tasks have a program.
+    """Points of the best latencies: of groups (sums) and networks (estimates).
 
-    ``relative``: over the best sum of any policy. Networks of two policies may have other tasks
-    (layouts are part of ours): their built networks are in `network_rows`.
+    They begin where all tasks have a program. ``relative``: over the best sum of any policy.
+    Networks of two policies may have other tasks (layouts are part of ours): their built networks
+    are in `network_rows`.
     """
     rows = []
     for group in _tuned_groups(options):
@@ -204,7 +210,7 @@ def curve_rows(options: CampaignOptions) -> list[Row]:
 
 
 def _points(group: str, curves: Mapping[str, Curve]) -> list[Row]:
-    """Every eighth point of the curves of a group, by policy, and their last ones."""
+    """Every eighth point of a group's curves, by policy, and their last."""
     least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
     rows = []
     for policy, (number, elapsed_s, best_s) in curves.items():
@@ -229,7 +235,7 @@ def _networks(options: CampaignOptions) -> list[tuple[NetworkChoice, str]]:
 
 
 def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
-    """How soon a run was as fast as the rival in the end, and how fast both are."""
+    """When a run reached the rival's final sum, and both latencies."""
     tasks = rival.tasks
     their_s, theirs = rival.curve(tasks)
     our_s, ours = run.curve(tasks)
@@ -248,13 +254,13 @@ def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
 
 
 def _reached(elapsed_s: NDArray[np.float64], best_s: NDArray[np.float64], wanted_s: float) -> float:
-    """The first second at which it was so fast; infinite where it never was."""
+    """The first second with this latency; infinite where it was never reached."""
     hits = np.flatnonzero(best_s <= wanted_s)
     return float(elapsed_s[hits[0]]) if len(hits) else float("inf")
 
 
 def beside_rows(options: CampaignOptions) -> list[Row]:
-    """One row an operator and contender, of the finals where they were held."""
+    """A row an operator and contender, from the finals if they ran."""
     rows = []
     for group in [options.sanity, *options.groups, options.reduction]:
         for task, timed in _raced(options, group).items():
@@ -277,11 +283,11 @@ def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
 
 
 def network_rows(options: CampaignOptions) -> list[Row]:
-    """One row a network, precision and contender; one without contender where none was timed.
+    """A row a network, precision and contender.
 
-    Seconds by phase (`phases`) are of the tuning. Where MetaSchedule tuned it too
-    (``stages=[rivals]``), the columns of `group_rows` beside it are of the sums over all calls of
-    the tasks that are tuned, without import and draft.
+    Without contender where none was timed. Seconds by phase (`phases`) are of the tuning. Where
+    MetaSchedule tuned it too (``stages=[rivals]``), the columns of `group_rows` against it are of
+    the sums over all calls of the tasks that are tuned, without import and draft.
     """
     rows = []
     for network, precision in _networks(options):
@@ -311,10 +317,10 @@ def network_rows(options: CampaignOptions) -> list[Row]:
 def _contenders(
     options: CampaignOptions, network: NetworkChoice, precision: str, run: NetworkRun
 ) -> list[Row]:
-    """Rows of a network's comparisons, each contender's of the last one that it was in.
+    """Rows of a network's comparisons; a contender's last comparison counts.
 
-    A new comparison begins by building the network, which removes what the run folder says of an
-    earlier one: if it is ended before it is through, the kept ones are all there is.
+    A new comparison begins by building the network, which removes an earlier comparison from the
+    run folder: if it is ended before it is complete, the copies are all there is.
     """
     kept = (
         SideBySide.read(options.kept(f"{network.label}-{precision}-{stage}"))
@@ -328,7 +334,10 @@ def _contenders(
 
 
 def _beside_network(run: NetworkRun, rival: Path) -> Row:
-    """How soon a network's run was as fast as the rival in the end; empty where there is none."""
+    """When a network's run reached the rival's final estimate.
+
+    Empty without a rival.
+    """
     theirs = read_network_run(rival).curve if (rival / TASKS).is_file() else None
     if theirs is None or run.curve is None:
         return {}
@@ -343,7 +352,7 @@ def _beside_network(run: NetworkRun, rival: Path) -> Row:
 
 
 def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Contenders of every task of a group, of the latest comparison that reached it."""
+    """Contenders of every task of a group, of the latest comparison."""
     unfinished = _folder(options, group, OURS) / KERNELS_FILE
     found: dict[str, Any] = {}
     for path in (

@@ -1,12 +1,12 @@
-"""Take a package apart, make an environment of it, run a command there. Needs no network.
+"""Unpack a package, make an environment, run a command; no network.
 
     python unpack.py DIR                                       unpack into DIR
     python unpack.py DIR experiments.gpu.run device=cuda minutes=25 out=RESULTS    and run a module
     python unpack.py DIR tune network=resnet18                 or a command of the project
 
-It stands beside the parts and uses nothing but Python itself, of the version that the package was
-made for; call it with the Python that has what the package leaves out. DIR/env is an environment,
-DIR/data what was packed beside it; a second call unpacks nothing. Exit code 2 and one line where
+It lies in the folder of the parts and uses nothing but Python itself, of the version that the
+package was made for; call it with the Python that has the packages left out. DIR/env is an
+environment, DIR/data the packed data; a second call unpacks nothing. Exit code 2 and one line where
 something is wrong.
 """
 
@@ -74,7 +74,7 @@ def unpack(folder: Path, place: Path) -> Path:
 
 
 def install(wheel: Path, site: Path) -> None:
-    """Put what a wheel holds among the packages; programs keep that they may be run."""
+    """Install a wheel's files into `site`; programs stay executable."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             first, _, rest = entry.filename.partition("/")

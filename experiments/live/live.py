@@ -1,9 +1,9 @@
-"""Live runs compared: one workload, one way to tune it and one seed each, on one target.
+"""Compare live runs of workloads, methods and seeds on a target.
 
 Runs of a ground (a target, a workload and a budget) have equal tasks, so their latencies are taken
-relative to the best that any of them found, and equal seeds are compared in pairs. Tests and
-intervals are over pairs of workload and seed; how far a result carries to other workloads is not in
-them.
+relative to the best latency of all of them, and equal seeds are compared in pairs. Tests and
+intervals are over pairs of workload and seed; they do not cover how far a result carries over to
+other workloads.
 """
 
 from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ def read_live_run(
 
 
 def by_ground(runs: Sequence[LiveRun]) -> dict[Ground, list[LiveRun]]:
-    """Runs that are compared with each other, in the order in which grounds appear."""
+    """Group comparable runs by ground, in order of appearance."""
     found: dict[Ground, list[LiveRun]] = {}
     for run in runs:
         found.setdefault(run.ground, []).append(run)
@@ -106,7 +106,7 @@ def by_ground(runs: Sequence[LiveRun]) -> dict[Ground, list[LiveRun]]:
 
 
 def cells_of(runs: Sequence[LiveRun]) -> list[Cell]:
-    """The runs of one ground, their latencies over the best that any of them found."""
+    """The runs of a ground, latencies relative to the ground's best."""
     least_s = min(run.best_s[-1] for run in runs)
     return [
         Cell(
@@ -123,10 +123,10 @@ def cells_of(runs: Sequence[LiveRun]) -> list[Cell]:
 
 
 def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a run and rival that has the same seed on the same ground; see `contest_rows`.
+    """A row a run and rival of the same seed and ground.
 
-    ``trials_to`` and ``seconds_to`` the rival's final latency of that seed: infinite where it is
-    never reached.
+    See `contest_rows`. ``trials_to`` and ``seconds_to`` the rival's final latency of that seed:
+    infinite where it is never reached.
     """
     rows = []
     for ground, members in by_ground(runs).items():
@@ -184,12 +184,13 @@ def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
-    """A row a part, target, budget and ordered pair: is ``method`` better than ``other``?
+    """A row a part, target, budget and ordered pair of methods.
 
-    A pair is a workload and a seed that both have; where a part has several targets, those of all
-    together are tested, too (target `EVERY_TARGET`). ``area``: by how much the log relative latency
-    of ``method`` is lower on average over all trials, ``final``: in the end, each the mean over
-    pairs with a 95 % interval and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
+    It tests whether ``method`` is better than ``other``. A pair is a workload and a seed that both
+    have; where a part has several targets, all of them together are tested, too (target
+    `EVERY_TARGET`). ``area``: by how much the log relative latency of ``method`` is lower on
+    average over all trials, ``final``: in the end, each the mean over pairs with a 95 % interval
+    and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
     """
     units: dict[tuple[str, str, int], dict[str, dict[tuple[str, str, int], Cell]]] = {}
     targets: dict[tuple[str, int], set[str]] = {}

@@ -1,7 +1,8 @@
-"""Live runs as the points at which they improved: small enough to keep beside their tables.
+"""Store live runs as the points at which they improved.
 
-A run's folder stays on the machine that measured it; its points are all that the tables are made
-from, so a comparison goes on where the folders of earlier sessions are gone.
+Points are small enough to be committed with the tables. A run's folder stays on the machine that
+measured it; the tables need only its points, so a comparison continues without the folders of
+earlier sessions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,10 @@ WHOLE = ("budget_trials", "seed", "failed", "trial")
 
 
 def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
-    """A row an improvement of every run, every so many trials, and for its last trial."""
+    """A row for each improvement and every `every` trials of a run.
+
+    The last trial of a run has a row, too.
+    """
     rows = []
     for run in runs:
         known = {name: getattr(run, name) for name in (*RUN, *OF_RUN)}
@@ -95,7 +99,7 @@ def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:
 
 
 def with_kept(runs: Sequence[LiveRun], kept: Iterable[LiveRun]) -> list[LiveRun]:
-    """The runs and, of those that were kept, the ones that are not among them."""
+    """The runs, and the `kept` runs that are not among these."""
     have = {_key(run) for run in runs}
     return [*runs, *(run for run in kept if _key(run) not in have)]
 

@@ -1,7 +1,8 @@
-"""Live tuning on this machine's CPU: Pruner as published and ours, each without parts, and rivals.
+"""Tune live on this machine's CPU: Pruner as published, ours, and rivals.
 
-A cell is one workload, target, contender and seed: one call of ``tune.py``, 200 trials a task, all
-measured alike. Parts come in this order, each seed of a part before the next:
+Pruner and ours are also run without parts. A cell is one workload, target, contender and seed: one
+call of ``tune.py``, 200 trials a task, all measured alike. Parts come in this order, each seed of a
+part before the next:
 
 * rounds: the paper's rounds and ours, both without the draft and without PaCM; Ansor's evolution
   with trees in the same spaces, TVM's MetaSchedule, chance
@@ -10,22 +11,22 @@ measured alike. Parts come in this order, each seed of a part before the next:
   without records
 * network: the contenders of rounds on a small network
 * ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
-* value: our rounds from a PaCM of the bundled records of all targets, beside from scratch
-* longer: Ansor with four times the trials, beside the paper's rounds, ours and MoA (Table 5)
+* value: our rounds from a PaCM of the bundled records of all targets, and from scratch
+* longer: Ansor with four times the trials, against the paper's rounds, ours and MoA (Table 5)
 
-What is finished is skipped and what was ended goes on, so the script can be stopped and started at
-will. The machine must have nothing else to do; home= is its description, cpu-avx512, cpu-epyc
-or cpu-zen5 (the bundled records were not measured on the latter two):
+Finished cells are skipped and ended cells continue, so the script can be stopped and started at any
+time. The machine must have nothing else to do; home= is its description, cpu-avx512, cpu-epyc or
+cpu-zen5 (the bundled records were not measured on the latter two):
 
-    python -m experiments.live.run plan=true                  what there is to do, and how long
-    python -m experiments.live.run hours=4                    go on for four hours, then the tables
+    python -m experiments.live.run plan=true                  list the work, and its duration
+    python -m experiments.live.run hours=4                    four hours of it, then the tables
     python -m experiments.live.run parts=[adaptation] targets=[cpu-sse4]
     python -m experiments.live.run home=cpu-epyc parts=[value]
-    python -m experiments.live.run summary=true               the tables from the cells there are
+    python -m experiments.live.run summary=true               the tables from the finished cells
 
-Cells go to out= (outputs/experiments-live), tables to results= (this folder). Among them points.csv
-has all that they are made from; with keep_rows=true runs that it has stay in the tables although
-their folders are gone, and are not run again.
+Cells go to out= (outputs/experiments-live), tables to results= (this folder). points.csv has all
+the data of the other tables; with keep_rows=true its runs stay in the tables although their folders
+are gone, and are not run again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,10 +92,10 @@ NETWORK_TASKS = 5  # of dcgan; of others once they are listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A way to tune: words for ``tune.py``, and those that a network needs instead.
+    """A way to tune: words for ``tune.py``, and words for networks.
 
     ``model``: a training whose checkpoint it starts from. ``cell``: the contender whose runs it
-    shares, by default its own. ``times``: how many times the trials of the others it has.
+    shares, by default its own. ``times``: multiple of the common number of trials.
     """
 
     words: Sequence[str]
@@ -214,11 +215,12 @@ REFUSED = {
 
 @dataclass(kw_only=True)
 class Options(ComparisonOptions):
-    """What to run; see above. ``contenders``: of every part those named, null: the usual ones.
+    """Options of the script, explained above.
 
-    `hours`: then it ends. `keep_rows`: what ``points.csv`` of `results` has stays. `home`: the
-    machine, target of what does not adapt; ``parts``: null, all that it can; ``targets`` of what
-    adapts: null, `home` and SSE4.2.
+    ``contenders``: the contenders of every part; null: the usual ones. `hours`: then it ends.
+    `keep_rows`: runs in ``points.csv`` of `results` stay. `home`: the machine, target of the parts
+    without adaptation; ``parts``: null, all that it can run; ``targets`` of adaptation: null,
+    `home` and SSE4.2.
     """
 
     home: str = HOMES[0]
@@ -238,19 +240,22 @@ class Options(ComparisonOptions):
 
     @property
     def all_parts(self) -> list[str]:
-        """Those that are meant."""
+        """The parts to run."""
         possible = [part for part in PARTS if part != "offline" or self.home in RECORDED]
         return possible if self.parts is None else self.parts
 
     @property
     def all_targets(self) -> list[str]:
-        """Those that are adapted to."""
+        """The targets of adaptation."""
         return [self.home, ANYWHERE] if self.targets is None else self.targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCell:
-    """One run: where it belongs, who tunes. ``budget_trials``: a task's, of the comparison."""
+    """A run: its part, target, workload, contender and seed.
+
+    ``budget_trials``: the trials of a task in its comparison.
+    """
 
     part: str
     target: str
@@ -286,14 +291,14 @@ def _cell_of(run: LiveRun) -> LiveCell:
 
 
 def _place(run: LiveRun) -> tuple[int, str, str, int, int]:
-    """Where a run stands in the tables, whatever was run first."""
+    """Sort key of a run in the tables."""
     methods = [*PARTS[run.part], *BESIDE.get(run.part, [])]
     place = methods.index(run.method)
     return list(PARTS).index(run.part), run.target, run.workload, place, run.seed
 
 
 class LiveComparison(Comparison):
-    """All cells of the parts that are asked for, as steps."""
+    """All cells of the requested parts, as steps."""
 
     def __init__(self, options: Options) -> None:
         _check(options)
@@ -307,7 +312,7 @@ class LiveComparison(Comparison):
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str) -> Iterator[LiveCell]:
-        """Those of a part, a seed of everything before the next."""
+        """The cells of a part; a seed of everything before the next."""
         options = self.options
         targets = options.all_targets if part == "adaptation" else [options.home]
         workloads = [options.network] if part == "network" else options.operators
@@ -331,7 +336,7 @@ class LiveComparison(Comparison):
             )
 
     def check_loss(self, runs: Sequence[LiveRun]) -> None:
-        """Raises PrunerError where tables of these runs would lack some that there were."""
+        """Raise PrunerError where tables of these runs would lack earlier runs."""
         if self.options.keep_rows:
             return
         path = self.options.folder / POINTS_FILE
@@ -353,7 +358,7 @@ class LiveComparison(Comparison):
         return self.runs / "tune" / cell.name
 
     def steps(self) -> Iterator[Step]:
-        """What a cell needs, then the cell."""
+        """The needs of each cell, then the cell."""
         for part in self.options.all_parts:
             for cell in self.cells(part):
                 if cell.name in self._kept:
@@ -383,8 +388,11 @@ class LiveComparison(Comparison):
         return self.tuned(cell.name, words, kind=kind, size=trials, needs=needs)
 
     def trainings(self, model: str, seed: int) -> list[Step]:
-        """A model of the source; of ``MODEL-tuned`` also its fine-tuning on the target; of `EVERY`
-        that of all targets."""
+        """The steps that train a model of the source.
+
+        For ``MODEL-tuned`` also its fine-tuning on the target; for `EVERY` the training on all
+        targets.
+        """
         if model == EVERY:
             return [self._training(f"{EVERY}-{seed}", seed, EVERY_RECIPE)]
         network, _, tuned = model.partition("-")
@@ -413,7 +421,10 @@ class LiveComparison(Comparison):
         return int(listed.get("num_tuned", NETWORK_TASKS))
 
     def finished(self) -> list[LiveRun]:
-        """All finished cells; one in which nothing ran is told and left out."""
+        """All finished cells; a cell in which nothing ran is reported.
+
+        It is left out.
+        """
         found = []
         for part in self.options.all_parts:
             for cell in self.cells(part):
@@ -447,7 +458,7 @@ class LiveComparison(Comparison):
 
 
 def _check(options: Options) -> None:
-    """Raises PrunerError for a name that is not known or stands twice, and for numbers below 1."""
+    """Raise PrunerError for unknown or repeated names, and numbers below 1."""
     for what, number in (("trials", options.trials), ("seeds", options.seeds)):
         if number < 1:
             raise PrunerError(f"{what}={number}: at least 1")
@@ -479,7 +490,7 @@ def _check(options: Options) -> None:
 
 
 def _check_machine(home: str) -> None:
-    """Raises PrunerError where this CPU cannot run what is compiled for a home."""
+    """Raise PrunerError where this CPU cannot run a home's programs."""
     device = load_device(conf_folder() / "platform" / f"{home}.yaml")
     for target in CPU_TARGETS:
         alike = target.vector_bytes == device.vector_bytes
@@ -489,7 +500,7 @@ def _check_machine(home: str) -> None:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Run what is missing, then write the tables."""
+    """Run the missing cells, then write the tables."""
     comparison = LiveComparison(options)
     comparison.check()
     if options.plan:

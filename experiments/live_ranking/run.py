@@ -1,17 +1,17 @@
-"""What a source model knows of a live run, and how long that is news.
+"""Rank live runs' programs with a source model, by number of trials.
 
     python -m experiments.live_ranking.run [runs=DIR] [num_workers=2]
 
 The measurements of every run of the paper's rounds (`pruner_paper` of ``experiments/live``) are
 given to each way to adapt in their order, batch after batch, so that all learn from the same
-programs. After so many trials each ranks what other runs of the workload measured and it has not
-seen: random programs and those that searches found. Nothing is measured, so other work may run
-beside it. It needs the folders of those runs: runs= is out= of ``experiments/live/run.py``.
+programs. After some trials each ranks unseen programs that other runs of the workload measured:
+random programs, and programs that searches found. Nothing is measured, so other work may run at the
+same time. It needs the folders of those runs: runs= is out= of ``experiments/live/run.py``.
 
 Writes results.csv here or to out=DIR: pairwise accuracy on random and on searched programs, and the
 best latency of all over that of the ten best-scored; and tests.csv: differences of two ways over
-all pairs of workload and seed, with the one-sided p of flipped signs. What is finished
-(runs/ranking) is not made again.
+all pairs of workload and seed, with the one-sided p of flipped signs. Finished rankings
+(runs/ranking) are not made again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,7 +82,10 @@ METRICS = ("pairwise_random", "pairwise_searched", "best_of_10")
 
 @dataclass(kw_only=True)
 class Options:
-    """See above; ``target``: the platform of the runs, ``trials`` those of a run."""
+    """Options of the script.
+
+    ``target``: the platform of the runs; ``trials`` of a run.
+    """
 
     target: str = "cpu-epyc"
     operators: list[str] = field(
@@ -103,8 +106,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """Programs of one run in the order of their proposal: rows int64 [N, d], seconds [N] (infinite:
-    it failed), the batch of each."""
+    """Programs of a run in the order of their proposal.
+
+    Rows int64 [N, d], seconds [N] (infinite: it failed), and the batch of each.
+    """
 
     rows: Decisions
     latency_s: NDArray[np.float64]
@@ -136,7 +141,10 @@ def read_measured(folder: Path, space: UnionSpace) -> Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Judges:
-    """Programs that ran and that nobody learns from: rows [N, d], seconds [N], which are random."""
+    """Programs that ran and that no model learns from.
+
+    Rows [N, d], seconds [N], and whether each was drawn at random.
+    """
 
     rows: Decisions
     latency_s: NDArray[np.float64]
@@ -144,7 +152,7 @@ class Judges:
 
     @staticmethod
     def of(runs: Iterable[tuple[bool, Measured]], space: UnionSpace, seen: Decisions) -> "Judges":
-        """The programs of `runs` (random or not), each once, without those of `seen`."""
+        """The programs of `runs` (random or not), each once, without `seen`."""
         parts = list(runs)
         rows = np.concatenate([run.rows for _, run in parts])
         latency_s = np.concatenate([run.latency_s for _, run in parts])
@@ -156,7 +164,7 @@ class Judges:
         return Judges(rows=rows[first], latency_s=latency_s[first], random=random[first])
 
     def judge(self, score: NDArray[np.float64]) -> dict[str, float]:
-        """What scores [N] are worth."""
+        """The metrics of scores [N]."""
         every = ScoredTask(name="", latency_s=self.latency_s, score=score)
         random, searched = [
             pair_agreement(ScoredTask(name="", latency_s=self.latency_s[of], score=score[of]))
@@ -165,14 +173,17 @@ class Judges:
         return dict(zip(METRICS, (random, searched, top_k_task_mean([every], KEPT)), strict=True))
 
     def chance(self) -> dict[str, float]:
-        """What random scores are worth."""
+        """The metrics of random scores."""
         every = ScoredTask(name="", latency_s=self.latency_s, score=np.zeros(len(self.rows)))
         return dict(zip(METRICS, (0.5, 0.5, expected_ratio(every, KEPT)), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Followed:
-    """All that a way to adapt is asked about one run: what it learns from, what it judges."""
+    """The ranking job of a way to adapt on a run.
+
+    It has the programs to learn from, and the judging programs.
+    """
 
     way: str
     workload: str
@@ -187,7 +198,7 @@ class Followed:
     judged: ProgramFeatures
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each of `TRIALS` at which it knows something."""
+        """A row for each of `TRIALS` with a usable model."""
         model = self.make()
         model.meet(self.key, self.population)
         ends = [0, *(part.stop for part in self.rounds)]
@@ -232,7 +243,7 @@ def opened(workload: Workload, asked: TuneOptions) -> UnionSpace:
 
 
 def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[str, Any]]]:
-    """What the ways to adapt are asked about a workload; and rows of chance and of the analyzer."""
+    """The ranking jobs of a workload, and rows of chance and analyzer."""
     config = configured(options, workload, "scratch", 0)
     asked = tune_options(config)
     made = load_workloads(plain(config.workload))[0]
@@ -284,9 +295,10 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
 
 
 def test_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Differences of two methods over all pairs of workload and seed, after as many trials.
+    """Differences of two methods over pairs of workload and seed.
 
-    Chance and the analyzer, which learn nothing, are compared with every number of trials.
+    They are compared after equal trials. Chance and the analyzer, which learn nothing, are compared
+    with every number of trials.
     """
     wide = table.pivot(
         index=["workload", "seed"], columns=["method", "trials"], values=list(METRICS)

@@ -1,4 +1,4 @@
-"""Changes of PaCM: which help on validation tasks, what the best of them is worth on test tasks.
+"""Find changes of PaCM that help on validation tasks; test the best.
 
     python -m experiments.model.run data.root=DIR plan=true              cells and minutes, no work
     python -m experiments.model.run data.root=DIR stage=single           every change by itself
@@ -6,12 +6,12 @@
     python -m experiments.model.run data.root=DIR stage=test             once: it and its rivals
     python -m experiments.model.run data.root=DIR stage=diagnosis        where the error lies
 
-Stages go one after another; stage=all goes through them. Every fit has a folder below `work`, so an
-interrupted stage goes on with the same command; with other options it refuses the folder. Each seed
-has its own split. ``single`` and ``together`` look at validation tasks only: each platform alone,
-and all at once (a change of the device only there). The rule is in `ablation/choice.py`. ``test``
-writes the choice to choice.json and judges it and the baselines, also with each platform left out;
-it refuses another choice afterwards. platforms=[...] takes CPUs, too, with split=bundled or
+Stages follow each other; stage=all runs all of them. Every fit has a folder below `work`, so an
+interrupted stage continues with the same command; with other options it refuses the folder. Each
+seed has its own split. ``single`` and ``together`` look at validation tasks only: each platform
+alone, and all at once (a change of the device only there). The rule is in `ablation/choice.py`.
+``test`` writes the choice to choice.json and judges it and the baselines, also with each platform
+left out; then another choice is refused. platforms=[...] takes CPUs, too, with split=bundled or
 by_task.
 
 Writes valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and diagnosis.md into
@@ -69,7 +69,7 @@ STAGES = ("single", "together", "test", "diagnosis", "all")
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     stage: str = "all"
@@ -87,7 +87,7 @@ class Options:
 
 
 def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[str, Change]:
-    """The models by name, with what is joined."""
+    """The models by name, with the joined model."""
     known = dict(EVERY)
     if joined:
         known[JOINED] = together({name: EVERY[name] for name in joined})
@@ -98,7 +98,7 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
 
 
 def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
-    """What all stages share."""
+    """The common settings of all stages."""
     root = RecordRoot(Path(options.data.root))
 
     @lru_cache(maxsize=1)  # programs of a source are gigabytes
@@ -134,7 +134,10 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
 def trying(
     settings: Sequence[Setting], models: Sequence[str], seeds: Sequence[int]
 ) -> list[AblationCell]:
-    """Cells that choose: nothing is left out; changes of the device are for several platforms."""
+    """The cells that choose, without a platform left out.
+
+    Changes of the device need several platforms.
+    """
     found = []
     for setting in settings:
         if setting.left_out:
@@ -145,7 +148,7 @@ def trying(
 
 
 def single(options: Options, settings: Sequence[Setting]) -> list[AblationCell]:
-    """Every change by itself, and what it is compared with."""
+    """Every change alone, and the model that it is compared with."""
     return trying(settings, [BASIS, *options.models], options.seeds)
 
 
@@ -166,7 +169,10 @@ def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
 
 
 def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
-    """Join what helps, fit that, and choose; the model and what it is made of."""
+    """Join helpful changes, fit the joined model, and choose.
+
+    Returns the model and its changes.
+    """
     helpful = _compatible(run_single(options, settings))
     changes = changes_of(options, helpful if _new(helpful) else None)
     ablation = ablation_of(options, changes)
@@ -187,7 +193,7 @@ def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, li
 
 
 def _compatible(names: Sequence[str]) -> list[str]:
-    """The most helpful first; what sets one thing otherwise than one before it stays out."""
+    """The most helpful changes first, without changes in conflict with an earlier."""
     kept: list[str] = []
     for name in names:
         try:
@@ -200,13 +206,16 @@ def _compatible(names: Sequence[str]) -> list[str]:
 
 
 def _new(names: Sequence[str]) -> bool:
-    """Whether what these make together was not tried by itself."""
+    """Whether the joined model of these changes was not tried alone."""
     joined = together({name: EVERY[name] for name in names})
     return bool(names) and not any(joined.same_as(EVERY[name]) for name in names)
 
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
-    """Judge the chosen model, PaCM and the baselines on test tasks, once; write results.csv."""
+    """Judge the chosen model, PaCM and baselines on test tasks, once.
+
+    Writes results.csv.
+    """
     model, helpful = run_together(options, settings)
     out = Path(options.out)
     chosen = {"model": model, "of": helpful if model == JOINED else [model]}
@@ -247,7 +256,7 @@ def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
 
 
 def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
-    """What each stage fits, and minutes that are left."""
+    """Print each stage's fits and the minutes left."""
     guess = Guess(platform_s=PLATFORM_S, model=MODEL_S)
     first = single(options, settings)
     more = trying(settings, [JOINED], options.seeds)

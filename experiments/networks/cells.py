@@ -1,8 +1,9 @@
-"""Many networks, tuned by ours and by a rival: what it took to be as fast as the rival in the end.
+"""Compare tunings of many networks: ours and a rival's.
 
-A cell is a network, a policy and a seed. Layouts are part of ours, so ours and the rival tune
-different tasks, whose estimates cannot be compared; what is compared are built networks, also those
-from the records of a run's first seconds (`experiments.networks.prefixes`).
+The measure is the time until ours was as fast as the rival in the end. A cell is a network, a
+policy and a seed. Layouts are part of ours, so ours and the rival tune different tasks, whose
+estimates cannot be compared; compared are built networks, also those from the records of a run's
+first seconds (`experiments.networks.prefixes`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +27,13 @@ _MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One finished run.
+    """A finished run.
 
     ``network_s``: the built network's median latency, None if not built. ``start_s``: seconds from
     an empty folder to the beginning of the run's own: the import, and the draft of all tasks where
     the run does not begin with it; ``drafted_s``: to the end of that draft. Both are None where
     they were not timed, ``drafted_s`` of a rival, too. ``points``: its built prefixes;
-    ``settled_s``: seconds of the run until its network was the final one, None where nobody asked.
+    ``settled_s``: seconds of the run until its network was the final network, None if unknown.
     """
 
     network: str
@@ -46,16 +47,25 @@ class Cell:
     settled_s: float | None = None
 
     def seconds(self, t_s: float | None) -> float | None:
-        """From an empty folder to `t_s` seconds of the run; None while one of both is unknown."""
+        """Seconds from an empty folder to `t_s` seconds of the run.
+
+        None while one of both is unknown.
+        """
         return None if t_s is None or self.start_s is None else self.start_s + t_s
 
     def point_s(self, point: Point) -> float | None:
-        """From an empty folder to a prefix: the draft's end where nothing was measured yet."""
+        """Seconds from an empty folder to a prefix.
+
+        To the draft's end where nothing was measured yet.
+        """
         return self.seconds(point.t_s) if point.measured else self.drafted_s
 
     @property
     def to_rival_s(self) -> float | None:
-        """Seconds from an empty folder to the rival's final latency; infinite: never reached."""
+        """Seconds from an empty folder to the rival's final latency.
+
+        Infinite: never reached.
+        """
         if self.settled_s is not None:
             return self.seconds(self.settled_s)
         times = [self.point_s(point) for point in self.points if point.reached]
@@ -65,13 +75,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """What `prefixes.json` of a run says; ``settled_s``: when the rival's network was final."""
+    """The content of a run's `prefixes.json`.
+
+    ``settled_s``: when the rival's network was final.
+    """
 
     points: Sequence[Point] = field(default_factory=list)
     settled_s: float | None = None
 
     def of(self, policy: str) -> list[Point]:
-        """Those of one policy."""
+        """The points of a policy."""
         return [point for point in self.points if (point.whose == OURS) == (policy == OURS)]
 
 
@@ -87,8 +100,10 @@ def prefixes_of(folder: Path) -> Prefixes:
 
 
 def drafts_first(run: NetworkRun) -> bool:
-    """Whether a run began with the draft of what it tunes: it has drafts of all of that; else it
-    has them of tasks alone that had no program when the network was built."""
+    """Whether a run began with the draft of all its tuned tasks.
+
+    Otherwise it has drafts only of tasks without a program when the network was built.
+    """
     drafts = read_drafts(run.folder / DRAFTS)
     return all(task.name in drafts for task in run.tasks if task.tuned)
 
@@ -140,9 +155,10 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def prefix_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One row a built prefix: seconds with import and draft, median, both relative to the rival's.
+    """A row a built prefix: seconds, and median latency.
 
-    ``share`` of the rival's seconds to its final network, ``over_rival``: latency over its final.
+    Seconds include import and draft; both are also relative to the rival's: ``share`` of the
+    rival's seconds to its final network, ``over_rival``: latency over its final latency.
     """
     ends = {(c.network, c.seed): c.to_rival_s for c in cells if c.policy == RIVAL}
     rows = []

@@ -1,4 +1,4 @@
-"""When a run of ours was as fast as a rival's network in the end, found from built networks.
+"""Time our run to a rival's final latency, by building network prefixes.
 
     python -m experiments.networks.prefixes run=OURS rival=THEIRS drafts=DRAFT
 
@@ -45,9 +45,10 @@ _HALVINGS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A network as it was ``t_s`` seconds into tuning, and the rival's final one of the same race.
+    """A network built from the first ``t_s`` seconds of tuning.
 
-    ``measured`` programs were known by then. ``error`` instead of medians where it failed.
+    The rival's final network ran in the same race. ``measured`` programs were available by then.
+    ``error`` instead of medians where it failed.
     """
 
     whose: str
@@ -71,10 +72,10 @@ class Point:
 
 
 class Prefixes:
-    """Builds and times prefixes of two finished, deployed runs of one network.
+    """Build and time prefixes of two finished, deployed runs of a network.
 
-    `drafts` is the database of drafted schedules that stand in for what ours had not measured;
-    the rival has those of its own folder, and only prefixes in which every tuned task was measured.
+    `drafts` is the database of drafted schedules for tasks that ours had not measured; the rival
+    has drafts in its own folder, and only prefixes in which every tuned task was measured.
     """
 
     def __init__(
@@ -101,7 +102,10 @@ class Prefixes:
         self._inputs = ours / WORK / INPUTS
 
     def points(self) -> list[Point]:
-        """The grids of both in one race, then ours where it first reached the rival, halved."""
+        """The grids of both runs in one race, then ours refined.
+
+        Ours is halved where it first reached the rival.
+        """
         wanted = [(OURS, t) for t in grid(self._trials[OURS], SHARES, after_s=0.0)]
         complete_s = complete(self._trials[RIVAL], self._tasks[RIVAL])
         if complete_s < float("inf"):
@@ -116,7 +120,7 @@ class Prefixes:
         return known(self._trials[OURS], t_s)
 
     def race(self, wanted: Sequence[tuple[str, float]]) -> list[Point]:
-        """Points timed in turns beside the rival's final library."""
+        """Points timed in turns with the rival's final library."""
         final = self._folders[RIVAL] / LIBRARY
         libraries = {"final": Library(label="the rival's final network", path=final)}
         for number, (whose, t_s) in enumerate(wanted):
@@ -156,7 +160,7 @@ def known(trials: Sequence[Trial], t_s: float) -> int:
 
 
 def grid(trials: Sequence[Trial], shares: Sequence[float], *, after_s: float) -> list[float]:
-    """`after_s`, later ones of these shares of the run's seconds, its end; no two of them equal."""
+    """Distinct times: `after_s`, later shares of the run, and its end."""
     end_s = max((trial.elapsed_s for trial in trials), default=0.0)
     times = [after_s, *(share * end_s for share in shares if share * end_s > after_s), end_s]
     first: dict[int, float] = {}
@@ -166,7 +170,7 @@ def grid(trials: Sequence[Trial], shares: Sequence[float], *, after_s: float) ->
 
 
 def complete(trials: Sequence[Trial], tasks: Sequence[NetworkTask]) -> float:
-    """Seconds until every tuned task had a measured program; infinite where one never had."""
+    """Seconds until every tuned task had a measured program; infinite: never."""
     first = {task.name: float("inf") for task in tasks if task.tuned}
     for trial in trials:
         if trial.error is None and trial.task in first:
@@ -175,7 +179,10 @@ def complete(trials: Sequence[Trial], tasks: Sequence[NetworkTask]) -> float:
 
 
 def settled(trials: Sequence[Trial]) -> float:
-    """Seconds until the last task had its best program: from there on the network is the final."""
+    """Seconds until the network was final.
+
+    Then the last task had its best program.
+    """
     best: dict[str, float] = {}
     last_s = 0.0
     for trial in trials:
@@ -187,7 +194,7 @@ def settled(trials: Sequence[Trial]) -> float:
 def halved(
     points: Sequence[Point], measure: Callable[[float], Point], measured: Callable[[float], int]
 ) -> list[Point]:
-    """More points between the first of `points` that reached the rival and the one before it."""
+    """More points between the first that reached the rival and its predecessor."""
     hit = next((n for n, point in enumerate(points) if point.reached), 0)
     found: list[Point] = []
     if hit == 0:
@@ -206,18 +213,19 @@ def halved(
 
 
 def content(points: Sequence[Point], rival: Path) -> Mapping[str, object]:
-    """What ``prefixes.json`` keeps: the points, and when the rival's network was the final one."""
+    """The content of ``prefixes.json``: points, and when the rival was final."""
     settled_s = settled(read_trials(rival / JOURNAL_FILE))
     return {"rival": rival.name, "settled_s": settled_s, "points": [asdict(p) for p in points]}
 
 
 def copy_records(folder: Path, until_s: float, place: Path) -> int:
-    """Copy what a run had measured after `until_s` seconds into a database in `place`; how much.
+    """Copy the measurements of a run's first seconds into `place`.
 
-    A record is known by the seconds of its repeats, which the journal has too.
+    Returns their number. A record is identified by the seconds of its repeats, which the journal
+    has too.
 
     Raises:
-        DataError: the database lacks measurements that the journal tells of.
+        DataError: the database lacks measurements of the journal.
     """
     trials = read_trials(folder / JOURNAL_FILE)
     early = [t for t in trials if t.error is None and t.elapsed_s <= until_s]
@@ -241,7 +249,7 @@ def copy_records(folder: Path, until_s: float, place: Path) -> int:
 def build_prefix(
     folder: Path, until_s: float, place: Path, *, drafts: Path | None, threads: int
 ) -> Built:
-    """Build a run's network into `place` from its records until then, drafted ones for the rest.
+    """Build a run's network from its records until `until_s`, else drafts.
 
     Raises:
         PrunerError: see :func:`pruner.tune.deploy.build.build_network`.

@@ -1,16 +1,16 @@
-"""Whole networks on this machine's CPU: ours, MetaSchedule, and what a user would run instead.
+"""Tune whole networks on this machine's CPU: ours, MetaSchedule, and alternatives.
 
 A cell is one network, policy and seed: one call of ``tune.py`` and one of ``pruner deploy``. Both
 policies get the same number of trials (20 a task of ours) in batches of 16, from the same measurer.
-Then networks from the records of each run's first seconds are built and timed beside the final one
-of MetaSchedule, and the built networks of both with torch, onnxruntime and TVM's other offers. Last
-come all networks of the catalogue as they are drafted, nothing measured: do they convert, build and
-give what torch gives. What is finished is skipped and what is broken goes on, so the script can be
-stopped and started at will; the most telling comes first:
+Then networks from the records of each run's first seconds are built and timed with MetaSchedule's
+final network, and the built networks of both with torch, onnxruntime and TVM's other offers. Last
+come all networks of the catalogue as drafts, without measurement: do they convert, build and agree
+with torch. Finished steps are skipped and broken runs continue, so the script can be stopped and
+started at any time; the most informative steps come first:
 
-    python -m experiments.networks.run plan=true              what there is to do, and how long
+    python -m experiments.networks.run plan=true              list the work, and its duration
     python -m experiments.networks.run                        all of it, then the tables
-    python -m experiments.networks.run summary=true           the tables from the cells there are
+    python -m experiments.networks.run summary=true           the tables from the finished cells
     python -m experiments.networks.run networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
 
 Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
@@ -74,8 +74,9 @@ IMPORTED = "NCHW"  # how TVM imports a network
 
 @dataclass(kw_only=True)
 class Options(ComparisonOptions):
-    """What to run; see above. ``long`` networks get ``long_seconds`` of ours alone, ``drafts`` are
-    drafted only.
+    """Options of the script.
+
+    ``long`` networks get ``long_seconds`` of ours alone, ``drafts`` are drafted only.
     """
 
     networks: list[str] = field(default_factory=lambda: list(NETWORKS))
@@ -92,7 +93,7 @@ class Options(ComparisonOptions):
 
 
 class Campaign(Comparison):
-    """All steps in order; how many trials a network gets is known once its tasks are listed."""
+    """All steps in order; trials are computed once tasks are listed."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -112,7 +113,10 @@ class Campaign(Comparison):
         return self.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
-        """Ours, MetaSchedule and contenders on each network; then seeds, large ones, drafts."""
+        """Ours, MetaSchedule and contenders on each network; then the rest.
+
+        The rest: further seeds, large networks, drafts.
+        """
         for network in self.options.networks:
             listing = self._listing(network)
             yield listing
@@ -138,7 +142,10 @@ class Campaign(Comparison):
     def _pair(
         self, network: str, seed: int, listing: Step
     ) -> Generator[Step, None, tuple[Step, ...]]:
-        """Draft, both policies, and their prefixes; returns the steps that leave both libraries."""
+        """Draft, both policies, and their prefixes.
+
+        Returns the steps that leave both libraries.
+        """
         draft = self.draft(network, seed)
         yield draft
         built = []
@@ -175,14 +182,14 @@ class Campaign(Comparison):
         return self.tuned(f"{plain_name(network)}-tasks", words, kind="list", resumes=False)
 
     def draft(self, network: str, seed: int) -> Step:
-        """What a user has after a minute: import and draft, nothing measured."""
+        """A network after a minute: import and draft, nothing measured."""
         words = [f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
         words += [f"sizes.layers={LAYERS[network]}"] if network in LAYERS else []
         name = f"{plain_name(network)}-draft-{seed}"
         return self.tuned(name, words, kind="draft", resumes=False)  # timed from an empty folder
 
     def build(self, run: Step) -> Step:
-        """The network of a run as a library, run and compared with torch."""
+        """Build the network of a run as a library; compare with torch."""
         folder = run.leaves.parent
         words = ["deploy", f"run={folder}", "beside=[]"]
         name, leaves = f"{folder.name}, built", folder / DEPLOY_FILE
@@ -203,7 +210,7 @@ class Campaign(Comparison):
         return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
 
     def starts(self, network: str, seed: int) -> tuple[float | None, float | None]:
-        """Seconds from an empty folder: to the end of the import, and of the draft behind it."""
+        """Seconds from an empty folder to the end of import and draft."""
         step = self.draft(network, seed)
         took_s, metrics = self.times.last_s(step), load_metrics(step.leaves.parent)
         if took_s is None or metrics is None:
@@ -211,7 +218,7 @@ class Campaign(Comparison):
         return took_s - metrics["total_seconds"], took_s
 
     def trials(self, network: str) -> int:
-        """Trials of a network, a guess of 25 tasks before they are listed."""
+        """Trials of a network; 25 tasks are assumed before they are listed."""
         listed = load_metrics(self._listing(network).leaves.parent) or {}
         return self.options.trials_a_task * int(listed.get("num_tuned", 25))
 
@@ -222,7 +229,7 @@ def plain_name(network: str) -> str:
 
 
 def cells_of(campaign: Campaign) -> list[Cell]:
-    """Finished cells; unfinished ones are left out."""
+    """Finished cells; unfinished cells are left out."""
     options, cells = campaign.options, []
     networks = list(dict.fromkeys([*options.networks, *options.many_seeds]))
     done = {step.leaves.parent for step in campaign.steps() if step.kind in POLICIES and step.done}
@@ -281,7 +288,7 @@ def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
-    """Rows of all networks that were set beside others."""
+    """Rows of all networks with a comparison."""
     options = campaign.options
     places = {name: campaign.folder(name, OURS, 0) for name in options.networks}
     places |= {name: campaign.long_folder(name) for name in options.long}
@@ -297,7 +304,7 @@ def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Run what is missing, then write the tables."""
+    """Run the missing steps, then write the tables."""
     campaign = Campaign(options)
     if options.plan:
         return campaign.show_plan()
@@ -314,7 +321,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def write_cells(options: Options, cells: list[Cell], contenders: list[dict[str, Any]]) -> None:
-    """The tables of finished cells, and the picture of all networks beside others."""
+    """Write the tables of finished cells, and the plot of contenders."""
     rows = result_rows(cells)
     summary = summarise(rows)
     records: list[dict[str, Any]] = summary.to_dict("records")
@@ -334,7 +341,7 @@ def write_cells(options: Options, cells: list[Cell], contenders: list[dict[str, 
 
 
 def picture(contenders: list[dict[str, Any]]) -> str:
-    """Median latencies as SVG, without those that have no schedules at all."""
+    """Plot median latencies as SVG, without unscheduled networks."""
     ran = [row for row in contenders if row["error"] is None]
     rows = pd.DataFrame([row for row in ran if row["contender"] != UNSCHEDULED] or ran)
     rows["median_ms"] = 1e3 * rows["median_s"]
@@ -350,7 +357,7 @@ def picture(contenders: list[dict[str, Any]]) -> str:
 
 
 def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:
-    """Both tables for people: searches compared, and built networks beside contenders."""
+    """Both tables as Markdown: searches compared, and built networks with contenders."""
     head = ["network", "policy", "seeds", "trials", "minutes", "drafted, ms", "after, s",
             "built, ms", "to MetaSchedule's latency, s", "times less",
             "built over MetaSchedule's"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Score measured records with the released weights, family by family; writes results.csv.
+"""Score measured records with the released weights; write results.csv.
 
     pruner import_checkpoint pam_k80_1500.npz run_id=k80_1500
     python -m experiments.official_weights.score data.root=DIR \
@@ -35,7 +35,7 @@ FLAGS = ("as_printed", "zero", "tenset_names")
 
 @dataclass(kw_only=True)
 class Options:
-    """What is scored: records, a checkpoint, variants of the workload flags, draws of pools."""
+    """Options: records, checkpoint, variants of the workload flags, draws of pools."""
 
     data: Data = field(default_factory=Data)
     checkpoint: str = MISSING
@@ -55,7 +55,7 @@ def programs(root: RecordRoot, platform: str, tally: Tally) -> Iterator[TaskProg
 
 
 def families(names: list[str]) -> dict[str, list[int]]:
-    """Task numbers by family, and all of them."""
+    """Task numbers by family, and all tasks."""
     groups: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         groups.setdefault(name, []).append(number)
@@ -63,7 +63,7 @@ def families(names: list[str]) -> dict[str, list[int]]:
 
 
 def sample(store: ProgramTable, rng: np.random.Generator) -> torch.Tensor:
-    """At most SAMPLE programs of every task, drawn without looking at their place in the log."""
+    """At most SAMPLE programs of every task, drawn independent of log order."""
     tasks = store.by_task(torch.arange(store.num_programs))
     return torch.cat([t[torch.from_numpy(rng.permutation(len(t))[:SAMPLE])] for t in tasks])
 
@@ -80,7 +80,7 @@ def figures(scored: list[ScoredTask]) -> dict[str, float]:
 def rows(
     ranker: Ranker, platform: str, flags: str, store: ProgramTable, draws: int
 ) -> Iterator[dict[str, object]]:
-    """One line of the table for every family: means over draws; random of the first draw."""
+    """A row for every family: means over draws; random of the first."""
     names = [key.task.split("_")[0] for key in store.keys]
     rngs = [np.random.default_rng(seed) for seed in range(draws)]
     scored = [ranker.score_tasks(store, sample(store, rng)) for rng in rngs]

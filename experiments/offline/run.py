@@ -1,8 +1,8 @@
-"""Offline mode on recorded pools: pre-train, fine-tune on some target programs, freeze, search.
+"""Offline mode on recorded pools: pre-train, fine-tune once, freeze, search.
 
     python -m experiments.offline.run data.root=DIR [target=v100] [method=[tlp,pruner_offline]]
 
-Every model is trained on the source's records without the workloads that are tuned or that judge,
+Every model is trained on the source's records without the tuned and the judging workloads,
 fine-tuned once on the programs of twelve other tasks of the target (about 10,000) and never again;
 then five tasks of the target are tuned with it, 200 trials: a model a seed. The rivals search as
 Ansor does, without draft. recipe=paper: trained as by experiment=paper_training (50 epochs; hours).
@@ -89,7 +89,7 @@ PUBLISHED: dict[str, Any] = {  # conf/experiment/paper_training.yaml; a test com
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     source: str = "k80"
@@ -151,7 +151,7 @@ def ways(recipe: str) -> Mapping[str, Way]:
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """The frozen models of all ways; each is trained and fine-tuned when it is first asked for."""
+    """The frozen models of all ways; trained and fine-tuned on first use."""
 
     ground: Ground
     options: Options
@@ -170,7 +170,7 @@ class Models:
         return Unchanged(Setting(make_network=lambda: ranker.network, source=ranker, seed=seed))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of every model: its training, Top-k of what judges and what is tuned."""
+        """A row a model: training, and Top-k on judging and tuned tasks."""
         return [
             {"model": name, "seed": seed, **known}
             for name in ways(self.options.recipe)
@@ -232,7 +232,10 @@ class Models:
 
     @cached_property
     def _tuned(self) -> ProgramTable:
-        """What is searched, whole: it says how good a model is there, nothing is chosen by it."""
+        """The complete searched pools.
+
+        They show how good a model is there; nothing is chosen by them.
+        """
         return self._programs_of(self.ground.chosen.tuned)
 
     @cached_property
@@ -243,7 +246,7 @@ class Models:
 
 
 def run(options: Options) -> dict:
-    """Train, tune what is missing, then the tables."""
+    """Train, tune the missing cells, then write the tables."""
     torch.set_num_threads(1)
     known = ways(options.recipe)
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))

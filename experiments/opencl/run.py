@@ -1,15 +1,16 @@
-"""OpenCL on this machine's CPU (PoCL): are programs of GPU kind right, and what finds fast ones?
+"""OpenCL on this machine's CPU (PoCL): check GPU-like programs and searches.
 
     python -m experiments.opencl.run                                   programs, 50 of every space
     python -m experiments.opencl.run programs=10 sources=[operators]   fewer
     python -m experiments.opencl.run part=search                       ours, random, MetaSchedule
     python -m experiments.opencl.run part=search trials=8 seeds=1 out=DIR
 
-Programs are drawn by chance from every design space of all named operators and of the tasks of six
-small networks, built, run, and compared with what the unscheduled program computes on the CPU. A
-program that was tried is not tried again, and a search that ended is not run again, so the script
-can be stopped and started at will. It needs the extra ``opencl``; the search an idle machine.
-With out=DIR everything goes there instead of to outputs/ and this folder.
+Are the programs right, and which search finds fast programs? Programs are drawn at random from
+every design space of all named operators and of the tasks of six small networks, built, run, and
+compared with the results of the unscheduled program on the CPU. A program that was tried is not
+tried again, and a search that ended is not run again, so the script can be stopped and started at
+will. It needs the extra ``opencl``; the search an idle machine. With out=DIR everything goes there
+instead of to outputs/ and this folder.
 """
 
 import json
@@ -93,7 +94,10 @@ RIGHT = "right"
 
 @dataclass(kw_only=True)
 class Options:
-    """What to do; see above. ``build_s``: limit of one build."""
+    """Options of the script.
+
+    ``build_s``: limit of one build.
+    """
 
     part: str = "programs"
     programs: int = 50
@@ -116,7 +120,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A program and what came of it: `RIGHT`, or the kind of failure."""
+    """A program and its result: `RIGHT`, or the kind of failure."""
 
     source: str
     task: str
@@ -129,7 +133,7 @@ class Tried:
 
 
 def workloads_of(source: str, platform: Platform, work: Path) -> list[Workload]:
-    """Operators at small shapes, or the tasks of a network that have arithmetic."""
+    """Operators at small shapes, or a network's tasks with arithmetic."""
     if source == "operators":
         return [from_operator(spec) for spec in OPERATORS]
     folder = work / "networks" / source
@@ -141,7 +145,7 @@ def workloads_of(source: str, platform: Platform, work: Path) -> list[Workload]:
 
 
 def schedules(design: DesignSpace, number: int) -> Iterator[Any]:
-    """Drawn programs of a space; one that the engine cannot express is drawn by TVM."""
+    """Drawn programs of a space; TVM draws where the engine cannot."""
     try:
         rows = BatchedSpace(design).sample(number, np.random.default_rng(0))
         yield from (design.replay(row, 1) for row in rows)
@@ -150,7 +154,7 @@ def schedules(design: DesignSpace, number: int) -> Iterator[Any]:
 
 
 class Programs:
-    """Tries programs and keeps what came of each in a file of lines."""
+    """Try programs and store each result as a line of a file."""
 
     def __init__(self, measurer: Measurer, work: Path, programs: int) -> None:
         self._measurer, self._work, self._programs = measurer, work, programs
@@ -161,7 +165,7 @@ class Programs:
         self._known = {(t.source, t.task, t.space, t.number) for t in self.tried}
 
     def fill(self, source: str, workload: Workload, target: Any) -> None:
-        """Try the programs of all spaces of a task that were not tried yet."""
+        """Try the untried programs of all spaces of a task."""
         check: Check | None = None
         for space, design in enumerate(design_spaces(workload.module, target)):
             place = source, workload.name, space
@@ -211,7 +215,10 @@ class Programs:
 
 
 def run_programs(options: Options) -> dict[str, Any]:
-    """Try what is missing, then write programs.csv: a row an operator or network."""
+    """Try the missing programs, then write programs.csv.
+
+    A row an operator or network.
+    """
     device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
     platform, found = on_opencl(make_platform(device), device)
     say(f"OpenCL device {found}")
@@ -258,7 +265,10 @@ def table_of(tried: list[Tried]) -> list[dict[str, Any]]:
 
 
 def run_search(options: Options) -> dict[str, Any]:
-    """Run what is missing, then write search.csv: a row an operator, policy and seed."""
+    """Run the missing searches, then write search.csv.
+
+    A row an operator, policy and seed.
+    """
     cells = {
         (operator, policy, seed): cell_name(operator, policy, seed, options.trials)
         for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES)
@@ -287,7 +297,7 @@ def run_search(options: Options) -> dict[str, Any]:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """One part. Raises PrunerError for an unknown one, or without OpenCL."""
+    """Run a part; raises PrunerError for an unknown part, or without OpenCL."""
     parts = {"programs": run_programs, "search": run_search}
     if options.part not in parts:
         raise PrunerError(f"part={options.part}: choose programs or search")

@@ -1,10 +1,11 @@
-"""Draft-then-verify with PaCM against random and model-only search on recorded pools.
+"""Replay searches on recorded pools: draft-then-verify, random, and model-only.
 
     python -m experiments.replay.run data.root=DIR [platforms=[k80,v100]] [policies=[random]]
 
-Writes results.csv and summary.json here, or to out=DIR. New rows replace earlier ones of the same
-platform and policy, so these may be run one by one. seeds=12, tasks=9 a platform, offset=2 (which
-of them), prior=20 (how many measurements the draft's score is worth beside PaCM's).
+Draft-then-verify verifies with PaCM. Writes results.csv and summary.json here, or to out=DIR. New
+rows replace earlier rows of the same platform and policy, so these may be run one by one. seeds=12,
+tasks=9 a platform, offset=2 (which of them), prior=20 (how many measurements the draft's score is
+worth against PaCM's).
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ MODEL_ONLY = RoundSettings(draft=None, verify=VERIFY, random_sample=256)
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     platforms: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50"])
@@ -66,9 +67,9 @@ def drafted(prior: float) -> RoundSettings:
 
 
 def pacm(pool: RecordedPool, seed: int) -> Learner:
-    """A new PaCM after every batch on all programs measured so far: 30 epochs, Adam 7e-4.
+    """A new PaCM after every batch, fitted to all measured programs.
 
-    A quarter of the width of the paper's, for speed.
+    30 epochs, Adam 7e-4. A quarter of the width of the paper's, for speed.
     """
     setting = Setting(
         make_network=lambda: PaCM(width=64, dataflow_hidden=32, dataflow_width=64), seed=seed
@@ -89,7 +90,10 @@ def policy_of(name: str, pool: RecordedPool, seed: int, prior: float) -> Policy:
 
 
 def rows_of(platform: str, pool: RecordedPool, seed: int, name: str, prior: float) -> list[dict]:
-    """One search: a row a checkpoint, and when it was within reach of the pool's best."""
+    """A row a checkpoint of a search, with its time to target.
+
+    The target is the share `TARGET` of the pool's best performance.
+    """
     clock = Clock()
     measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
     curve: Curve = run_session(policy_of(name, pool, seed, prior), measurer, trials=TRIALS)
@@ -136,9 +140,10 @@ def run(options: Options) -> dict:
 
 
 def summarise(results: Path) -> dict:
-    """Means over tasks by seed, one-sided paired tests over seeds, censored times to the target.
+    """Means over tasks by seed, paired tests, and censored times.
 
-    Of the policies in the file, on the platforms and with the seeds that all of them have.
+    Tests are one-sided and over seeds; times are those to the target. Of the policies in the file,
+    on the platforms and with the seeds that all of them have.
     """
     rows = read_table(results)
     policies = [name for name in POLICIES if any(row["policy"] == name for row in rows)]
@@ -166,7 +171,7 @@ def summarise(results: Path) -> dict:
 
 
 def _shared(rows: list[dict], column: str, policies: list[str]) -> list[dict]:
-    """Rows with a value of the column that every policy has rows with."""
+    """Rows whose value of the column occurs with every policy."""
     of = [{row[column] for row in rows if row["policy"] == name} for name in policies]
     return [row for row in rows if row[column] in set.intersection(*of)]
 

@@ -1,12 +1,12 @@
-"""Rounds as published and ours, from scratch, on recorded pools: each with its draft and its model.
+"""Compare rounds as published and ours, from scratch, on recorded pools.
 
     python -m experiments.rounds.run data.root=DIR [platforms=[v100]] [method=[random,ansor]]
 
-Five tasks of a platform take turns, ten programs a round, 200 in all, by a simulated clock
-(recorded cost of building and measuring, our own CPU seconds). `ansor` is the release's: TenSetMLP
-learnt anew every round, Ansor's evolution; `ansor_longer` the same with four times the trials
-(Table 5 of the paper). Cells that are finished (under runs=) are not run again.
-Writes results.csv and curves.csv here, or to out=DIR.
+Each contestant has its draft and its model. Five tasks of a platform take turns, ten programs a
+round, 200 in all, by a simulated clock (recorded cost of building and measuring, our own CPU
+seconds). `ansor` is the release's: TenSetMLP learnt anew every round, Ansor's evolution;
+`ansor_longer` the same with four times the trials (Table 5 of the paper). Finished cells (under
+runs=) are not run again. Writes results.csv and curves.csv here, or to out=DIR.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ AGAINST = "against"
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     platforms: list[str] = field(default_factory=lambda: ["k80", "v100"])
@@ -66,13 +66,16 @@ class Options:
 
 
 def published(network: Callable[[], Network], seed: int) -> Adaptation:
-    """A new network every round on column maxima: 50 epochs, batches of 512 as one list."""
+    """A new network every round on column maxima, as released.
+
+    50 epochs, batches of 512 as one list.
+    """
     setting = Setting(make_network=network, relative=False, standard=False, seed=seed)
     return Scratch(setting, fit=official_fit())
 
 
 def ours(seed: int) -> Adaptation:
-    """What tune.py learns from scratch."""
+    """The model that tune.py learns from scratch."""
     return Scratch(Setting(make_network=PaCM, seed=seed))
 
 
@@ -114,7 +117,7 @@ def contestants() -> Mapping[str, Contestant]:
 
 
 def run(options: Options) -> dict:
-    """Run what is missing, then the tables."""
+    """Run the missing cells, then write the tables."""
     torch.set_num_threads(1)
     known = contestants()
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))

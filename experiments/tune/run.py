@@ -1,10 +1,11 @@
-"""Live tuning on this machine's CPU: ours against MetaSchedule and Ansor, equal trials.
+"""Tune live on this machine's CPU: ours, MetaSchedule and Ansor.
 
-A cell is one operator, seed and policy: one call of ``tune.py``. A finished cell is skipped, a
-broken one goes on where it stopped, so the script can be stopped and started at will:
+All get equal trials. A cell is one operator, seed and policy: one call of ``tune.py``. A finished
+cell is skipped, a broken cell continues where it stopped, so the script can be stopped and started
+at any time:
 
     python -m experiments.tune.run                              all cells, then the tables
-    python -m experiments.tune.run summary=true                 the tables from the cells there are
+    python -m experiments.tune.run summary=true                 the tables from the finished cells
     python -m experiments.tune.run trials=16 seeds=1 operators=[matmul] policies=[ours] out=DIR
 
 With out=DIR cells and tables go there instead of outputs/ and this folder. All policies measure
@@ -57,7 +58,10 @@ AFTER = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # trials that curves.csv shows
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above. `summary`: run nothing, only make the tables."""
+    """Options of the script.
+
+    `summary`: run nothing, only make the tables.
+    """
 
     trials: int = 64
     seeds: int = 3
@@ -85,7 +89,10 @@ def curve(folder: Path) -> dict[str, np.ndarray]:
 
 
 def reached(found: dict[str, np.ndarray], target_s: float) -> tuple[float, float]:
-    """First trial and seconds at which a latency was reached; infinite where it never was."""
+    """First trial and seconds at which a latency was reached.
+
+    Infinite where it never was.
+    """
     hits = np.flatnonzero(found["best_s"] <= target_s)
     if not len(hits):
         return np.inf, np.inf
@@ -93,7 +100,10 @@ def reached(found: dict[str, np.ndarray], target_s: float) -> tuple[float, float
 
 
 def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
-    """One row a cell: final latency, and what it took to reach the rivals' final median."""
+    """A row a cell: final latency, and time to the rivals'.
+
+    The rivals' latency is their final median.
+    """
     out = []
     for operator in OPERATORS:
         cells = {
@@ -128,9 +138,10 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Medians over seeds and their spread, (max - min) / median, one row an operator and policy.
+    """A row an operator and policy: medians over seeds and spread.
 
-    ``speedup_to_X``: X's own median seconds to its median final latency, over these.
+    The spread is (max - min) / median. ``speedup_to_X``: X's own median seconds to its median final
+    latency, over these.
     """
     grouped = table.groupby(["operator", "policy"], sort=False)
     columns = ["final_latency_s", "total_s", "seconds_to_metaschedule", "seconds_to_ansor",
@@ -149,7 +160,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def curves(outputs: Path, trials: int, seeds: int) -> pd.DataFrame:
-    """Best latency after some trials, over the best that any run found on that operator."""
+    """Best latency after some trials, relative to the operator's best run."""
     parts = []
     for operator, policy, seed in product(OPERATORS, POLICIES, range(seeds)):
         folder = outputs / "tune" / cell_name(operator, policy, seed, trials)
@@ -171,7 +182,10 @@ def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
 
 
 def cells(options: Options) -> dict[str, list[str]]:
-    """Words of every run by its name; a seed of everything before the next seed."""
+    """Words of every run by name.
+
+    A seed of everything comes before the next seed.
+    """
     return {
         cell_name(operator, policy, seed, options.trials): [
             *OPERATORS[operator], *POLICIES[policy], *SETTINGS,
@@ -184,7 +198,7 @@ def cells(options: Options) -> dict[str, list[str]]:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Run what is missing, then write results.csv, summary.csv and curves.csv."""
+    """Run the missing cells, then write results.csv, summary.csv and curves.csv."""
     if not options.summary:
         Tunings(options.runs, ROOT, cells(options)).run_all()
     table = pd.DataFrame(rows_of(options.runs, options.trials, options.seeds))

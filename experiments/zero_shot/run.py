@@ -1,11 +1,12 @@
-"""Zero shot: every source platform against every target, by a model that knows the device or not.
+"""Zero shot: every source platform against every target.
 
     python -m experiments.zero_shot.run data.root=DIR [targets=[v100]] [seeds=[0,1,2]]
 
-A model learns from one platform, or from all but the target, and ranks the target's workloads that
-no training task shares on any platform (the lists of split=by_task); nothing of the target is seen
-but where source and target are the same. A100 is no target: of its seven tasks these lists hold out
-one or two. Rows that out= has with as many epochs are not made again; fits are kept under runs=.
+The models read the device or not. A model learns from one platform, or from all but the target, and
+ranks the target's workloads that no training task shares on any platform (the lists of
+split=by_task); nothing of the target is seen unless source and target are the same. A100 is no
+target: of its seven tasks these lists hold out one or two. Rows in out= with as many epochs are not
+made again; fits are stored under runs=.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ KEY = ("model", "source", "target", "seed")
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     sources: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50"])
@@ -59,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A model, the platforms that it learns from, and those that it is judged on."""
+    """A model, the platforms to learn from, and the platforms to judge."""
 
     model: str
     source: str
@@ -81,7 +82,10 @@ class Fit:
 
 
 def fits(options: Options) -> Iterator[Fit]:
-    """Every fit: from one platform for all targets, from all but the target for one."""
+    """Yield every fit: from a source for all targets, and leave-one-out.
+
+    Leave-one-out: from all platforms but the target, for the target.
+    """
     platforms = tuple(dict.fromkeys([*options.sources, *options.targets]))
     for seed in options.seeds:
         for model in options.models:
@@ -94,7 +98,7 @@ def fits(options: Options) -> Iterator[Fit]:
 
 
 def recipe_of(fit: Fit) -> Recipe:
-    """Ours, with as many programs an epoch whatever the number of platforms."""
+    """Our recipe, with equal programs an epoch for any number of platforms."""
     each = EACH if len(fit.sources) == 1 else EACH_OF_MANY
     return Recipe(
         model=MODELS[fit.model],
@@ -105,7 +109,7 @@ def recipe_of(fit: Fit) -> Recipe:
 
 
 def only(split: Split, *, learn: Sequence[str], judged: Sequence[str]) -> Split:
-    """The split with some platforms on its training and validation sides, others to judge."""
+    """The split restricted to platforms for learning, and others for judging."""
     return replace(
         split,
         train=tuple(key for key in split.train if key.platform in learn),
@@ -131,7 +135,7 @@ def rows_of(fit: Fit, store: ProgramTable, options: Options) -> list[dict]:
 
 
 def numbers(ranker: Ranker, store: ProgramTable, split: Split) -> dict:
-    """What a row says of a ranking."""
+    """The columns of a row, computed from a ranking."""
     metrics = judge(ranker, store, split).metrics
     names = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "num_tasks", "num_programs")
     return {name: metrics[name] for name in names}

@@ -1,4 +1,4 @@
-"""What is tried to better PaCM: one change each, the question that it answers, the baselines."""
+"""Candidate changes of PaCM, each with its question, and baselines."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What an ablation fits: a model in a setting with a seed, and how long that may take."""
+"""Cells of an ablation: model, setting and seed, with expected times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ WITHOUT = "without-"  # settings that leave one out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a model learns from and is judged on.
+    """The platforms that a model learns from and that judge it.
 
     `learned`: platforms whose training tasks it sees; `judged`: those whose tasks judge it; where
     they differ, the second was left out. `split`: that of :mod:`pruner.data.splits`, where none is.
@@ -35,18 +35,26 @@ class Setting:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """All whose records are read, by name: settings of the same ones share what is read."""
+        """All platforms to read, by name.
+
+        Settings with equal platforms share their programs.
+        """
         return tuple(sorted({*self.learned, *self.judged}))
 
     def divided(self, keys: Sequence[TaskKey], seed: int) -> Split:
-        """The seed's own split; validation tasks are always of platforms that are learned from."""
+        """The seed's own split.
+
+        Validation tasks always belong to platforms that are learned from.
+        """
         if self.left_out:
             return make_split("by_platform", keys, seed, held_out=self.left_out)
         return make_split(self.split, keys, seed)
 
 
 def settings_of(platforms: Sequence[str], split: str = "by_task") -> list[Setting]:
-    """Each platform alone, all together, and each left out, as far as there are several.
+    """Each platform alone, all together, and each left out.
+
+    A single platform has only itself.
 
     >>> [setting.name for setting in settings_of(["k80", "v100"])]
     ['k80', 'v100', 'all', 'without-k80', 'without-v100']
@@ -76,7 +84,7 @@ class AblationCell:
         return f"{self.setting.name}/{self.model}/seed-{self.seed}"
 
     def done(self, folder: Path) -> Mapping[str, Any] | None:
-        """What it found, where it is finished."""
+        """The cell's metrics if it is finished, else None."""
         return load_metrics(folder / self.name)
 
     @classmethod
@@ -92,10 +100,10 @@ class AblationCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Seconds of a fit before any was made: of a platform, times what a model costs beside PaCM.
+    """Guess of a fit's seconds: of the platform, times the model's factor.
 
-    A platform that is not known counts as `other_s`; several platforms together as the slowest of
-    them times `several`, for their tasks give fewer programs each.
+    The factor is relative to PaCM. An unknown platform counts as `other_s`; several platforms
+    together as the slowest of them times `several`, for their tasks give fewer programs each.
     """
 
     platform_s: Mapping[str, float]
@@ -111,10 +119,11 @@ class Guess:
 
 
 def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[dict[str, Any]]:
-    """What is left, a row a setting and model: as long as those made took, else as guessed.
+    """The missing cells, a row a setting and model, with minutes.
 
-    The guesses are scaled by what the cells that are made took against theirs: another machine is
-    as much slower or faster for all.
+    The time of a cell is that of finished cells of its kind, else the guess. The guesses are scaled
+    by the ratio of the finished cells' times to their guesses: another machine is as much slower or
+    faster for all.
     """
     found = {cell: cell.done(folder) for cell in cells}
     took = {cell: float(one["fit_seconds"]) for cell, one in found.items() if one is not None}

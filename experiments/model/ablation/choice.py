@@ -1,12 +1,12 @@
-"""Which changes help: a rule that is fixed before anything is fitted, on validation tasks alone.
+"""Choose the changes that help, by a rule fixed before any fit.
 
-A change is compared with the unchanged model in pairs of one setting, platform and seed, which
-share their split. What counts is the mean of the task-mean Top-1 and of pairwise accuracy: the
-first is what is wanted and noisy, the second says less about the top and is steady. A change helps
-where the mean of its differences is above their standard error; pairs of one seed share workloads,
-so the error is that of the means of seeds where there are three or more, and never below that of
-all pairs. What helps is joined; the model of the ablation is the one of the best mean among the
-unchanged one, the single changes that help and what is joined.
+The rule uses validation tasks alone. A change is compared with the unchanged model in pairs of one
+setting, platform and seed, which share their split. The measure is the mean of the task-mean Top-1
+and of pairwise accuracy: the first is the goal but noisy, the second depends less on the top and is
+steady. A change helps where the mean of its differences is above their standard error; pairs of one
+seed share workloads, so the error is that of the means of seeds where there are three or more, and
+never below that of all pairs. The helpful changes are joined; the model of the ablation has the
+best mean among the unchanged model, the single changes that help, and the joined model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ Row = Mapping[str, Any]
 
 
 def value(row: Row) -> float:
-    """What counts of a row with the numbers `JUDGED`."""
+    """Mean of a row's numbers `JUDGED`, the measure of the choice."""
     return float(np.mean([row[name] for name in JUDGED]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A change against the unchanged model: mean and standard error of the differences."""
+    """A change against the unchanged model: differences and their error."""
 
     model: str
     pairs: int
@@ -65,9 +65,9 @@ def _pairs(rows: Sequence[Row], model: str) -> dict[Pair, Row]:
 
 
 def compared(rows: Sequence[Row], model: str, basis: str) -> Comparison:
-    """Pair a change with the unchanged model `basis`, over the pairs that both have.
+    """Pair a change with the unchanged model `basis` and compare.
 
-    Raises PrunerError where they share none.
+    Pairs are those that both have. Raises PrunerError where they share none.
     """
     theirs, ours = _pairs(rows, basis), _pairs(rows, model)
     shared = sorted(theirs.keys() & ours.keys())
@@ -89,7 +89,7 @@ def compared(rows: Sequence[Row], model: str, basis: str) -> Comparison:
 
 
 def _error(gains: np.ndarray, seeds: np.ndarray) -> float:
-    """Standard error of the mean; infinite for a single pair, which can say nothing."""
+    """Standard error of the mean; infinite for a single pair."""
     found = [_standard_error(gains)]
     means = np.array([gains[seeds == seed].mean() for seed in np.unique(seeds)])
     if len(means) > 2:
@@ -110,7 +110,7 @@ def helping(rows: Sequence[Row], changes: Sequence[str], basis: str) -> list[Com
 
 
 def best(rows: Sequence[Row], models: Sequence[str], basis: str) -> str:
-    """The model of the best gain; the unchanged one where none has any."""
+    """The model of the best gain, or `basis` without any gain."""
     gains = {basis: 0.0} | {
         model: compared(rows, model, basis).gain for model in models if model != basis
     }

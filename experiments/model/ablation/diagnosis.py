@@ -1,9 +1,9 @@
-"""Where the error of a ranking lies: which tasks, which pairs of programs, what features can tell.
+"""Locate the error of a ranking: tasks, pairs of programs, features.
 
-Every table divides one number, so that its parts add up: the task-mean Top-1 regret
-``mean(1 - best / chosen)`` over tasks, and the pairs ordered wrongly, in which every pair counts
-alike (pairwise accuracy weighs tasks by their programs instead). A task that several models scored,
-such as those of several seeds, is several tasks.
+Every table divides one number, so that its parts add up: the task-mean Top-1 regret ``mean(1 - best
+/ chosen)`` over tasks, and the pairs ordered wrongly, in which every pair counts alike (pairwise
+accuracy weighs tasks by their programs instead). A task that several models scored, such as those
+of several seeds, is several tasks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,10 @@ _SMALL = 200  # programs: tasks below are told apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Pairs of programs whose latencies differ by ``low`` to ``high`` (relative to the faster).
+    """Pairs of programs whose latencies differ by ``low`` to ``high``.
 
-    `wrong` of `pairs` are ordered wrongly; a tie of scores counts half.
+    The difference is relative to the faster program. `wrong` of `pairs` are ordered wrongly; a tie
+    of scores counts half.
     """
 
     low: float
@@ -43,7 +44,10 @@ class Pairs:
 
 
 def by_gap(tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS) -> list[Pairs]:
-    """Pairs of all tasks by how much their latencies differ; equal latencies are no pair."""
+    """Pairs of all tasks, by the difference of their latencies.
+
+    Programs of equal latency form no pair.
+    """
     bounds = np.array([0.0, *edges, np.inf])
     pairs, wrong = np.zeros(len(bounds) - 1), np.zeros(len(bounds) - 1)
     for task in tasks:
@@ -77,7 +81,7 @@ def _gaps(
 
 
 def gap_rows(found: Sequence[Pairs]) -> list[dict[str, Any]]:
-    """A row a range: its share of all pairs, of all errors, and how often it is right."""
+    """A row a range: shares of pairs and errors, and accuracy."""
     pairs = max(1, sum(one.pairs for one in found))
     wrong = max(1e-12, sum(one.wrong for one in found))
     return [
@@ -96,9 +100,10 @@ def gap_rows(found: Sequence[Pairs]) -> list[dict[str, Any]]:
 def by_group(
     tasks: Sequence[ScoredTask], group: Callable[[ScoredTask], str]
 ) -> list[dict[str, Any]]:
-    """A row a group of tasks: its share of tasks and of the Top-1 regret, Top-1, pairwise accuracy.
+    """A row a group of tasks: shares of tasks and regret, metrics.
 
-    `chance_top1` is what a random first choice reaches there.
+    Regret is that of Top-1; metrics are Top-1 and pairwise accuracy. `chance_top1` is the result of
+    a random first choice there.
     """
     total = max(1e-12, _regret(tasks))
     rows = []
@@ -144,7 +149,10 @@ def rows_of(has_rows: Mapping[str, bool]) -> Callable[[ScoredTask], str]:
 
 
 def worst(tasks: Sequence[ScoredTask], num: int = 10) -> list[dict[str, Any]]:
-    """The tasks of most Top-1 regret: what was chosen, where it stands among the measured ones."""
+    """The tasks with most Top-1 regret, with their chosen programs.
+
+    A row has the rank of the chosen program among the measured programs.
+    """
     rows: list[dict[str, Any]] = []
     for task in tasks:
         chosen = int(metrics.ranking(task.score)[0])
@@ -164,7 +172,7 @@ def worst(tasks: Sequence[ScoredTask], num: int = 10) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twins:
-    """Programs of a task that the features do not tell apart.
+    """Programs of a task with equal features.
 
     `kinds` of features among `programs`; a model that is right wherever they differ, and guesses
     among twins, orders `pairwise_bound` of the pairs of different latency rightly.
@@ -206,9 +214,10 @@ def _bytes(programs: ProgramTable, program: int) -> bytes:
 
 
 def by_heart(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Numbers on training tasks less those on validation tasks: how much was learned by heart.
+    """Metrics on training tasks less metrics on validation tasks.
 
-    `found` are what cells leave: ``train`` and ``valid``, platform to numbers.
+    The difference measures how much was learned by heart. `found` are the metrics of cells:
+    ``train`` and ``valid``, platform to numbers.
     """
     names = ("top1_task_mean", "pairwise_accuracy")
     return {

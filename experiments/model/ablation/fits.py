@@ -1,8 +1,8 @@
-"""One cell of an ablation: fitted, judged on validation tasks, and once on test tasks.
+"""Fit a cell; judge it on validation tasks, later on test tasks.
 
-Its folder holds what it is of (``cell.json``), the checkpoint, ``metrics.json`` (validation, and a
-few training tasks that tell how much it learned by heart), ``valid.npz`` (latencies and scores, for
-a diagnosis), and, once the choice is made, ``test.json``.
+Its folder holds the cell's description (``cell.json``), the checkpoint, ``metrics.json``
+(validation, and a few training tasks to measure how much it learned by heart), ``valid.npz``
+(latencies and scores, for a diagnosis), and, once the choice is made, ``test.json``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,10 @@ Numbers = dict[str, float]
 
 
 def numbers_of(tasks: Sequence[ScoredTask]) -> Numbers:
-    """Task means of best / best of the first k, the ratio of sums at 1, and pairwise accuracy."""
+    """Metrics of tasks: task means, ratio of sums, pairwise accuracy.
+
+    Task means of best / best of the first k; the ratio of sums is at k = 1.
+    """
     found = {f"top{k}_task_mean": metrics.top_k_task_mean(tasks, k) for k in WITHIN}
     return {
         **found,
@@ -55,7 +58,7 @@ def numbers_of(tasks: Sequence[ScoredTask]) -> Numbers:
 
 
 def chance_of(tasks: Sequence[ScoredTask]) -> Numbers:
-    """The same of a random ranking; exact but for the ratio of sums."""
+    """The metrics of a random ranking, exact except the ratio of sums."""
     found = {
         f"top{k}_task_mean": float(np.mean([expected_ratio(task, k) for task in tasks]))
         for k in WITHIN
@@ -66,7 +69,7 @@ def chance_of(tasks: Sequence[ScoredTask]) -> Numbers:
 
 
 def ceiling_of(tasks: Sequence[ScoredTask]) -> Numbers | None:
-    """The same of a second timing, as far as it is known; None where programs were timed once."""
+    """The metrics of a second timing; None where programs were timed once."""
     found = noise_ceiling(tasks)
     if found is None:
         return None
@@ -76,7 +79,7 @@ def ceiling_of(tasks: Sequence[ScoredTask]) -> Numbers | None:
 def judged_side(
     ranker: Ranker, programs: ProgramTable, index: Tensor, platforms: Sequence[str]
 ) -> dict[str, list[ScoredTask]]:
-    """Tasks of one side by platform, of those asked for that have some."""
+    """Scored tasks of a side, by requested platform with tasks."""
     found = {name: list[ScoredTask]() for name in platforms}
     for task in ranker.score_tasks(programs, index):
         platform = task.name.partition("/")[0]
@@ -88,7 +91,10 @@ def judged_side(
 def fit_cell(
     cell: AblationCell, recipe: Recipe, programs: ProgramTable, folder: Path
 ) -> Mapping[str, Any]:
-    """Fit a cell and judge it on validation tasks, or take up what is there."""
+    """Fit a cell and judge it on validation tasks.
+
+    A finished cell is read instead.
+    """
     finished = cell.done(folder)
     if finished is not None:
         return finished
@@ -113,7 +119,7 @@ def fit_cell(
 
 
 def _few_tasks(programs: ProgramTable, index: Tensor) -> Tensor:
-    """Measured programs of some of the tasks, spread over all of them."""
+    """Measured programs of some tasks, evenly spread over all tasks."""
     index = index[torch.isfinite(programs.latency_s[index])]
     tasks = programs.by_task(index)
     step = max(1, len(tasks) // BY_HEART)
@@ -121,7 +127,10 @@ def _few_tasks(programs: ProgramTable, index: Tensor) -> Tensor:
 
 
 def judge_cell(cell: AblationCell, programs: ProgramTable, folder: Path) -> Mapping[str, Any]:
-    """Judge a fitted cell on test tasks, or take up what was found: platform to numbers."""
+    """Judge a fitted cell on test tasks, or read its result.
+
+    Returns numbers by platform.
+    """
     path = folder / cell.name / TEST
     if path.is_file():
         return read_json(path, dict)
@@ -149,20 +158,22 @@ def tasks_of(
 
 
 class AnalyzerRanker(Ranker):
-    """The score of the analyzer alone, which programs read with their draft have."""
+    """The score of the analyzer alone, from programs read with draft."""
 
     needs_fit = False
 
     def score_batch(self, batch: ProgramBatch, *_: Any) -> Float[np.ndarray, " program"]:
-        """Its scores. Raises PrunerError where programs were read without."""
+        """Its scores; raises PrunerError where programs were read without draft."""
         if batch.draft is None:
             raise PrunerError("programs were read without what the analyzer makes of them")
         return batch.draft[:, SCORE].numpy().astype(np.float64)
 
 
 def references(cell: AblationCell, programs: ProgramTable, side: Side) -> list[dict[str, Any]]:
-    """Rows of chance, of the analyzer alone where programs have its score, and of a second timing
-    where there is one, on the tasks of a cell."""
+    """Reference rows on the tasks of a cell: chance, analyzer, second timing.
+
+    The analyzer alone where programs have its score, a second timing where there is one.
+    """
     rows = []
     drafted = {} if programs.draft is None else tasks_of(AnalyzerRanker(), cell, programs, side)
     for platform, tasks in tasks_of(RandomRanker(), cell, programs, side).items():
@@ -177,7 +188,10 @@ def references(cell: AblationCell, programs: ProgramTable, side: Side) -> list[d
 
 
 def save_scores(path: Path, programs: ProgramTable, tasks: Sequence[ScoredTask]) -> None:
-    """Latencies and scores of tasks, and which of them have dataflow rows, as plain arrays."""
+    """Save latencies and scores of tasks as plain arrays.
+
+    The arrays also mark the tasks with dataflow rows.
+    """
     numbers = {f"{key.platform}/{key.task}": n for n, key in enumerate(programs.keys)}
 
     def has_rows(task: ScoredTask) -> bool:
@@ -195,7 +209,7 @@ def save_scores(path: Path, programs: ProgramTable, tasks: Sequence[ScoredTask])
 
 
 def load_scores(path: Path) -> list[tuple[ScoredTask, bool]]:
-    """What `save_scores` wrote: every task, and whether it has dataflow rows."""
+    """Load the file of `save_scores`: tasks, and whether they have dataflow rows."""
     try:
         stored = read_arrays(path, most_unpacked=MAX_SCORES_BYTES)
         bounds = list(zip(stored["start"][:-1], stored["start"][1:], strict=True))

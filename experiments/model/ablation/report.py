@@ -1,4 +1,7 @@
-"""A diagnosis of fitted cells as a page and as rows: where the error on validation tasks lies."""
+"""Report a diagnosis of fitted cells as a page and as rows.
+
+It locates the error on validation tasks.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,10 +35,10 @@ Rows = list[dict[str, Any]]
 def report(
     ablation: Ablation, cells: Sequence[AblationCell], tried: Sequence[AblationCell]
 ) -> tuple[str, Rows]:
-    """Page and rows: of every model in `cells` its tasks of all platforms and seeds together.
+    """Page and rows of each model's tasks, over platforms and seeds.
 
-    `tried` are the cells of all changes, for what each learned by heart. A row has the columns
-    `table`, `model` and those of its table.
+    `tried` are the cells of all changes, to compare how much each learned by heart. A row has the
+    columns `table`, `model` and those of its table.
     """
     rows: Rows = []
     text = ["# Where the error lies", "", _ABOUT, ""]
@@ -71,7 +74,7 @@ _TWINS = (
 
 
 def _tables(found: Sequence[Sequence[tuple[ScoredTask, bool]]]) -> dict[str, Rows]:
-    """Tables of one model; a task of several seeds counts once for each."""
+    """Tables of a model; a task counts once for each seed."""
     tasks = [task for of_cell in found for task, _ in of_cell]
     has_rows = {task.name: there for of_cell in found for task, there in of_cell}
     by_name: Mapping[str, list[ScoredTask]] = _grouped(tasks)

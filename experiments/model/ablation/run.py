@@ -1,4 +1,7 @@
-"""All cells of a stage: one source of programs after another, several fits at a time."""
+"""Run all cells of a stage, several fits at a time.
+
+Sources of programs follow each other.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +27,11 @@ ABOUT = "cell.json"  # what a cell is of, in its folder from before it is fitted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """What the cells of all stages share.
+    """The common settings of all stages' cells.
 
     `changes`: models by name; `basis`: the recipe of a setting that the changes are of; `read`
-    loads programs; `folder` keeps every cell. `known`: what else decides all cells, such as the
-    folder of the records.
+    loads programs; `folder` holds every cell. `known`: further settings that determine all cells,
+    such as the folder of the records.
     """
 
     folder: Path
@@ -41,7 +44,7 @@ class Ablation:
     known: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self, cell: AblationCell) -> dict[str, Any]:
-        """What decides a cell and is not in its name, as JSON has it."""
+        """The settings that determine a cell besides its name, as JSON."""
         setting, change = cell.setting, self.changes[cell.model]
         own: dict[str, Any] = {
             "learned": setting.learned,
@@ -63,10 +66,10 @@ class Ablation:
         )
 
     def fit(self, cells: Sequence[AblationCell]) -> None:
-        """Fit every cell that is not there yet, those of one source together.
+        """Fit the missing cells, grouped by source.
 
-        Raises PrunerError where some could not be made (the others are), and, before anything is
-        fitted, where a folder has a cell of other options.
+        Raises PrunerError where some fits failed (all others are done), and, before any fit, where
+        a folder has a cell of other options.
         """
         for cell in cells:
             self._check(cell)
@@ -117,7 +120,7 @@ class Ablation:
     def _by_source(
         self, cells: Sequence[AblationCell], *, made: bool
     ) -> Iterator[tuple[Source, list[AblationCell]]]:
-        """Cells by what they read; `made`: only those that are there, or are not."""
+        """Cells by source; `made`: only finished cells, or only unfinished."""
         groups: dict[Source, list[AblationCell]] = {}
         for cell in cells:
             if made == (cell.done(self.folder) is not None):
@@ -125,7 +128,7 @@ class Ablation:
         yield from groups.items()
 
     def valid_rows(self, cells: Sequence[AblationCell]) -> list[dict[str, Any]]:
-        """What finished cells reached on validation tasks, one row a platform."""
+        """Results of finished cells on validation tasks, a row a platform."""
         rows = []
         for cell in cells:
             found = cell.done(self.folder)
@@ -134,7 +137,7 @@ class Ablation:
         return rows
 
     def test_rows(self, cells: Sequence[AblationCell]) -> list[dict[str, Any]]:
-        """The same on test tasks, which are judged now where they were not."""
+        """Results on test tasks, which are judged now where missing."""
         rows = []
         for source, own in self._by_source(cells, made=True):
             programs = self.read(source)
@@ -144,8 +147,7 @@ class Ablation:
         return rows
 
     def reference_rows(self, cells: Sequence[AblationCell], side: Side) -> list[dict[str, Any]]:
-        """Chance, the analyzer alone, and a second timing where there is one, on the tasks of these
-        cells."""
+        """References on the cells' tasks: chance, analyzer, second timing."""
         one_each = {(cell.setting.name, cell.seed): cell for cell in cells}
         groups: dict[Source, list[AblationCell]] = {}
         for cell in one_each.values():

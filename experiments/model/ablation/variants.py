@@ -1,4 +1,4 @@
-"""A change of the model or of its recipe, by name, and several of them together."""
+"""Named changes of the model or its recipe, and joined changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from pruner.models.training.training import build_network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What differs from PaCM with the recipe that ``train.py`` has.
+    """A difference from PaCM with the recipe of ``train.py``.
 
     `arguments` of the model, `fields` of the recipe; `model` is another class than PaCM for a
     baseline; `failures`: it learns from programs that failed, too. `why`: the question that it
@@ -33,21 +33,24 @@ class Change:
         return replace(basis, model=partial(self.model, **self.arguments), **self.fields)
 
     def same_as(self, other: "Change") -> bool:
-        """Whether both make the same model by the same recipe, whatever they are called."""
+        """Whether both make the same model by the same recipe.
+
+        Names do not count.
+        """
         return all(
             getattr(self, name) == getattr(other, name)
             for name in ("arguments", "fields", "model", "failures")
         )
 
     def reads_draft(self) -> bool:
-        """Whether its model reads what the analyzer makes of a program."""
+        """Whether its model reads the analyzer's columns."""
         return build_network(partial(self.model, **self.arguments), seed=0).reads_draft
 
 
 def together(changes: Mapping[str, Change]) -> Change:
-    """All of them, by name, in one model.
+    """Join all changes, by name, in one model.
 
-    Raises PrunerError where two set one thing otherwise, or where one is another model.
+    Raises PrunerError where two set one thing differently, or where one is another model.
     """
     arguments: dict[str, Any] = {}
     fields: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Ansor's own feature extraction, timed; runs inside the environment that has TVM 0.19.
+"""Time Ansor's own feature extraction, in the environment of TVM 0.19.
 
 Reads ``{"record": ..., "fused": [...]}`` lines on stdin, one operator. After every program one JSON
 line goes to stdout, in CPU seconds: ``load_s`` (parsing the record), ``extract_s`` (schedule,
@@ -24,7 +24,7 @@ HOST = "llvm"  # the wheel has no CUDA; the header of a record is parsed with th
 
 
 def make_task(record: dict[str, Any], fused: list[str], target: str) -> Any:
-    """Ansor's search task of an operator, with the hardware parameters of the record."""
+    """Ansor's search task of an operator, with the record's hardware parameters."""
     workload_key, _, hardware = record["i"][0][:3]
     return ansor.SearchTask(
         compute_dag=ansor.ComputeDAG(te_tensors(te, topi, workload_key, fused)),

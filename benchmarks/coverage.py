@@ -1,4 +1,4 @@
-"""Every network, target and precision: its tasks, what is batched, whether chosen programs compile.
+"""Check every network, target and precision: tasks, batching, compilation.
 
 For each network and form (layout and precision): the tasks as ``tune.py network=X list=true`` finds
 them, with the seconds and the memory of that command; for each target MetaSchedule's design spaces
@@ -11,9 +11,9 @@ is needed.
         [forms=NCHW:float32,NHWC:float16] [folder=outputs/coverage]
 
 Without ``forms=`` a target gets what ``layout=auto`` means there for float32 and float16 (CPUs:
-both layouts, float32). ``folder`` keeps what was found, a file a network or task: what is there is
-not run again, so the command goes on where it was ended. A network is listed for one CUDA target,
-the others have the same tasks.
+both layouts, float32). ``folder`` stores the results, a file a network or task; these are not run
+again, so an interrupted command continues. A network is listed for one CUDA target, the others have
+the same tasks.
 
 The table is ``benchmarks/results/coverage.csv``: a row with empty numbers was not run, rows of
 other networks and targets stay. Rows ``all`` count tasks that networks share once. The last line is
@@ -94,7 +94,7 @@ class Asked:
         )
 
     def cells(self) -> Iterator["Cell"]:
-        """Networks in the order given, each with all that is asked of it."""
+        """Networks in the given order, each with all requested cells."""
         for network in self.networks:
             for target in self.targets:
                 for form in self.forms or FORMS[target]:
@@ -127,12 +127,12 @@ class Cell:
 
 
 def say(text: str) -> None:
-    """Tell people."""
+    """Print to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
-    """Do what is not done of a row."""
+    """Compute the missing parts of a row."""
     found = listed(cell.listing(asked.folder), cell.network, cell.lists_on, cell.form)
     if found.error is not None:
         say(f"{cell.network} {cell.lists_on} {cell.form}: {found.error}")
@@ -159,7 +159,7 @@ def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
 
 
 def counted(tasks: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """The counts of a row: spaces and programs of all tasks that were tried."""
+    """The counts of a row: spaces and programs of all tried tasks."""
     covered, stages, why = NetworkCoverage(), Counter[str](), Counter[str]()
     number = programs = took = views = without = 0
     cpu_s = 0.0
@@ -218,7 +218,10 @@ def row(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def every(cells: list[Cell], folder: Path) -> dict[str, Any]:
-    """The row of all networks that were listed in a form on a target, shared tasks once."""
+    """The row of all networks of a form and target.
+
+    Shared tasks count once.
+    """
     found = {task["key"]: task for cell in cells for task in task_rows(cell.listing(folder))}
     counts = counted(found.values(), folder / cells[0].target)
     counts["flops_batched"] = ""  # of no network
@@ -226,7 +229,10 @@ def every(cells: list[Cell], folder: Path) -> dict[str, Any]:
 
 
 def keep(cell: Cell, folder: Path) -> list[Mapping[str, Any]]:
-    """Write the table with the row of a cell, and those of networks that were not run beside it."""
+    """Write the table with a cell's row.
+
+    Rows of networks that were not run are added.
+    """
     beside = [Cell(name, cell.target, cell.form) for name in NETWORKS]
     there = {tuple(old[name] for name in KEY) for old in read_table(TABLE)}
     fresh = [one for one in beside if one == cell or tuple(one.key().values()) not in there]
@@ -241,7 +247,7 @@ def keep(cell: Cell, folder: Path) -> list[Mapping[str, Any]]:
 
 
 def main() -> None:
-    """Run what is asked and not yet known, and write the table after every network and target."""
+    """Run the missing cells; write the table after every network and target."""
     asked = Asked.read(sys.argv[1:])
     platforms = {
         name: make_platform(load_device(conf_folder() / "platform" / f"{name}.yaml"))

@@ -1,4 +1,4 @@
-"""What flushing denormal numbers is worth to a long fit: seconds of every epoch, with and without.
+"""Time a long fit with and without flushing of denormal numbers.
 
     python benchmarks/denormals.py --root DATA_ROOT
 
@@ -43,7 +43,10 @@ from pruner.models.training.sampler import MixedBatches  # noqa: E402
 
 
 class Watch(Callback):
-    """Seconds of every epoch, validation included, and how many weights and means are denormal."""
+    """Seconds of every epoch, validation included, and counts of denormals.
+
+    Counted are weights and means of gradients.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""Features of scheduled programs: this engine against Ansor and MetaSchedule, one core each.
+"""Time feature extraction on one core: this engine, Ansor, MetaSchedule.
 
     python benchmarks/featurize.py --root DATA_ROOT --ansor ANSOR_PYTHON [--stream]
 
@@ -82,7 +82,10 @@ def cpu_seconds(work: Callable[[], object]) -> list[float]:
 
 
 def ours(path: Path) -> tuple[dict[int, list[float]], int]:
-    """Seconds a program, for every batch size and repetition; and the number of records."""
+    """Seconds a program, for every batch size and repetition.
+
+    Also returns the number of records.
+    """
     records = records_of(path)
     group, rng = largest_group(records), np.random.default_rng(0)
     template = records.steps[int(group.rows[0])]
@@ -96,7 +99,10 @@ def ours(path: Path) -> tuple[dict[int, list[float]], int]:
 
 
 def peer(command: list[str], lines: list[str]) -> list[dict[str, float]]:
-    """What a child measured; where it died on a program, it starts again behind that one."""
+    """The measurements of a child process.
+
+    Where it died on a program, it starts again behind that program.
+    """
     found: list[dict[str, float]] = []
     skipped = 0
     while True:

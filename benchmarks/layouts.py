@@ -1,4 +1,4 @@
-"""Both layouts of a network: what the draft estimates of them, and what they take on this CPU.
+"""Compare both layouts of a network: draft's estimate, and measured latency.
 
     python benchmarks/layouts.py                     resnet18 and mobilenet_v2
     python benchmarks/layouts.py squeezenet1_1 dcgan
@@ -10,7 +10,7 @@ given, which also times its library. ``estimate_s``: the analyzer's, of all call
 it drafted (``drafted`` counts the others); ``latency_s``: the built network, a median, null where
 none is built here; ``drafted_s``: wall seconds of drafting; ``total_s``: of the command. Estimates
 do not depend on what else the machine does, the rest wants it idle. The last line is one JSON
-object, kept in ``results/layouts.json``; cases that are not named keep what it has of them.
+object, kept in ``results/layouts.json``; cases that are not named stay as they are in it.
 """
 
 import json
@@ -56,7 +56,7 @@ def drafted(network: str, layout: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def compared(layouts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The layouts, which one is the better by estimate and by the clock, and by how much."""
+    """The layouts, the better by estimate and by latency, and ratios."""
     first, second = get_args(Layout)
     told: dict[str, Any] = {"layouts": layouts}
     for name in ("estimate_s", "latency_s"):

@@ -1,4 +1,4 @@
-"""MetaSchedule's per-store features, timed; runs where TVM 0.27 is installed.
+"""Time MetaSchedule's per-store features, with TVM 0.27 installed.
 
 ``python metaschedule_child.py M OPERATOR-JSON``: samples M candidates of the operator's design
 space for an NVIDIA V100, then times for each what scoring it costs: replaying its trace with the
@@ -19,8 +19,11 @@ TRIES = 40  # random decisions that may fail for every candidate wanted
 
 
 def quick_import(name: str) -> Any:
-    """Import a module whose decorators ask for the whole stack with source lines, which costs
-    minutes; all they use is file, line and function."""
+    """Import a module without the slow stacks of its decorators.
+
+    They request the whole stack with source lines, which costs minutes; they use only file, line
+    and function.
+    """
     original = inspect.stack
 
     def stack(*_: object) -> list[inspect.FrameInfo]:

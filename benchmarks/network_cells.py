@@ -1,7 +1,7 @@
-"""What one run of `coverage.py` finds, a file each: a listed network, a task on a target.
+"""Store the results of `coverage.py`, a file a cell.
 
-A cell that has its file is not run again. A task is known by its structural hash, so networks that
-share it share its cell.
+A cell is a listed network, or a task on a target; a cell with a file is not run again. A task is
+identified by its structural hash, so networks that share it share its cell.
 """
 
 import json
@@ -38,7 +38,10 @@ _MIB = 1024  # kibibytes, in which Linux counts the memory of a process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What ``tune.py network=X list=true`` cost, all its processes; ``error``: it did not list."""
+    """Cost of ``tune.py network=X list=true``, all its processes.
+
+    ``error``: it did not list.
+    """
 
     wall_s: float
     cpu_s: float
@@ -47,7 +50,7 @@ class Listed:
 
 
 def listed(folder: Path, network: str, platform: str, form: NetworkForm) -> Listed:
-    """Run the command into ``folder``, or read what an earlier run of it cost."""
+    """Run the command into ``folder``, or read an earlier run's cost."""
     known = known_list(folder)
     if known is not None:
         return known
@@ -78,7 +81,7 @@ def listed(folder: Path, network: str, platform: str, form: NetworkForm) -> List
 
 
 def known_list(folder: Path) -> Listed | None:
-    """What the listing in ``folder`` cost; None where there is none."""
+    """The cost of the listing in ``folder``; None without a listing."""
     path = folder / LISTED
     return Listed(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
@@ -89,7 +92,7 @@ def tasks_file(folder: Path) -> Path:
 
 
 def task_rows(folder: Path) -> list[dict[str, Any]]:
-    """Key, weight and FLOPs of the tasks of a listed network; none where it was not listed."""
+    """Key, weight and FLOPs of a listed network's tasks, or none."""
     found = known_list(folder)
     if found is None or found.error is not None:
         return []
@@ -113,9 +116,10 @@ class Program:
 
 @dataclass(slots=True, kw_only=True)
 class TaskCell:
-    """A task on a target: its spaces, and the programs that the draft chose, the best first.
+    """A task on a target: its spaces, and the draft's best programs.
 
-    ``none``: why there are no programs (a view needs none). ``cpu_s``: all of this, without nvcc.
+    The best program comes first. ``none``: the reason why there are no programs (a view needs
+    none). ``cpu_s``: all of this, without nvcc.
     """
 
     spaces: int
@@ -135,7 +139,7 @@ class TaskCell:
 
     @staticmethod
     def read(path: Path) -> "TaskCell | None":
-        """What `save` wrote, None where it has not."""
+        """Read the file of `save`; None without file."""
         if not path.is_file():
             return None
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -150,7 +154,7 @@ def source_file(cell: Path, number: int) -> Path:
 def try_task(
     path: Path, task: NetworkTask, platform: Platform, analyzer: Analyzer | None, programs: int
 ) -> TaskCell:
-    """Try a task's spaces; draft it and write CUDA where ``programs`` are asked for."""
+    """Try a task's spaces; with ``programs``, draft it and write CUDA."""
     start = time.process_time()
     found = coverage(task, platform.target)
     cell = TaskCell(spaces=found.spaces, refused=list(found.refused))
@@ -204,7 +208,7 @@ def _program(space: LiveSpace, vector: Any, source: Path) -> Program:
 
 
 def pending(folder: Path, keys: Sequence[str]) -> dict[str, str]:
-    """CUDA sources of all programs of the tasks that nvcc has not seen, by the file's stem."""
+    """CUDA sources of all programs not yet compiled, by file stem."""
     out: dict[str, str] = {}
     for key in dict.fromkeys(keys):
         path = folder / f"{key}.json"
@@ -217,7 +221,7 @@ def pending(folder: Path, keys: Sequence[str]) -> dict[str, str]:
 
 
 def settle(folder: Path, verdicts: dict[str, str | None]) -> None:
-    """Note what nvcc said; sources that it took are not kept."""
+    """Store nvcc's verdicts; accepted sources are deleted."""
     for stem, reason in verdicts.items():
         key, number = stem.removeprefix("p").rsplit("_", 1)
         cell = TaskCell.read(folder / f"{key}.json")

@@ -1,4 +1,4 @@
-"""CUDA sources compiled many at a time, without a device: which of them the compiler refuses.
+"""Compile many CUDA sources at a time, without a device.
 
 Reading its headers takes nvcc seconds, once a file. So programs with the same head (what TVM writes
 before the first kernel) go into one file; where that is refused its halves are compiled, down to
@@ -31,7 +31,7 @@ _OPTIONS = (  # those of TVM's own calls (tvm/support/nvcc.py)
 
 
 def compiled(sources: Mapping[str, str], arch: str) -> Iterator[dict[str, str | None]]:
-    """What nvcc says of every source, file by file: None, or why it is refused."""
+    """Yield nvcc's verdicts, file by file: None, or the reason of refusal."""
     heads: dict[str, list[str]] = {}
     for name, source in sources.items():
         heads.setdefault(source.partition(_KERNEL)[0], []).append(name)
@@ -42,7 +42,10 @@ def compiled(sources: Mapping[str, str], arch: str) -> Iterator[dict[str, str | 
 
 
 def together(sources: Mapping[str, str]) -> str:
-    """One source of several with the same head, each with names of its own for its kernels."""
+    """A single source from several with the same head.
+
+    Each gets its own names for its kernels.
+    """
     out: list[str] = []
     for name, source in sources.items():
         head, kernel, rest = source.partition(_KERNEL)

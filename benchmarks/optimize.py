@@ -1,4 +1,4 @@
-"""``pruner.optimize`` on resnet18: seconds, memory, error, and its latency beside eager torch.
+"""Measure ``pruner.optimize`` on resnet18: seconds, memory, error, latency.
 
     python benchmarks/optimize.py                    effort=draft
     python benchmarks/optimize.py effort=quick threads=1
@@ -67,7 +67,7 @@ class Tree(threading.Thread):
 
 
 def measured(effort: str, threads: int) -> dict[str, Any]:
-    """One call, and the network beside eager."""
+    """Measure a call, and the network against eager torch."""
     module, (image,) = network_of(NetworkSource(name="resnet18"))
     tree, load = Tree(), os.getloadavg()[0]
     tree.start()

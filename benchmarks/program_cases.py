@@ -1,4 +1,4 @@
-"""What `programs.py` compares: operators, products for tensor cores, tasks of networks."""
+"""Cases for `programs.py`: operators, products for tensor cores, network tasks."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ SHARED_BYTES = 166912  # of an A100 with the opt-in: CUDA C++ Programming Guide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Tasks on a target, and how many programs of a space of a kind are compared."""
+    """Tasks on a target, and the number of programs of each kind."""
 
     name: str  # of its set, and of itself
     programs: Mapping[str, int]
@@ -40,7 +40,7 @@ class Case:
         raise NotImplementedError
 
     def chosen(self, kinds: Sequence[str], rng: np.random.Generator) -> set[int]:
-        """Which of a task's spaces, by their kinds: all."""
+        """The chosen spaces of a task, by their kinds: here all."""
         del rng
         return set(range(len(kinds)))
 
@@ -65,7 +65,7 @@ class OperatorCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCase(Case):
-    """Tasks of the networks that were listed in a form, drawn at random, each once."""
+    """Tasks of networks listed in a form, drawn at random, each once."""
 
     platform: str
     listed: str  # how `coverage.py` calls the listing: platform, layout, precision

@@ -1,16 +1,16 @@
-"""Batched programs against TVM: loops, buffers, verdicts, tensorised instructions.
+"""Compare batched programs with TVM: loops, buffers, verdicts, tensorised instructions.
 
 Random decisions, and legal ones with their mutations, of three sets (`program_cases.py`): operators
-in float32; half-precision products and convolutions for tensor cores, padded shapes among them;
-and tasks of networks that ``coverage.py`` has listed. TVM replays every program. Nothing needs a
-GPU. Writes ``results/programs.json``, each case with the commit of the code it was made with and
-its seed; the totals of the sets are the last line.
+in float32; half-precision products and convolutions for tensor cores, padded shapes among them; and
+tasks of networks that ``coverage.py`` has listed. TVM replays every program. Nothing needs a GPU.
+Writes ``results/programs.json``, each case with the commit of the code it was made with and its
+seed; the totals of the sets are the last line.
 
     python benchmarks/programs.py [seed=NUMBER] [folder=outputs/coverage] [set or case ...]
 
 Cases that are not named keep what the file of results has of them. ``made``: programs of which TVM
 raises no error; ``refused_later``: its checks accept what its compiler cannot permute;
-``uncertain``: regions whose size the batch does not know, so it refuses the program.
+``uncertain``: regions of unknown size in the batch, so it refuses the program.
 """
 
 import json
@@ -45,7 +45,7 @@ SEED = 20
 
 
 def kind_of(design: DesignSpace) -> str:
-    """What computes products in a space."""
+    """The hardware unit that computes products in a space."""
     if design.target.kind.name == "llvm":
         return "cpu"
     kinds = {inst.kind.name for inst in design.trace.insts}
@@ -55,7 +55,7 @@ def kind_of(design: DesignSpace) -> str:
 
 
 def compare(design: DesignSpace, programs: int, rng: np.random.Generator) -> Counter[str]:
-    """Counts of what is equal, over about so many programs of a space."""
+    """Counts of equal properties, over about `programs` programs of a space."""
     space = BatchedSpace(design)
     legal = np.zeros((0, space.num_slots), np.int64)
     with suppress(PrunerError):  # none is: vectors of neighbouring rows, as of a transposed operand
@@ -87,7 +87,10 @@ class Program:
 
 
 def same_program(design: DesignSpace, decision: Any, ours: Program) -> Counter[str]:
-    """What of a program is equal to what TVM makes of its decision vector."""
+    """Count the properties of a program that equal TVM's.
+
+    Both are made from the same decision vector.
+    """
     from tests.tune import tir_truth as truth
 
     tvm, kind = load_tvm(), kind_of(design)
@@ -140,12 +143,12 @@ def totals(cases: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def say(text: str) -> None:
-    """Tell people."""
+    """Print to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main(words: Iterable[str]) -> None:
-    """Compare what is named, or all."""
+    """Compare the named cases, or all."""
     sys.path.insert(0, str(ROOT))
     given = dict(word.split("=", 1) for word in words if "=" in word)
     names = {word for word in words if "=" not in word}

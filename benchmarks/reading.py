@@ -1,4 +1,4 @@
-"""Reading records now and before every line was checked: how much slower is it?
+"""Time reading of records: this tree against an earlier commit.
 
     python benchmarks/reading.py [--root DATA_ROOT --rounds 3] [--before COMMIT]
 

@@ -1,4 +1,4 @@
-"""Decision vectors like those of measured records: each tile of one record, others of others."""
+"""Synthetic decision vectors: each tile is that of some measured record."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def vectors(group: SkeletonGroup, num: int, rng: np.random.Generator) -> NDArray
 
 
 def as_steps(group: SkeletonGroup, template: list, values: NDArray[np.int64]) -> list[list]:
-    """Step lists of decision vectors, with the steps of one record of the group as a pattern."""
+    """Step lists of decision vectors, by the pattern of a record's steps."""
     made = []
     for row in values.tolist():
         steps, place = [], 0

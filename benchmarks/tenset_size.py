@@ -1,4 +1,4 @@
-"""What training on a data set of TenSet's size costs: disk, memory, time.
+"""Measure training at TenSet's size: disk, memory, time.
 
     python benchmarks/tenset_size.py --root DATA_ROOT
     python benchmarks/tenset_size.py --root DATA_ROOT --tasks 2308 --programs 8600000
@@ -8,9 +8,9 @@ vectors whose tiles are of one record here and of others there. Their features a
 the cache would write them (``--folder``); a second start finds them. Then PaCM learns from them for
 one epoch with features from disk, and, from as many tasks as `--in-memory` says, with features in
 memory beside features from disk: the same batches, so the same loss, where no more than 100,000
-programs are learned from (the normalisation of more is that of a sample, from disk). Memory is
-what the processes have of their own and their part of what they share (PSS), at its highest. The
-last line is one JSON object. Times are those of a clock: an idle machine.
+programs are learned from (the normalisation of more is that of a sample, from disk). Memory is what
+the processes have of their own and their part of what they share (PSS), at its highest. The last
+line is one JSON object. Times are those of a clock: an idle machine.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ VALIDATED = 8  # tasks: what is measured is training
 
 
 def files(root: Path) -> list[Path]:
-    """Record files whose programs are tiled, as nearly all of TenSet's are."""
+    """Record files of tiled programs; most of TenSet is tiled."""
     found = sorted((root / "measure_records" / "v100").glob("*.json.gz"))
     return [file for file in found if not file.name.startswith(("relu", "reduction"))]
 
 
 def made_task(number: int, records: TaskRecords, programs: int) -> TaskPrograms:
-    """`programs` programs like those of some records; those without features are left out."""
+    """`programs` programs like some records'; programs without features are left out."""
     rng = np.random.default_rng(number)
     groups, _ = group_programs(records.steps)
     measured = sum(len(group.rows) for group in groups)
@@ -86,7 +86,7 @@ def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[in
 
 
 def read_task(path: Path) -> TaskPrograms:
-    """What `write_task` wrote."""
+    """Read the file of `write_task`."""
     found = read_entry(path, KEY)
     assert found is not None, path
     return found.tasks[0]
@@ -99,7 +99,7 @@ def streamed(paths: list[Path]) -> ProgramTable:
 
 
 class Memory(threading.Thread):
-    """The most that this process and its children had at once, in bytes."""
+    """The largest memory of this process and its children, in bytes."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -150,7 +150,7 @@ def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | 
 
 
 def compared(store: ProgramTable, options: argparse.Namespace) -> dict[str, Any]:
-    """The same tasks with features in memory and on the way, in turns."""
+    """The same tasks with features in memory and from disk, in turns."""
     held = store.in_memory()
     rates: dict[str, list[float]] = {"in_memory": [], "from_disk": []}
     losses = set()

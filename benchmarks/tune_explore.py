@@ -1,10 +1,10 @@
-"""One exploration round, for an A100 and a CPU: draft-then-verify against TVM's own search.
+"""Time an exploration round: draft-then-verify against TVM's own search.
 
-Both know 64 measured programs (made-up latencies), look at the same number of candidates (a
-population of 512 and four generations), choose 64 and instantiate them. TVM scores with its
-XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is left out of both.
-CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed. The last
-line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
+For an A100 and a CPU. Both have 64 measured programs (made-up latencies), look at the same number
+of candidates (a population of 512 and four generations), choose 64 and instantiate them. TVM scores
+with its XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is left out of
+both. CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed.
+The last line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
 
     python benchmarks/tune_explore.py [a100/matmul] [cpu-avx512/conv2d] ...
 
@@ -74,12 +74,18 @@ KEPT = Path(__file__).parent / "results" / "tune_explore.json"
 
 
 def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
-    """Anything a model can be fitted to: what is timed does not depend on it."""
+    """Random latencies [num] (seconds).
+
+    The timed work does not depend on their values.
+    """
     return 1e-3 * rng.uniform(1, 10, num)
 
 
 def ours(workload: Workload, target: Any, platform: str) -> dict[str, float]:
-    """CPU seconds of a round after a first batch, and of what comes before it once a task."""
+    """CPU seconds of a round after the first batch, and of preparation.
+
+    Preparation happens once a task.
+    """
     phases, rng = Phases(), np.random.default_rng(0)
     start = time.process_time()
     spaces = [BatchedSpace(design) for design in design_spaces(workload.module, target)]

@@ -124,7 +124,11 @@ class _Logistic:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
     def _columns(self, decisions: Decisions) -> Matrix:
-        """Columns [N, c] for standard normal weights: a constant, two kinds a slot."""
+        """Columns [N, c] for standard normal weights.
+
+        A constant, and two kinds for each slot: its scaled logarithm, and whether it equals each
+        value.
+        """
         # Scaled columns, standard normal weights: the spread of all slots is the same for any
         # number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])

@@ -41,6 +41,7 @@ def predict(
     """
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:
+        # A row for every line, repeated programs included.
         records = root.read(quarantine, platforms, duplicates="keep")
         parts = scored_tasks(ranker, records, info.dataflow, definitions_of(root.path), quarantine)
         return pd.concat(list(parts), ignore_index=True)

@@ -318,15 +318,15 @@ class Loop:
             position = places[number]
             outcomes[position] = outcome
             held.append(position)
-            # A result that blames no device proves that workers are alive: the held ones were
+            # A tried program proves that workers are alive: the untried programs before it were
             # single losses.
             if outcome.tells_of_program:
                 self._record_all(current, held, outcomes)
                 held = []
         if len(outcomes) < len(current.candidates):  # a resumed run measures the others
             raise Stopped
-        # A whole batch without a try is a broken machine; as failures it would teach the model
-        # nonsense.
+        # A batch without any try means a broken machine; counted as failures, its programs would
+        # mislead the failure model.
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)

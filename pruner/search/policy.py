@@ -342,7 +342,7 @@ def guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
         return score
 
     def guarded(decisions: Decisions) -> Scores:
-        # Illegal programs are never measured, so the learned score of one means nothing.
+        # Illegal programs are never measured, so their learned scores mean nothing.
         return np.where(np.isfinite(draft(decisions)), score(decisions), -np.inf)
 
     return guarded

@@ -118,6 +118,7 @@ class OnlineFit:
         `also_trained` are parameters that only `penalty` uses.
         """
         trained = [*(p for p in network.parameters() if p.requires_grad), *also_trained]
+        # A new optimiser: moments of the last round belong to other data.
         optimizer = self.optimizer(trained)
         batches = example.batches(self.batches, seed)
         network.train()

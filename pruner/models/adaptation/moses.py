@@ -56,6 +56,7 @@ class Moses(FittedAdaptation):
 
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
         """Gradient of the loss over one epoch of target programs."""
+        # In evaluation mode, so that batch norm keeps the source's statistics.
         network, fit = self.ranker.network.eval(), self.fit
         network.zero_grad()
         example = self.example(store, index)

@@ -320,8 +320,7 @@ def git_commit() -> str:
         return subprocess.run(
             ["git", *arguments],
             cwd=Path(__file__).parent,
-            # `git status` would refresh the index and take its lock, under the feet of a user's own
-            # git.
+            # `git status` would otherwise lock the index, which a user's own git may need.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
             text=True,

@@ -121,6 +121,7 @@ def _tensor(storage: object, offset: object, size: object, stride: object, *_: o
     sizes, strides = _counts(size), _counts(stride)
     if len(sizes) != len(strides):
         raise UnsafePickle("refused: a tensor whose sizes and strides do not match")
+    # The farthest element: all others are nearer to the offset.
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= storage.numel():
         raise UnsafePickle("refused: a tensor larger than its storage")

@@ -70,6 +70,7 @@ def read_official(path: Path) -> OfficialWeights:
         payload = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    # PK begins a zip archive, and so an .npz file.
     reader = _from_zip if payload[:2] == b"PK" else _from_pickle
     try:
         state, statement, dataflow = reader(path, payload)
@@ -156,5 +157,6 @@ def official_ranker(
     if odd:
         raise DataError(f"not the official network of 417,409 parameters; differs in {odd[0]}")
     network.load_state_dict({name: without_subnormals(v) for name, v in renamed.items()})
+    # The release divides by column maxima and centres nothing.
     scaler = ColumnScaler.by_maximum(weights.statement_max, weights.dataflow_max)
     return NeuralRanker(network, scaler).eval()

@@ -54,6 +54,7 @@ def _timed_twice(task: ScoredTask) -> tuple[ScoredTask, ScoredTask] | None:
     known = task.timed_s[np.isfinite(task.timed_s).all(axis=1)]
     if len(known) < 2:
         return None
+    # Negated seconds are scores, so a timing is judged like a model.
     one, other = known.T
     return (
         ScoredTask(name=task.name, latency_s=one, score=-other, weight=task.weight),

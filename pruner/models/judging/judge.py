@@ -73,6 +73,7 @@ def judge_programs(
     networks: Sequence[Network] = (),
 ) -> Report:
     """Rank the given programs, task by task; raises DataError like `judge`."""
+    # Among very few programs any ranking finds a good one.
     index = small_tasks_removed(programs, index, min_programs)
     if not len(index):
         raise DataError(f"no test task has {min_programs} programs; lower min_programs")

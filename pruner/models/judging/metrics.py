@@ -112,6 +112,7 @@ def pair_agreement(task: ScoredTask) -> float:
     n, agree = task.num_programs, 0
     if n < 2:
         return 1.0
+    # Blocks of rows: all pairs of a task of 20,000 programs at once would take gigabytes.
     for start in range(0, n, _BLOCK):
         rows = slice(start, min(start + _BLOCK, n))
         predicted = task.score[rows, None] > task.score[None, start:]
@@ -144,6 +145,7 @@ def ndcg(tasks: Sequence[ScoredTask]) -> float:
     """Normalised discounted gain, gain ``2^(best/latency) - 1``; mean over tasks."""
     values = []
     for task in tasks:
+        # best / latency replaces the grades of relevance, which latencies do not have.
         gain = 2.0 ** (task.best_s / task.latency_s) - 1.0
         discount = 1.0 / np.log2(2.0 + np.arange(task.num_programs))
         ideal = np.sort(gain)[::-1] @ discount

@@ -39,6 +39,7 @@ class ScoredNetwork:
 
     def random_top_k(self, k: int) -> float:
         """Top-k of a random ranking, a mean of draws."""
+        # Seeded anew: a network's chance must not depend on the networks before it.
         rng = np.random.default_rng(_RANDOM_SEED)
         return random_ratio(self.tasks, [k] * len(self.tasks), rng=rng)
 
@@ -65,6 +66,7 @@ def scored_networks(
 
 
 def _weighted(tasks: Sequence[ScoredTask], network: Network) -> tuple[ScoredTask, ...]:
+    # A task may belong to several networks, with another weight in each.
     pairs = [(task, network.weight(task.key)) for task in tasks if task.key is not None]
     return tuple(replace(task, weight=float(calls)) for task, calls in pairs if calls)
 

@@ -17,6 +17,7 @@ _RANDOM_SEED = 0
 def draft_sizes(tasks: Sequence[ScoredTask]) -> dict[str, list[int]]:
     """Set sizes of Best-k: 512 programs, an eighth, a fiftieth a pool."""
     return {
+        # 512 is the paper's draft of TenSet's 4,000 programs, an eighth; smaller pools need shares.
         "512": [min(512, task.num_programs) for task in tasks],
         "eighth": [max(1, task.num_programs // 8) for task in tasks],
         "2pct": [max(1, task.num_programs // 50) for task in tasks],
@@ -49,6 +50,7 @@ def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -
         "top5": random_ratio(tasks, ones[5], rng=rng),
         "top1_task_mean": float(np.mean([expected_ratio(task, 1) for task in tasks])),
         "top5_task_mean": float(np.mean([expected_ratio(task, 5) for task in tasks])),
+        # Exact: a random order without ties agrees on half of the pairs.
         "pairwise_accuracy": 0.5,
         "best_k": table,
     }
@@ -99,6 +101,7 @@ def _names(tasks: Sequence[ScoredTask]) -> Iterator[str]:
     for task, words in zip(tasks, targets, strict=True):
         alike.setdefault(task.name, []).append(words)
     for task, words in zip(tasks, targets, strict=True):
+        # The words that not all targets of this name have.
         own = sorted(words.difference(words.intersection(*alike[task.name])))
         yield " ".join([task.name, *own])
 

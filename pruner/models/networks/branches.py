@@ -72,6 +72,7 @@ class BranchDropout(nn.Module):
         if not 0 < probability < 1:
             raise ValueError(f"branch_dropout: got {probability}; it must be above 0 and below 1")
         self.probability = probability
+        # Drawn at construction: it depends on the fit's seed, and is stored with the weights.
         self.register_buffer("stream", torch.randint(2**31, ()))
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 

@@ -31,6 +31,7 @@ class HardwareEncoder(nn.Module):
         super().__init__()
         known = torch.stack([_vector(name) for name in known_platforms()])
         self.register_buffer("center", known.mean(dim=0))
+        # A constant that all devices share has no spread and must not divide by zero.
         self.register_buffer("scale", known.std(dim=0).clamp(min=1e-3))
         columns = known.shape[1]
         self.layers = nn.Sequential(
@@ -70,6 +71,7 @@ class HardwareAttention(Network):
         place = places(batch.program)
         longest = int(place.max()) + 2 if len(place) else 1
         tokens = rows.new_zeros(batch.num_programs, longest, rows.shape[1])
+        # The device has place 0, so the statements begin at place 1.
         tokens[:, 0] = self.hardware_encoder(batch).to(rows.dtype)
         tokens[batch.program, place + 1] = rows
         real = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=rows.device)

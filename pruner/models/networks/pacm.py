@@ -105,6 +105,7 @@ class PaCM(Network):
         # not dropped: it is the same for all programs of a task
         if self.device_encoder is not None:
             branches.append(self.device_encoder(batch))
+        # ReLU before the norm, as in the release.
         hidden = self.norm(functional.relu(self.fuse(torch.cat(branches, dim=1))))
         score = self.head(self.residual(hidden)).squeeze(1)
         return score if self.draft_score is None else score + self.draft_score(batch)
@@ -113,6 +114,7 @@ class PaCM(Network):
         branches = []
         if self.statement_encoder is not None:
             rows = self.statement_encoder(batch.statement)
+            # A sum as in TenSet: times of statements add up.
             branches.append(segment_sum(rows, batch.program, batch.num_programs))
         if self.dataflow_encoder is not None and self.attention is not None:
             num_rows = batch.dataflow.shape[1]

@@ -86,4 +86,5 @@ def _layers(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
 
 
 def _step_sum(head: nn.Module, hidden: Tensor, real: Tensor) -> Float[Tensor, " program"]:
+    # Masked: the head's bias would otherwise count once for every step of padding.
     return (head(hidden).squeeze(2) * real).sum(dim=1)

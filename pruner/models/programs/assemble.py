@@ -110,6 +110,7 @@ def _spread_task(
     draw = torch.rand(len(label), generator=generator)
     draw[label.argmax()] = -1.0  # so that it is the first of its range
     order = draw.argsort()
+    # By range, and at random inside each range.
     order = order[ranges[order].argsort(stable=True)]
     counts = torch.bincount(ranges, minlength=_RANGES)
     turn = torch.empty_like(order)

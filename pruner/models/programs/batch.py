@@ -79,6 +79,7 @@ class ProgramTokens:
         """
         place = self.place[self.skeleton]
         there = place >= 0
+        # One index for (group, place), so that one scatter gives all means.
         flat = (group[:, None] * NUM_PLACES + place)[there]
         total = self.number.new_zeros(num_groups * NUM_PLACES)
         total.index_add_(0, flat, self.number[there])
@@ -90,6 +91,7 @@ class ProgramTokens:
     ) -> "ProgramTokens":
         """The same programs with their groups' means subtracted from the decisions."""
         place = self.place[self.skeleton]
+        # Decisions without a place (-1) read place 0 and are masked.
         mean = means[group[:, None], place.clamp(min=0)] * (place >= 0)
         return replace(self, number=self.number - mean)
 
@@ -103,6 +105,7 @@ class ProgramTokens:
         spare = torch.cat([tokens, tokens.new_zeros(len(tokens), 1)], dim=1)
         spare.scatter_(1, torch.where(place < 0, tokens.shape[1], place), self.number)
         blocks = spare[:, :-1].view(-1, NUM_STEPS, NUM_COLUMNS)
+        # Every real step has a token of its kind; padding is zero throughout.
         real = (self.structure != 0).any(dim=2)[self.skeleton]
         longest = max(1, int(real.sum(dim=1).max())) if len(real) else 1
         return blocks[:, :longest], real[:, :longest]

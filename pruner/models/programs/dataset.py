@@ -148,6 +148,7 @@ class Reader:
                 self._cache.save(file, key, found)
             else:
                 self.num_cached += 1
+                # A fresh reading warns as it goes; the cache repeats its warnings.
                 for message in found.tally.left_out:
                     log.warning("%s", message)
             yield self._left_there(file, key, found) if self.spec.stream else found

@@ -140,6 +140,7 @@ def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
     """The needs of an epoch's batches; `task` [N] covers the table's programs."""
     if not indices:
         return Needs([], {})
+    # Sorted, the programs of a task are neighbours, as tasks are in the table.
     programs, order = torch.cat(list(indices)).sort()
     sizes = torch.tensor([len(index) for index in indices])
     batch = torch.repeat_interleave(torch.arange(len(indices)), sizes)[order]
@@ -166,6 +167,7 @@ def streamed_batches(
     for number, (index, mine) in enumerate(zip(indices, own, strict=True)):
         tasks = table.task[mine]
         present = tasks.unique().tolist()
+        # Tasks arrive in the order of first need, so the missing tasks are the next to arrive.
         while not alive.keys() >= set(present):
             programs, found = next(arriving)
             alive[int(table.task[programs[0]])] = programs, found

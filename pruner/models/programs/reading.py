@@ -189,6 +189,7 @@ def featurize_task(
             tasks=tasks,
         )
     except UnsupportedProgram as error:
+        # The operator is unknown, so no program of the task can be featurised.
         tally.failures[error.reason] += num_measured
         refused.append((int(taken.line[0]), of_all(error.reason, num_measured)))
         message = f"{records.file} left out ({num_measured} programs): {error}"
@@ -206,4 +207,5 @@ def featurize_task(
         taken.digest,
         timed_s=taken.timed_s,
     )
+    # Where every program failed there is no best latency for labels.
     return part if np.isfinite(part.latency_s).any() else None

@@ -101,6 +101,7 @@ class ColumnScaler(nn.Module):
             (self.statement_scale, other.statement_scale),
             (self.dataflow_scale, other.dataflow_scale),
         )
+        # Constant columns have scale 1.
         return sum(int(((ours == 1) & (theirs != 1)).sum()) for ours, theirs in pairs)
 
     def forward(self, batch: ProgramBatch) -> ProgramBatch:
@@ -137,6 +138,7 @@ def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
     starts = torch.ones_like(program, dtype=torch.bool)
     starts[1:] = program[1:] != program[:-1]
     order = torch.arange(len(program), device=program.device)
+    # The number of a row less the number of its program's first row.
     return order - order[starts][starts.cumsum(0) - 1]
 
 
@@ -157,6 +159,7 @@ class Center:
     def of(batch: ProgramBatch) -> "Center":
         """The mean of a batch of programs of one task."""
         place = places(batch.program)
+        # The longest program decides; means of its last places are those of few programs.
         num_places = int(place.max()) + 1 if len(place) else 0
         rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
         return Center(

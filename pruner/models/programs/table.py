@@ -133,6 +133,7 @@ class ProgramTable:
         starts = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
         best = torch.full((len(self.keys),), torch.inf, dtype=self.latency_s.dtype)
         best = best.scatter_reduce(0, self.task, self.latency_s, "amin")
+        # The infinite latency of a failed program is never the best, and gives label 0.
         label = (best[self.task] / self.latency_s).float()
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "task_start", starts)
@@ -154,6 +155,7 @@ class ProgramTable:
         found, sizes = [part.features for part in parts], [len(part.latency_s) for part in parts]
         counts = np.concatenate([features.num_statements for features in found])
         tokens = [features.tokens for features in found if features.tokens is not None]
+        # Only where every task has tokens: a model reads them of all programs or of none.
         joined = PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None
         draft = [features.extra for features in found if features.extra is not None]
         return ProgramTable(
@@ -262,6 +264,7 @@ class ProgramTable:
 
     def sample(self, index: Int[Tensor, " program"]) -> Int[Tensor, " kept"]:
         """A fixed draw of at most `SCALER_PROGRAMS` programs of `SCALER_TASKS` tasks."""
+        # A fixed seed: a resumed fit must find the same normalisation.
         generator, tasks = torch.Generator().manual_seed(0), self.by_task(index)
         chosen = torch.randperm(len(tasks), generator=generator)[:SCALER_TASKS].sort().values
         # As many of every task: a few long logs would otherwise set the statistics alone.
@@ -288,6 +291,7 @@ class ProgramTable:
         rows, position = self.row_index(index)
         statement = torch.empty((len(rows), NUM_STATEMENT_COLUMNS))
         statement[:, :NUM_STATEMENT_FEATURES] = self.rows[rows]
+        # Flags are stored once a task, and copied to every row only here.
         statement[:, NUM_STATEMENT_FEATURES:] = self.flags[self.task[index]][position]
         return ProgramBatch(
             statement=statement,
@@ -345,6 +349,7 @@ class ProgramTable:
         `centers` has the means to subtract; from other tasks the mean of their own programs here is
         subtracted.
         """
+        # Each task is centred when it is loaded; nothing is read here.
         if (load := self.load) is not None:
             return replace(self, load=lambda number: load(number).relative(centers))
         place = self._places()

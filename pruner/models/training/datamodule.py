@@ -46,6 +46,7 @@ class RankingData(pl.LightningDataModule):
             self.batches, self.train, self.store.task[self.train], seed=self.seed
         )
         trainer = self.trainer
+        # Without a trainer the loader is used alone, with complete batches.
         share = Share(trainer.global_rank, trainer.world_size) if trainer else Share()
         return self.store.loader(sampler, share)
 

@@ -27,4 +27,5 @@ def flushed_denormals() -> Iterator[None]:
 
 def are_flushed() -> bool:
     """Whether this thread's arithmetic rounds denormal numbers to zero."""
+    # torch cannot read the flag; half of the smallest normal number shows it.
     return bool((torch.tensor([SMALLEST_NORMAL]) / 2 == 0).item())

@@ -307,6 +307,7 @@ def _fit_trees(
     grown: Grown | None,
 ) -> Fitted:
     rounds = model.fit(
+        # A booster needs all columns at once.
         programs.in_memory(),
         sides["train"],
         sides["valid"],
@@ -409,6 +410,7 @@ def _fit_soup(
             soup=0,
             average_epochs=0,
             epochs=recipe.soup_epochs,
+            # Only the order of the batches distinguishes members: they share their start.
             batch_seed=recipe.seed + SOUP_SEEDS * number,
         )
         # A first fit with more epochs has other members: its epochs are part of their names.

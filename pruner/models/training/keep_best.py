@@ -35,6 +35,7 @@ class KeepBest(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare, and save on the first process."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        # All processes compare, since all have the same metrics; only the first writes.
         self.consider(values, trainer.current_epoch, saving=trainer.is_global_zero)
 
     def consider(self, values: dict[str, float], epoch: int, *, saving: bool = True) -> None:

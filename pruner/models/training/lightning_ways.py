@@ -40,6 +40,7 @@ def ctrl_c_passes() -> Iterator[None]:
     try:
         yield
     except SystemExit as ending:
+        # Lightning raises SystemExit while it handles the interrupt.
         if isinstance(ending.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, before)
             raise ending.__context__ from None

@@ -46,6 +46,7 @@ class RankingModule(pl.LightningModule):
 
     def training_step(self, batch: LabelledBatch, _: int) -> Float[Tensor, ""]:
         """Return the loss of a batch, also where several processes share it."""
+        # Joined before the loss: a list may have programs of several processes.
         score = joined(self.ranker(batch.programs), batch.first, len(batch.label))
         loss: Tensor = self.loss(score, batch.label, batch.task)
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(score))
@@ -82,6 +83,7 @@ class RankingModule(pl.LightningModule):
         optimizer = self._make_optimizer(self.ranker.parameters())
         if self._make_schedule is None:
             return optimizer
+        # Over all epochs, so that a resumed fit continues the same schedule.
         total = int(self.trainer.estimated_stepping_batches)
         schedule = self._make_schedule(optimizer, total)
         return {

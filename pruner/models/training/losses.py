@@ -65,6 +65,7 @@ class RankingLoss(ABC):
         task: Int[Tensor, " program"],
     ) -> Float[Tensor, ""]:
         """Return the loss of a batch of programs, grouped by `task`."""
+        # In float32 also under autocast: differences of scores lose digits in half precision.
         return self.of_lists(*as_lists(score.float(), label, task, self.lists)).sum()
 
     @abstractmethod
@@ -85,6 +86,7 @@ def _pair_mask(label: Tensor, mask: Tensor) -> Bool[Tensor, "list item item"]:
 
 def _ranks(values: Tensor, mask: Tensor) -> Int[Tensor, "list item"]:
     """1-based position of each item when sorted descending, padding last."""
+    # Padding is sorted last, so it moves no rank of a real item.
     order = values.masked_fill(~mask, -math.inf).argsort(dim=1, descending=True, stable=True)
     positions = torch.arange(1, values.shape[1] + 1, device=values.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, positions)

@@ -101,6 +101,7 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
             try:
                 result = run(first)
             except RuntimeError as error:  # such as a connection closed by a copy
+                # The copy's own error is the cause, the closed connection its effect.
                 for copy in ended(1.0):
                     if copy.error is not None:
                         raise copy.error from error

@@ -116,8 +116,10 @@ class TaskBatches(BatchPlan):
         by_task = shuffled[torch.argsort(task[shuffled], stable=True)]
         lists: list[Tensor] = []
         for everything in by_task.split(self._counts(task)):
+            # Already shuffled, so a cut is a random draw.
             programs = everything[: self.per_task]
             lists.extend(programs.tensor_split(self._num_lists(len(programs))))
+        # The window orders lists by their task; all programs of a list share it.
         owner = task[torch.stack([one[0] for one in lists])] if lists else task[:0]
         order = self._order(owner, generator).tolist()
         groups = [order[i : i + self.tasks] for i in range(0, len(order), self.tasks)]

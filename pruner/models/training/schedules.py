@@ -17,6 +17,7 @@ def warmup_cosine(
 
     def factor(step: int) -> float:
         if step < rise:
+            # Not from 0: the first step would change nothing.
             return (step + 1) / rise
         progress = min(1.0, (step - rise) / max(1, total_steps - rise))
         return final + (1.0 - final) * (1.0 + math.cos(math.pi * progress)) / 2.0

@@ -26,6 +26,7 @@ def greedy(
     ([2.0, 4.0], -0.5)
     """
     alone = [value([member]) for member in members]
+    # Stable: of equal members the first fit stays before its successors.
     order = sorted(range(len(members)), key=lambda number: -alone[number])
     kept, best = [members[order[0]]], alone[order[0]]
     for number in order[1:]:

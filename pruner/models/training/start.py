@@ -39,6 +39,7 @@ class Start:
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe with the model and the inputs that the weights need."""
+        # The weights fix architecture and inputs; loss, batches and optimiser stay the recipe's.
         model = partial(type(self.ranker.network), **self.info.model.arguments)
         return replace(recipe, model=model, relative=self.ranker.relative, scale=self.scale)
 

@@ -84,6 +84,7 @@ def _check_nodes(tree: Mapping[str, Any], columns: int) -> None:
     left, right = nodes["left_children"], nodes["right_children"]
     for name in ("left_children", "right_children", "parents", "split_indices"):
         _need(nodes[name].dtype.kind == "i", f"{name} of another kind")
+    # XGBoost marks leaves by children of -1.
     inner = left != -1
     _need(bool(((right != -1) == inner).all()), "a node with one child")
     split = nodes["split_indices"][inner]
@@ -108,6 +109,7 @@ def _check_tree(left: NDArray[Any], right: NDArray[Any], number: int) -> None:
 
 def _read(payload: bytes) -> Any:
     """The content of XGBoost's JSON, or of earlier versions' Universal Binary JSON."""
+    # UBJSON begins an object with the length of its first key.
     if not payload.startswith(b"{L"):
         return json.loads(payload, object_pairs_hook=_once)
     content, end = _binary(payload, 1, b"{")
@@ -167,6 +169,7 @@ def _binary(payload: bytes, place: int, kind: bytes) -> tuple[Any, int]:
         _need(of in _NUMBERS, f"a value of kind {of!r}")
         dtype = np.dtype(_NUMBERS[of])
         return np.frombuffer(taken(length * dtype.itemsize), dtype).tolist(), place
+    # Every item takes a byte at least: a larger length would only exhaust memory.
     _need(0 <= length <= len(payload), "cut off")
     return [nested() for _ in range(length)], place
 
@@ -228,6 +231,7 @@ def _check_leaves(tree: Mapping[str, str], columns: int) -> None:
         numbers(name, leaves, float)
     split = numbers("split_feature", leaves - 1)
     _need(bool(((split >= 0) & (split < columns)).all()), "split_feature")
+    # Bit 0 marks a split by categories; bits 1 to 3 treat missing values.
     decision = numbers("decision_type", leaves - 1)
     _need(bool(((decision >= 0) & (decision < 16) & (decision & 1 == 0)).all()), "decision_type")
     left, right = numbers("left_child", leaves - 1), numbers("right_child", leaves - 1)

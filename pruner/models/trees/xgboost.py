@@ -34,6 +34,7 @@ def pooled(batch: ProgramBatch, pooling: Sequence[Pooling]) -> Float[np.ndarray,
     values = np.ascontiguousarray(statement[:, :NUM_STATEMENT_FEATURES])
     counts = torch.bincount(batch.program, minlength=batch.num_programs).numpy()
     filled = counts > 0
+    # reduceat returns a foreign row for an empty segment, so empty programs are left out.
     starts = (np.cumsum(counts) - counts)[filled]
     total = np.zeros((len(counts), values.shape[1]), dtype=np.float32)
     peak = np.zeros_like(total)
@@ -46,6 +47,7 @@ def pooled(batch: ProgramBatch, pooling: Sequence[Pooling]) -> Float[np.ndarray,
         "max": peak,
     }
     flags = np.zeros((len(counts), NUM_WORKLOAD_FLAGS), np.float32)
+    # Equal in all rows of a program.
     flags[filled] = statement[starts, NUM_STATEMENT_FEATURES:]
     size = counts[:, None].astype(np.float32)
     return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
@@ -195,6 +197,7 @@ class XGBoostRanker(TreeRanker):
             callbacks=[] if grown is None else [_rounds_told(grown, self.num_rounds)],
         )
         if watch:
+            # XGBoost keeps the rounds after the best; a slice has none of them.
             self._booster = self._booster[: self._booster.best_iteration + 1]
         return int(self._booster.num_boosted_rounds())
 
@@ -217,6 +220,7 @@ class XGBoostRanker(TreeRanker):
         self._booster = booster
 
     def _labelled(self, store: ProgramTable, index: Tensor) -> Any:
+        # XGBoost needs the rows of a query next to each other.
         index = index.sort().values
         label, task = store.label[index].numpy(), store.task[index].numpy()
         return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)

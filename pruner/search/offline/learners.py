@@ -52,6 +52,7 @@ class PoolModel:
     def note(self, number: int, decisions: Decisions) -> None:
         """Add the measured decisions of pool `number` to the training data."""
         found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
+        # The history repeats earlier programs; each is learned from once.
         self._measured[number] = torch.cat([self._measured[number], found]).unique()
 
     def score(self, number: int) -> ScoreFunction | None:

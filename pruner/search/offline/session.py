@@ -89,6 +89,7 @@ class _RecordedLoop(Loop):
             Task(name=str(number), make_search=lambda s=search: s, arguments=measurer)  # type: ignore[misc]
             for number, (search, measurer) in enumerate(tasks)
         ]
+        # The release's task scheduler (docs/paper.md section 6).
         super().__init__(made, _Records(), budget=budget, order="round_robin")
         self._clock = tasks[0][1].clock
         self.best_s: list[NDArray[np.float64]] = []
@@ -99,10 +100,12 @@ class _RecordedLoop(Loop):
         super().run()
 
     def _size(self, task: Task, left: int, *, first: bool) -> int:
+        # The paper measures full rounds from the start.
         return min(left, self._budget.batch)
 
     def _begin(self, candidates: list[Candidate], task: Task) -> Any:
         self._clock.thought()
+        # A lookup stands for a measurement: its own CPU time is not charged.
         found = super()._begin(candidates, task)
         self._clock.think()
         return found
@@ -113,5 +116,6 @@ class _RecordedLoop(Loop):
 
     def _report(self, current: Round, outcomes: Sequence[Any]) -> None:
         self._clock.thought()
+        # Results of a batch arrive together.
         self.elapsed_s.extend([self._clock.total_s] * len(outcomes))
         self._clock.think()

@@ -125,7 +125,6 @@ def _merge(
     if exclude is not None and len(exclude):
         good &= ~np.isin(keys, exclude)
     chosen = np.flatnonzero(good)
-    # First rows win: the kept set stands before the population, so its order is stable.
     chosen = chosen[unique_rows(keys[chosen])]
     order = chosen[
         kept(

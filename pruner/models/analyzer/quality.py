@@ -56,7 +56,10 @@ class TaskSymbols:
 
     @property
     def fold(self) -> int:
-        """0 or 1 by a hash of the work, equal on every platform."""
+        """Half 0 or 1, by a hash of the work.
+
+        The same work is in the same half on every platform.
+        """
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 

@@ -46,7 +46,6 @@ class PoolSpace:
         # once a pool, not once a candidate; all pairs at once would take N^2 d bytes
         for row, decisions in enumerate(self.decisions):
             distance = (self.decisions != decisions).sum(axis=1)
-            # Larger than any distance: a row is not its own neighbour.
             distance[row] = self.num_slots + 1
             near[row] = np.argpartition(distance, count - 1)[:count]
         return near

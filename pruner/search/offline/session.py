@@ -116,6 +116,5 @@ class _RecordedLoop(Loop):
 
     def _report(self, current: Round, outcomes: Sequence[Any]) -> None:
         self._clock.thought()
-        # Results of a batch arrive together.
         self.elapsed_s.extend([self._clock.total_s] * len(outcomes))
         self._clock.think()

@@ -156,7 +156,6 @@ def quality_by_labels(
     centers = centers_of(labelled)
     found = {}
     for name, size in sizes.items():
-        # Anew for every size: an update continues from the last weights.
         adaptation = make()
         adaptation.ranker.centers.update(centers)
         if size:

@@ -82,7 +82,7 @@ class Asked:
 
     @staticmethod
     def read(words: list[str]) -> "Asked":
-        """From words like ``resnet18`` and ``targets=a100``."""
+        """Parse words like ``resnet18`` and ``targets=a100``."""
         given = dict(word.split("=", 1) for word in words if "=" in word)
         forms = given.get("forms")
         return Asked(
@@ -116,7 +116,7 @@ class Cell:
         return CUDA[0] if self.target in CUDA else self.target
 
     def listing(self, folder: Path) -> Path:
-        """Where its listing lies."""
+        """Folder of the network's listing."""
         form = f"{self.form.layout}-{self.form.precision}"
         return folder / "networks" / f"{self.network}-{self.lists_on}-{form}"
 

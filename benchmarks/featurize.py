@@ -48,7 +48,10 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A record file, and the same operator for MetaSchedule (None: not compared)."""
+    """A record file, and the same operator for MetaSchedule.
+
+    None: not compared.
+    """
 
     name: str
     file: str
@@ -149,7 +152,7 @@ def median_ms(times: list[dict[str, float]], *names: str) -> float | None:
 
 
 def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """One case: ours by batch size, the peers, the ratios."""
+    """Measure a case: ours by batch size, the peers, the ratios."""
     path = options.root / "measure_records" / f"{case.file}.json.gz"
     seconds, num_records = ours(path)
     one = {size: statistics.median(times) for size, times in seconds.items()}

@@ -87,7 +87,7 @@ def known_list(folder: Path) -> Listed | None:
 
 
 def tasks_file(folder: Path) -> Path:
-    """Where the tasks of a listed network are."""
+    """Path of the tasks of a listed network."""
     return folder / "tune" / "list" / TASKS
 
 
@@ -130,7 +130,7 @@ class TaskCell:
 
     @property
     def coverage(self) -> Coverage:
-        """Of its spaces."""
+        """Coverage of its spaces."""
         return Coverage(spaces=self.spaces, refused=self.refused)
 
     def save(self, path: Path) -> None:
@@ -147,7 +147,7 @@ class TaskCell:
 
 
 def source_file(cell: Path, number: int) -> Path:
-    """Where the CUDA source of a program lies."""
+    """Path of a program's CUDA source."""
     return cell.with_name(f"p{cell.stem}_{number}.cu")
 
 

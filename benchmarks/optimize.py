@@ -104,7 +104,7 @@ def measured(effort: str, threads: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure once."""
+    """Measure once and store the result."""
     given = dict(word.split("=", 1) for word in sys.argv[1:])
     effort = given.pop("effort", "draft")
     threads = int(given.pop("threads", len(os.sched_getaffinity(0))))

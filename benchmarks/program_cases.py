@@ -47,13 +47,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCase(Case):
-    """One operator."""
+    """A single operator."""
 
     operator: Mapping[str, Any]
     target: Mapping[str, Any] | str
 
     def tasks(self, folder: Path, rng: np.random.Generator) -> Iterator[tuple[str, Any, Any]]:
-        """The operator."""
+        """The operator as a task."""
         del folder, rng
         target = load_tvm().tvm.target.Target
         made = target(self.target)
@@ -71,7 +71,7 @@ class NetworkCase(Case):
     listed: str  # how `coverage.py` calls the listing: platform, layout, precision
 
     def tasks(self, folder: Path, rng: np.random.Generator) -> Iterator[tuple[str, Any, Any]]:
-        """At most `TASKS` tasks."""
+        """At most `TASKS` tasks of the networks."""
         found: dict[str, Any] = {}
         for listing in sorted((folder / "networks").glob(f"*-{self.listed}")):
             known = known_list(listing)
@@ -82,7 +82,7 @@ class NetworkCase(Case):
             yield found[key].name, found[key].module, target.target
 
     def chosen(self, kinds: Sequence[str], rng: np.random.Generator) -> set[int]:
-        """One space of every kind."""
+        """One random space of every kind."""
         places = {kind: [i for i, k in enumerate(kinds) if k == kind] for kind in kinds}
         return {int(rng.choice(of_kind)) for of_kind in places.values()}
 

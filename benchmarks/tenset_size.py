@@ -77,7 +77,7 @@ def made_task(number: int, records: TaskRecords, programs: int) -> TaskPrograms:
 
 
 def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[int]) -> int:
-    """Write one task unless it is there; bytes of its file."""
+    """Write a task unless its file exists; returns the file's bytes."""
     path = folder / f"{number:05d}-{sizes[number]}.npz.zst"
     if not path.is_file():
         part = made_task(number, records_of(sources[number % len(sources)]), sizes[number])
@@ -93,7 +93,7 @@ def read_task(path: Path) -> TaskPrograms:
 
 
 def streamed(paths: list[Path]) -> ProgramTable:
-    """The tasks of files, whose features stay there."""
+    """A table of the tasks in files, whose features stay on disk."""
     parts = [example(read_task(path)) for path in paths]
     return ProgramTable.build(parts, load=lambda n: ProgramTable.build([read_task(paths[n])]))
 
@@ -112,7 +112,7 @@ class Memory(threading.Thread):
             self.most = max(self.most, sum(map(_pss, _family(os.getpid()))))
 
     def end(self) -> float:
-        """Stop; gigabytes."""
+        """Stop sampling; returns gigabytes."""
         self._ended.set()
         self.join()
         return round(self.most / 1e9, 2)
@@ -135,7 +135,7 @@ def _pss(process: int) -> int:
 
 
 def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | None) -> Any:
-    """One epoch of PaCM, on one thread; numbers of the fit."""
+    """Fit PaCM for an epoch on one thread; returns its numbers."""
     keys = programs.keys
     split = Split(name="made", seed=0, train=keys[VALIDATED:], valid=keys[:VALIDATED], test=())
     recipe = Recipe(

@@ -75,12 +75,12 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where results go."""
+        """Folder of the results."""
         return Path(self.out).resolve()
 
     @property
     def runs(self) -> Path:
-        """Where runs go."""
+        """Folder of the runs."""
         return ROOT / "outputs" if self.folder == HERE else self.folder
 
     @property
@@ -129,7 +129,7 @@ class Pair:
 
     @property
     def title(self) -> str:
-        """As the tables have it."""
+        """The pair's name in the tables."""
         model = f" ({self.model})" if self.model else ""
         return f"{self.source}{model} to {self.target}"
 
@@ -262,7 +262,7 @@ def section(pair: str, result: dict) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, nothing where there is none."""
+    """Format a value with three decimals; empty text for None."""
     return "" if value is None else f"{value:.3f}"
 
 
@@ -283,7 +283,7 @@ def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
 
 
 def run(options: Options) -> dict[str, object]:
-    """Run the wanted pairs, several at a time."""
+    """Run the chosen pairs, several at a time."""
     pairs, failed = pairs_of(options.pairs, options.model), []
     with (
         Commands(ROOT, ONE_THREAD) as commands,

@@ -41,12 +41,12 @@ class ComparisonOptions:
 
     @property
     def folder(self) -> Path:
-        """Where tables go."""
+        """Folder of the tables."""
         return Path(self.results).resolve()
 
     @property
     def runs(self) -> Path:
-        """Where cells go."""
+        """Folder of the cells."""
         return Path(self.out).resolve()
 
 

@@ -89,7 +89,7 @@ class Peak:
 
     @property
     def mb(self) -> float:
-        """Mebibytes."""
+        """The growth in mebibytes."""
         return (self._status("VmHWM") - self._before) / 1024
 
     @staticmethod
@@ -114,7 +114,7 @@ def rows_of(name: str) -> DataflowKind:
 
 
 def measured(name: str, path: Path, work: str) -> dict:
-    """One model doing one thing, in this process."""
+    """Measure a model at one kind of work, in this process."""
     torch.set_num_threads(1)
     network = build_network(MODELS[name], 0)
     store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us

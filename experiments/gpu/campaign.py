@@ -48,7 +48,7 @@ class Campaign(Comparison):
 
     @property
     def boxes(self) -> list[Box]:
-        """The stages."""
+        """The stages as time slots."""
         return boxes(self._options)
 
     def tell_left_out(self) -> None:

@@ -44,7 +44,7 @@ class Group:
 
     @property
     def words(self) -> list[str]:
-        """For ``tune.py``."""
+        """The operators as words for ``tune.py``."""
         return ["workload=list", f"workload.tasks={as_words(self.tasks)}"]
 
 
@@ -59,7 +59,7 @@ def as_words(tasks: Sequence[Task]) -> str:
 
 
 def halves(tasks: Sequence[Task]) -> list[Task]:
-    """The same with operands of float16, which GPUs multiply on tensor cores."""
+    """The operators with float16 operands, which GPUs multiply on tensor cores."""
     return [{**task, **_HALF} for task in tasks]
 
 
@@ -192,7 +192,7 @@ class CampaignOptions:
 
     @property
     def precisions(self) -> Sequence[str]:
-        """Of networks, the more telling first."""
+        """Precisions of networks, the more informative first."""
         return ("float16", "float32") if self.has_tensor_cores else ("float32",)
 
     @property
@@ -208,7 +208,7 @@ class CampaignOptions:
         return self.outputs / "tune" / name
 
     def kept(self, name: str) -> Path:
-        """Where the result of a comparison is kept."""
+        """Path of a comparison's stored result."""
         return self.out / "kept" / f"{name}.json"
 
     @property

@@ -270,7 +270,7 @@ def platforms(name: str) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """As package indices compare names."""
+    """A package name as package indices compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -85,7 +85,7 @@ def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
 
 
 def _folder(options: CampaignOptions, group: Group, policy: str) -> Path:
-    """Of a run; the first kernels are tuned by ours alone."""
+    """Folder of a run; the first kernels are tuned by ours alone."""
     alone = group.name == options.sanity.name and policy == OURS
     return options.run(group.name if alone else f"{group.name}-{policy}")
 
@@ -95,11 +95,7 @@ def _tuned_groups(options: CampaignOptions) -> list[Group]:
 
 
 def operator_rows(options: CampaignOptions) -> list[Row]:
-    """One row an operator and policy.
-
-    ``best_at_equal_s``: after as many trials as the policy with the fewest had; ``raced_s``: the
-    median of its kernel in turns with torch, ``over_torch``: torch eager's median over that.
-    """
+    """A row an operator and policy."""
     rows = []
     for group in _tuned_groups(options):
         runs, raced = group_runs(options, group), _raced(options, group)

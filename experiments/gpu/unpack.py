@@ -27,11 +27,11 @@ _DATA = ("purelib", "platlib")  # of a wheel: what belongs among the packages, t
 
 
 class Wrong(Exception):
-    """One line for the user."""
+    """An error that the user sees as a single line."""
 
 
 def check(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    """The parts, all there and as they were written, for this Python."""
+    """Check the parts and the Python version; returns the paths."""
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if manifest["python"] != here:
         raise Wrong(f"made for Python {manifest['python']}, this is {here}")

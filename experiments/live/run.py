@@ -266,7 +266,7 @@ class LiveCell:
 
     @property
     def contender(self) -> Contender:
-        """Who tunes. Raises DataError where the part has no such method."""
+        """The contender of the cell; raises DataError for an unknown method."""
         known = PARTS.get(self.part, {})
         if self.method in BESIDE.get(self.part, []):
             known = ROUNDS
@@ -276,12 +276,12 @@ class LiveCell:
 
     @property
     def trials(self) -> int:
-        """A task's, of this contender."""
+        """Trials of a task for this contender."""
         return self.budget_trials * self.contender.times
 
     @property
     def name(self) -> str:
-        """Of its run, which cells of several parts may share."""
+        """Name of its run, which cells of several parts may share."""
         who = self.contender.cell or self.method
         return f"{self.target}-{self.workload}-{who}-{self.trials}-{self.seed}"
 

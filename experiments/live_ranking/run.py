@@ -117,13 +117,13 @@ class Measured:
 
     @property
     def rounds(self) -> list[slice]:
-        """The programs of each batch."""
+        """The rows of each batch, as slices."""
         edges = [0, *(np.flatnonzero(np.diff(self.batch)) + 1), len(self.batch)]
         return [slice(low, high) for low, high in pairwise(edges)]
 
 
 def read_measured(folder: Path, space: UnionSpace) -> Measured:
-    """The journal of a run. Raises PrunerError where there is none."""
+    """Read the journal of a run; raises PrunerError without a journal."""
     trials = sorted(read_trials(folder / JOURNAL_FILE), key=lambda t: (t.batch, t.position))
     if not trials:
         raise PrunerError(

@@ -89,7 +89,7 @@ class Prefixes:
 
 
 def prefixes_of(folder: Path) -> Prefixes:
-    """Of a run of ours; empty where it has none."""
+    """The built prefixes of a run of ours; empty without any."""
     path = folder / PREFIXES_FILE
     if not path.is_file():
         return Prefixes()
@@ -109,7 +109,10 @@ def drafts_first(run: NetworkRun) -> bool:
 
 
 def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One row a cell; ``drafted_network_s`` after ``drafted_s``: the network before any trial."""
+    """A row a cell.
+
+    ``drafted_network_s`` after ``drafted_s``: the network before any trial.
+    """
     rows = []
     for cell in cells:
         phases = {f"{name}_s": value for name, value in sorted(cell.run.seconds.items())}

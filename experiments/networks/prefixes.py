@@ -60,7 +60,7 @@ class Point:
 
     @property
     def over_rival(self) -> float | None:
-        """Its latency over that of the rival's final network."""
+        """Its latency relative to the rival's final network."""
         if self.median_s is None or self.rival_s is None:
             return None
         return self.median_s / self.rival_s
@@ -264,7 +264,7 @@ def build_prefix(
 
 @dataclass(kw_only=True)
 class Options:
-    """Run folders; see above."""
+    """Options of the script: run folders."""
 
     run: str = MISSING
     rival: str = MISSING

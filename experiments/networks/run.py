@@ -264,7 +264,7 @@ def median_of(run: NetworkRun) -> float | None:
 
 
 def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:
-    """One row a network that was drafted and built."""
+    """A row a network that was drafted and built."""
     rows = []
     for network in campaign.options.drafts:
         step = campaign.draft(network, 0)

@@ -103,7 +103,7 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where models and cells are kept."""
+        """Folder of models and cells."""
         return Path(self.runs) / f"{self.source}-{self.target}-{self.budget}-{self.recipe}"
 
 

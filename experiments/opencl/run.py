@@ -109,12 +109,12 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where tables go."""
+        """Folder of the tables."""
         return Path(self.out).resolve()
 
     @property
     def work(self) -> Path:
-        """Where programs and runs go."""
+        """Folder of programs and runs."""
         return ROOT / "outputs" / "experiments-opencl" if self.folder == HERE else self.folder
 
 

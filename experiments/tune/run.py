@@ -72,12 +72,12 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where tables go."""
+        """Folder of the tables."""
         return Path(self.out).resolve()
 
     @property
     def runs(self) -> Path:
-        """Where cells go."""
+        """Folder of the cells."""
         return ROOT / "outputs" / "experiments-tune" if self.folder == HERE else self.folder
 
 

@@ -71,12 +71,12 @@ class Fit:
 
     @property
     def folder(self) -> str:
-        """Where it is kept."""
+        """Folder of the fit."""
         return f"{self.model}/{'+'.join(self.sources)}/{self.epochs}-epochs/seed-{self.seed}"
 
     @property
     def rows(self) -> set[tuple[str, ...]]:
-        """Its rows in the table, by key and epochs."""
+        """Its rows of the table, by key and epochs."""
         ends = (str(self.seed), str(self.epochs))
         return {(self.model, self.source, target, *ends) for target in self.targets}
 

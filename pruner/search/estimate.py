@@ -12,7 +12,7 @@ class Timed(Protocol):
 
     @property
     def weight(self) -> float:
-        """Calls."""
+        """Number of calls."""
 
     @property
     def flops(self) -> float:

@@ -53,7 +53,7 @@ class PolicySettings(Protocol):
 
     @property
     def trusts_draft(self) -> bool:
-        """See above."""
+        """Whether the first measured programs are the draft's best."""
 
     def make(
         self,

@@ -72,7 +72,7 @@ def settings_of(platforms: Sequence[str], split: str = "by_task") -> list[Settin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblationCell:
-    """One fit."""
+    """A fit of an ablation."""
 
     setting: Setting
     model: str
@@ -80,7 +80,7 @@ class AblationCell:
 
     @property
     def name(self) -> str:
-        """Its folder below that of the ablation."""
+        """Its folder below the ablation's folder."""
         return f"{self.setting.name}/{self.model}/seed-{self.seed}"
 
     def done(self, folder: Path) -> Mapping[str, Any] | None:
@@ -112,7 +112,7 @@ class Guess:
     several: float = 1.3
 
     def seconds(self, cell: AblationCell) -> float:
-        """Of one fit on one thread."""
+        """Guessed seconds of a fit on one thread."""
         each = [self.platform_s.get(name, self.other_s) for name in cell.setting.learned]
         longest = max(each) * (self.several if len(each) > 1 else 1.0)
         return longest * self.model.get(cell.model, 1.0)

@@ -39,12 +39,12 @@ class Comparison:
 
     @property
     def helps(self) -> bool:
-        """The rule."""
+        """Whether the change helps, by the rule of this module."""
         return self.gain > self.error
 
     @property
     def row(self) -> dict[str, Any]:
-        """For a table."""
+        """The comparison as a row of a table."""
         gains = {f"{name} gain": value for name, value in self.numbers.items()}
         return {
             "model": self.model,

@@ -39,7 +39,7 @@ class Pairs:
 
     @property
     def accuracy(self) -> float:
-        """Share ordered rightly; 1 where there are no pairs."""
+        """Share of pairs in the right order; 1 without pairs."""
         return 1.0 - self.wrong / self.pairs if self.pairs else 1.0
 
 
@@ -184,7 +184,7 @@ class Twins:
 
 
 def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
-    """Of the programs `index` of one task."""
+    """The twins among the programs `index` of one task."""
     kind: dict[bytes, int] = {}
     kinds = np.array([kind.setdefault(_bytes(programs, int(n)), len(kind)) for n in index])
     latency_s = programs.latency_s[index].numpy()

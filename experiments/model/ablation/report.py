@@ -105,7 +105,7 @@ def _by_heart(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
 
 
 def _twins(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
-    """One row a setting: means over the validation tasks of all seeds."""
+    """A row a setting: means over the validation tasks of all seeds."""
     rows = []
     model = cells[0].model
     first = [cell for cell in cells if cell.model == model]

@@ -85,7 +85,7 @@ class SymbolAnalyzer(Analyzer):
 
     @abstractmethod
     def latency_s(self, symbols: Symbols) -> Scores:
-        """Predicted seconds."""
+        """Predicted seconds [program]."""
 
     @abstractmethod
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
@@ -123,7 +123,7 @@ class GpuAnalyzer(SymbolAnalyzer):
         return gpu_symbols(nests)
 
     def latency_s(self, symbols: Symbols) -> Scores:
-        """Predicted seconds."""
+        """Predicted seconds [program], in the paper's or the hardware form."""
         if self.form == "paper":
             return paper_latency_s(symbols, self.device, PaperSwitches.without(self.without))
         terms = HardwareSwitches.without(self.without)
@@ -186,7 +186,7 @@ class CpuAnalyzer(SymbolAnalyzer):
         return [self.scores(symbols) for symbols in cpu_symbols_of(nests, self.device)]
 
     def latency_s(self, symbols: Symbols) -> Scores:
-        """Predicted seconds."""
+        """Predicted seconds [program]."""
         terms = CpuSwitches.without(self.without)
         return cpu_latency_s(symbols, self.device, self.constants.rates, terms)
 

@@ -18,7 +18,7 @@ class Switches:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """All terms."""
+        """Names of all terms."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
 
     @classmethod

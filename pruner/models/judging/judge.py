@@ -38,12 +38,12 @@ class Report:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row a task (`task_rows`)."""
+        """A row a task (`task_rows`)."""
         return task_rows(self.tasks)
 
     @property
     def network_rows(self) -> list[dict[str, Any]]:
-        """One row a network (`pruner.models.judging.networks.network_rows`)."""
+        """A row a network (`pruner.models.judging.networks.network_rows`)."""
         return network_rows(self.networks)
 
 

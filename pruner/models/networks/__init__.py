@@ -1,4 +1,4 @@
-"""The networks.
+"""The networks of the cost models.
 
 * `pacm`: PaCM, of Pruner
 * `mlp`: TenSetMLP

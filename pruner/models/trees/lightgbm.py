@@ -91,7 +91,7 @@ class LightGBMRanker(TreeRanker):
         return int(self._booster.num_trees())
 
     def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
-        """Raw margins."""
+        """Raw margins [program] of pooled columns."""
         return np.asarray(self.booster.predict(columns, raw_score=True))
 
     def state(self) -> Tensor:

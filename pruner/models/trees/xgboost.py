@@ -202,7 +202,7 @@ class XGBoostRanker(TreeRanker):
         return int(self._booster.num_boosted_rounds())
 
     def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
-        """Raw margins."""
+        """Raw margins [program] of pooled columns."""
         matrix = _xgboost().DMatrix(columns)
         return np.asarray(self.booster.predict(matrix, output_margin=True))
 

@@ -41,7 +41,7 @@ class Cell:
     source: Quality | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The cell as plain values."""
         curve = {name: values.tolist() for name, values in asdict(self.curve).items()}
         return {**asdict(self), "curve": curve}
 

@@ -40,7 +40,7 @@ class RecordedPool:
 
     @property
     def key(self) -> TaskKey:
-        """The task."""
+        """The task of the pool."""
         return self.programs.key
 
     def __len__(self) -> int:

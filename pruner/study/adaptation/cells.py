@@ -45,7 +45,7 @@ class Cells:
     folder: Path
 
     def path(self, wanted: Wanted) -> Path:
-        """Where the result of a cell is, or will be."""
+        """Path of a cell's result."""
         return self.folder / "cells" / f"{wanted[0]}-seed-{wanted[1]}.json"
 
     def model(self, wanted: Wanted, name: str = ADAPTED) -> Path:

@@ -32,7 +32,7 @@ def digest(plot: Plot, series: Sequence[Series]) -> str:
 
 
 def described(plot: Plot, series: Sequence[Series]) -> str:
-    """The plot's content in words, for readers who cannot see it."""
+    """The plot's content in words, as its alternative text."""
     shape = "Lines" if plot.kind == "line" else "Bars"
     names = "; ".join(label(one.name) for one in series)
     x = label(plot.xlabel or plot.x)
@@ -45,17 +45,13 @@ def quantity(plot: Plot, gap: str = " ") -> str:
 
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
-    """One self-contained ``<svg>`` element, its digest in a comment."""
+    """A self-contained ``<svg>`` element, its digest in a comment."""
     draw = _lines if plot.kind == "line" else _bars
     return picture(digest(plot, series), lambda: draw(plot, series))
 
 
 def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str, Series]]]:
-    """Lines of each panel with their names there, by its title.
-
-    With `parts` the first part of a name is the panel's title. Of more than `MANY` lines there are
-    several panels, each with the line of chance.
-    """
+    """Lines of each panel with their names, by its title."""
     found: dict[str, list[tuple[str, Series]]] = {}
     for one in series:
         first, comma, rest = one.name.partition(", ") if parts else (one.name, "", "")

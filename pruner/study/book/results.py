@@ -41,7 +41,7 @@ class NoRows(PrunerError):
 
 
 def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
-    """Rows whose columns have a wanted value; raises NoRows without any."""
+    """Rows whose columns have a given value; raises NoRows without any."""
     kept = rows
     for column, wanted in where.items():
         if column not in rows:
@@ -127,7 +127,7 @@ def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
 
 
 def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
-    """How often the target was reached, of how many.
+    """Number of runs that reached the target, and number of runs.
 
     A row is one run, or `seeds` runs of which `reached` got there. Without the column `reached` a
     row with a factor above 0 counts.

@@ -110,7 +110,7 @@ def _compared(ours: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Ite
 
 
 def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """How our latency compares with that of a row, always above 1."""
+    """A phrase with the ratio of both latencies, always above 1."""
     ratio = row["median_s"] / ours["median_s"]
     if abs(ratio - 1) < _EQUAL:
         return "as fast as"

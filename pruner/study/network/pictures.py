@@ -75,5 +75,5 @@ def curve_lines(curves: Sequence[RunCurve]) -> str:
 
 
 def phase_bars(runs: Sequence[tuple[str, Mapping[str, float]]]) -> str:
-    """Where the seconds of each run went."""
+    """Plot the seconds of each phase, by run."""
     return picture("phases", lambda: time_figure(runs))

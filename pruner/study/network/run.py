@@ -52,7 +52,7 @@ class TaskLine:
 
     @property
     def total_s(self) -> float:
-        """Of all its calls; 0 while unknown."""
+        """Seconds of all its calls; 0 while unknown."""
         return self.weight * (self.best_s or 0.0)
 
     @property
@@ -65,7 +65,7 @@ class TaskLine:
 
     @property
     def gflops_per_s(self) -> float | None:
-        """Of its best program."""
+        """GFLOP/s of its best program."""
         return self.flops / self.best_s / 1e9 if self.best_s else None
 
     @property
@@ -93,7 +93,7 @@ class NetworkRun:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """By phase."""
+        """Seconds of the run by phase."""
         found: Mapping[str, float] = self.metrics.get("seconds", {})
         return found
 
@@ -114,7 +114,7 @@ class NetworkRun:
 
     @property
     def first_s(self) -> float:
-        """The same with the first program of each."""
+        """Sum of the seconds of all calls with each task's first program."""
         return sum(task.first_total_s for task in self.tasks)
 
 

@@ -24,7 +24,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 # Packages whose docstrings begin in plain words ("": the files at the top); add the others.
-PLAIN_ROOMS = ("", "data", "features", "program")
+PLAIN_ROOMS = ("", "cli", "data", "features", "models", "program", "search", "study", "tune")
 MAX_FIRST_LINE_WORDS = 14
 # A program does not know, tell or want, and a pronoun needs its noun.
 VAGUE = tuple(

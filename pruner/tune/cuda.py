@@ -90,7 +90,7 @@ def _lacking() -> list[str]:
 
 
 def has_no_device(error: Exception) -> bool:
-    """Check for an error of a process without a CUDA device, which no program causes."""
+    """Check for an error of a process without a CUDA device."""
     return any(name in str(error) for name in _NO_DEVICE)
 
 

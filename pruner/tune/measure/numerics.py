@@ -43,7 +43,9 @@ def tolerance(arguments: Arguments) -> float:
 
 
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Compute max |found - wanted| / max |wanted|; infinite for non-finite values.
+    """Compute max |found - wanted| / max |wanted|.
+
+    It is infinite for non-finite values.
 
     For complete networks, whose engines compute in different ways; kernels are held to
     `worst_error`.

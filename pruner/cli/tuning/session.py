@@ -91,8 +91,8 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         raise Interrupted(result, interrupts.exit_code)
     if nothing:
         raise PrunerError(
-            f"no program was measured within {result['total_seconds']:.0f} s, some of which the start "
-            f"of the workers took; python tune.py resume={folder} budget.seconds=... continues"
+            f"no program was measured within {result['total_seconds']:.0f} s, and the workers need "
+            f"some of them to start; python tune.py resume={folder} budget.seconds=... continues"
         )
     if config.compile_only:
         say(

@@ -43,11 +43,9 @@ def tolerance(arguments: Arguments) -> float:
 
 
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Compute max |found - wanted| / max |wanted|.
+    """Compute the largest error relative to the largest value.
 
-    It is infinite for non-finite values.
-
-    For complete networks, whose engines compute in different ways; kernels are held to
+    max |found - wanted| / max |wanted|, infinite for non-finite values. For complete networks, whose engines compute in different ways; kernels are held to
     `worst_error`.
     """
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)

@@ -45,8 +45,8 @@ def tolerance(arguments: Arguments) -> float:
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the largest error relative to the largest value.
 
-    max |found - wanted| / max |wanted|, infinite for non-finite values. For complete networks, whose engines compute in different ways; kernels are held to
-    `worst_error`.
+    max |found - wanted| / max |wanted|, infinite for non-finite values. For complete networks,
+    whose engines compute in different ways; kernels are held to `worst_error`.
     """
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     if not (np.isfinite(found).all() and np.isfinite(wanted).all()):

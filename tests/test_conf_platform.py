@@ -84,6 +84,20 @@ def test_peaks_of_tensor_cores_are_units_times_clock(path):
     assert gpu.tensor_ops_per_s("float32", "float32") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("h200", "tensor_half_flops_per_s"),
+        ("rtx3080", "tensor_half_into_half_flops_per_s"),  # twice the rate of float32 sums
+        ("mi50", "half_flops_per_s"),  # no tensor cores
+        ("k80", "peak_flops_per_s"),  # no rate of float16
+    ],
+)
+def test_the_float16_peak_is_of_the_fastest_units(name, units):
+    gpu = load_device(FOLDER / f"{name}.yaml")
+    assert gpu.half_peak_flops_per_s == getattr(gpu, units) > 0
+
+
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_official_constants_are_those_of_the_release(name):
     device = load_device(FOLDER / f"{name}.yaml").official()

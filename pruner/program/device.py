@@ -86,6 +86,12 @@ class GpuDevice(Device):
     official_dram_bytes_per_s: float | None = None
     official_num_sms: int | None = None
 
+    @property
+    def half_peak_flops_per_s(self) -> float:
+        """Highest float16 rate: of tensor cores, else of lanes, else of float32."""
+        tensor = self.tensor_half_into_half_flops_per_s or self.tensor_half_flops_per_s
+        return tensor or self.half_flops_per_s or self.peak_flops_per_s
+
     def tensor_ops_per_s(self, dtype: str, accumulator: str) -> float | None:
         """Return the matrix units' peak for an operand type; None where unsupported."""
         return {

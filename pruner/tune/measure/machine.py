@@ -59,6 +59,9 @@ def make_platform(
         address=address,
         name=device.name,
         peak_flops_per_s=share * device.peak_flops_per_s,
+        half_peak_flops_per_s=(
+            device.half_peak_flops_per_s if isinstance(device, GpuDevice) else None
+        ),
     )
 
 

@@ -113,8 +113,8 @@ class Platform:
 
     ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
     CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
-    that many cores. ``places``: the devices that measure at the same time, each as additional
-    environment variables of its process.
+    that many cores, ``half_peak_flops_per_s`` the float16 peak of a GPU. ``places``: the devices
+    that measure at the same time, each as additional environment variables of its process.
     """
 
     target: Any
@@ -123,6 +123,7 @@ class Platform:
     address: RpcAddress | None = None
     name: str = ""
     peak_flops_per_s: float | None = None
+    half_peak_flops_per_s: float | None = None
     places: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
     on_cpu: bool = False
 

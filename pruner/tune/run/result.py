@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pruner.search.estimate import Estimate
+from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import Replayed
 from pruner.tune.run.journal import Trial
-from pruner.tune.workloads import Workload, flops
+from pruner.tune.workloads import Workload, arguments, flops
 
 WRONG = "wrong_result"
 
@@ -51,13 +52,14 @@ class TaskOutcome:
         workload: Workload,
         trials: Sequence[Trial],
         *,
-        peak_flops_per_s: float | None = None,
+        platform: Platform | None = None,
         known_s: float = float("inf"),
         **known: Any,
     ) -> TaskOutcome:
         """Count the journal's rows of a task.
 
-        `known` are the fields without rows, `known_s` the best latency of earlier runs in seconds.
+        `platform` has the peak; `known` are the fields without rows, `known_s` the best latency of
+        earlier runs in seconds.
         """
         mine = [trial for trial in trials if trial.task == workload.name]
         best_s, work = (
@@ -67,6 +69,7 @@ class TaskOutcome:
         best = min(mine, key=lambda trial: trial.latency_s, default=None)
         ours = best is not None and best.latency_s <= best_s < float("inf")
         # 0 for a task without a program: its time is infinite
+        peak_flops_per_s = None if platform is None else _peak_flops_per_s(workload, platform)
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
         return TaskOutcome(
             name=workload.name,
@@ -222,3 +225,11 @@ class Tuned:
     @property
     def _compiled(self) -> int:
         return sum(task.compiled for task in self.tasks)
+
+
+def _peak_flops_per_s(workload: Workload, platform: Platform) -> float | None:
+    """Peak for the type of the operands: a task with a float16 argument has the float16 peak."""
+    half = platform.half_peak_flops_per_s
+    if half is None or all(dtype != "float16" for _, dtype in arguments(workload.module)):
+        return platform.peak_flops_per_s
+    return half

@@ -178,7 +178,7 @@ def _result(
             task.workload,
             rows,
             check=options.measure.check,
-            peak_flops_per_s=context.platform.peak_flops_per_s,
+            platform=context.platform,
             known_s=task.current_best_s,
             refused=0 if task.made is None else task.made.refused,
             exhausted=task.exhausted,
@@ -300,7 +300,6 @@ def _in_its_own_process(
         interrupted=interrupted,
     )
     rows = read_trials(folder / JOURNAL_FILE)
-    peak = options.platform.peak_flops_per_s
-    check = options.measure.check
-    outcomes = [TaskOutcome.of(w, rows, check=check, peak_flops_per_s=peak) for w in workloads]
+    check, platform = options.measure.check, options.platform
+    outcomes = [TaskOutcome.of(w, rows, check=check, platform=platform) for w in workloads]
     return Tuned(tasks=outcomes, seconds=seconds, folder=folder, work_dir=folder)

@@ -11,6 +11,7 @@ from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.tune.designs import kind_of
+from tests.tune.run.test_journal import trial
 from tests.tune.run.test_loop import FakeMeasurer, run
 
 pytestmark = pytest.mark.tvm
@@ -71,3 +72,17 @@ def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
         pytest.skip("no CUDA compiler (nvcc) on this machine")
     assert draft.how == "drafted", draft
     assert Database(tmp_path).best(task.module, platform.target) is not None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "latency_s", "peak_flops_per_s", "shown"),
+    [("float16", 9.658e-6, 989.4e12, "22.5"), ("float32", 1.41277e-3, 66.9e12, "2.27")],
+)
+def test_the_peak_is_that_of_the_operands(platform, dtype, latency_s, peak_flops_per_s, shown):
+    from pruner.tune.run.result import TaskOutcome
+    from pruner.tune.workloads import operator
+
+    task = operator("matmul", m=1024, n=1024, k=1024, dtype=dtype)
+    found = TaskOutcome.of(task, [trial(1, [latency_s], task=task.name)], platform=platform)
+    assert found.peak_share == pytest.approx(2 * 1024**3 / latency_s / peak_flops_per_s)
+    assert f"{shown} % of peak" in found.verdict()

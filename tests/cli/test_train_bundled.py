@@ -19,9 +19,10 @@ ONE_EPOCH = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1")
 
 @pytest.fixture
 def sets(monkeypatch, tmp_path):
-    """Two small sets in the place of the bundled ones."""
+    """Small sets in the place of the bundled ones."""
     toy_records.write(tmp_path / "sets" / "bundled", platforms=("cpu-avx2", "cpu-sse4"))
     toy_records.write(tmp_path / "sets" / "opencl-pocl", platforms=("t4",))
+    toy_records.write(tmp_path / "sets" / "h200", platforms=("h200",))
     monkeypatch.setattr(bundled, "datasets_folder", lambda: tmp_path / "sets")
     return tmp_path / "sets"
 
@@ -76,17 +77,26 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert (code, judged and judged["num_tasks"]) == (0, result["num_tasks"]), err
 
 
-def test_a_described_device_with_bundled_records_learns_from_its_own(command, sets):
-    code, result, err = command("train", "platform=cpu-sse4", "model=tensetmlp", *ONE_EPOCH)
+@pytest.mark.parametrize("platform", ["cpu-sse4", "h200"])
+def test_a_described_device_with_bundled_records_learns_from_its_own(command, sets, platform):
+    code, result, err = command("train", f"platform={platform}", "model=tensetmlp", *ONE_EPOCH)
     assert code == 0, err
     assert "no records" not in err
-    assert result["data"]["platforms"] == ["cpu-sse4"]
+    assert result["data"]["platforms"] == [platform]
     # a folder that is named is taken at its word, the bundled one, too
     named = f"data.root={sets / 'bundled'}"
     code, _, err = command("train", "platform=orin", named, *ONE_EPOCH)
     assert code == 2
     [line] = err.splitlines()
     assert "no records of orin, only of cpu-avx2, cpu-sse4, which are no gpus" in line
+
+
+def test_the_records_of_the_h200_train_and_test_by_their_own_split(door):
+    code, result, err = door("train", "platform=h200", "model=tensetmlp", *ONE_EPOCH)
+    assert code == 0, err
+    assert "learned from 7 tasks of h200; 2 more chose the epoch; judged on 4 others" in err
+    assert result["data"]["platforms"] == ["h200"]
+    assert "# no checkpoint: this model is a demonstration;" in err.splitlines()[-1]
 
 
 def test_a_kind_without_bundled_records_is_one_line(command, sets):

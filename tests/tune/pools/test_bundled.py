@@ -24,9 +24,10 @@ from pruner.models.programs.dataset import load_programs
 from tests.checksums import assert_checksums
 from tests.places import CONF, DATASETS
 
-CPU, GPU = "bundled", "opencl-pocl"
+CPU, GPU, H200 = "bundled", "opencl-pocl", "h200"
 ON_CPU = pytest.mark.parametrize("folder", [CPU], indirect=True)
 ON_GPU = pytest.mark.parametrize("folder", [GPU], indirect=True)
+ON_H200 = pytest.mark.parametrize("folder", [H200], indirect=True)
 GPU_OPERATORS = {
     "matmul", "batch_matmul", "conv2d", "depthwise_conv2d", "pool", "softmax", "layer_norm"
 }  # fmt: skip
@@ -34,7 +35,7 @@ PLATFORMS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")  # from narrow to wide, from 
 WORKLOADS = 25
 
 
-@pytest.fixture(scope="module", params=[CPU, GPU])
+@pytest.fixture(scope="module", params=[CPU, GPU, H200])
 def folder(request):
     found = DATASETS / request.param
     if not found.is_dir():
@@ -111,12 +112,13 @@ def test_all_programs_of_a_task_are_different(records):
         assert len(programs) == len(lines), name
 
 
-def test_every_program_was_timed_twice_and_minutes_apart(records, about):
+def test_all_but_the_named_programs_were_timed_twice_and_apart(records, about):
     apart_s, repeats = about["settings"]["apart_s"], about["timing"]["repeats"]
+    once = {(pool["platform"], pool["task"]): pool["timed_once"] for pool in about["pools"]}
     for name, lines in records.items():
+        assert sum(len(line["timings"]) == 1 for line in ran(lines)) == once[name], name
         for line in ran(lines):
             times = [at for at, _ in line["timings"]]
-            assert len(times) >= 2, name
             # times have one decimal
             assert all(b - a > apart_s - 0.11 for a, b in pairwise(times)), name
             assert {len(costs) for _, costs in line["timings"]} == {repeats}, name
@@ -130,6 +132,9 @@ def test_the_latency_is_the_mean_of_the_two_timings_that_agree_best(records, rea
                 assert latency_s == np.inf
                 continue
             each = [median(costs) for _, costs in line["timings"]]
+            if len(each) == 1:
+                assert line["r"][0] == each
+                continue
             pairs = combinations(range(len(each)), 2)
             pair = min(pairs, key=lambda p: max(each[n] for n in p) / min(each[n] for n in p))
             assert line["r"][0] == pytest.approx([each[n] for n in pair]), name
@@ -142,6 +147,10 @@ def test_draws_are_even_over_design_spaces(records, about):
         if len(ran(lines)) < about["settings"]["programs"]:
             continue  # its spaces have no more
         counts = Counter(line["i"][1][1][0][1] for line in lines).values()
+        if name == (H200, "pool_max_8_64_112_112_3_3_2_1"):
+            # one space has a single decision of 8 choices, the other space gives the rest
+            assert sorted(counts) == [8, 24]
+            continue
         assert max(counts) - min(counts) <= 1 + len(lines) - len(ran(lines)), name
 
 
@@ -174,7 +183,8 @@ def test_a_second_timing_orders_programs_nearly_as_the_first(read):
         ]
         ceiling, chance = noise_ceiling(tasks), random_report(tasks)
         assert ceiling["num_tasks"] == len(tasks)
-        assert ceiling["num_programs"] == sum(len(task.latency_s) for task in tasks)
+        twice = sum(np.isfinite(task.timed_s).all(axis=1).sum() for task in tasks)
+        assert ceiling["num_programs"] == twice
         assert ceiling["pairwise_accuracy"] > 0.9 > chance["pairwise_accuracy"]
         assert ceiling["top1_task_mean"] > chance["top1_task_mean"] + 0.2
 
@@ -193,12 +203,16 @@ def test_the_frozen_split_trains_on_every_operator_and_lists_every_workload(fold
     listed = {side: set(frozen.side(side)) for side in SIDES}
     assert {side: {key.identity for key in split.side(side)} for side in SIDES} == listed
     operators = {side: {key.workload.short_op for key in split.side(side)} for side in SIDES}
-    assert operators["test"] | operators["valid"] <= operators["train"]
+    judged = operators["test"] | operators["valid"]
+    # of 13 workloads, the only softmax and the only pooling are not trained on
+    assert judged - operators["train"] == ({"softmax", "pool"} if folder.name == H200 else set())
     platforms = {key.platform for side in SIDES for key in split.side(side)}
     for side in SIDES:
         assert len(split.side(side)) == len(platforms) * len(listed[side])
     if folder.name == CPU:
         assert [len(listed[side]) for side in SIDES] == [15, 4, 6]
+    elif folder.name == H200:
+        assert [len(listed[side]) for side in SIDES] == [7, 2, 4]
     else:
         assert len(listed["test"]) >= FEW
 
@@ -219,3 +233,14 @@ def test_programs_of_gpu_kind_have_rows_of_a_gpu(folder):
     assert stores.dataflow.shape[1:] == (NUM_ROWS["paper"], len(DATAFLOW_COLUMNS))
     matmuls = [n for n, key in enumerate(stores.keys) if key.workload.short_op == "matmul"]
     assert stores.dataflow[stores.programs_of(matmuls)].any(-1).any(-1).float().mean() > 0.5
+
+
+@ON_H200
+def test_the_h200_set_has_13_of_the_18_tasks_and_every_program_was_right(records):
+    listed = yaml.safe_load((CONF / "pools" / "gpu.yaml").read_text(encoding="utf-8"))["tasks"]
+    assert (len(records), len(listed)) == (13, 18)
+    assert {platform for platform, _ in records} == {H200}
+    lines = [line for lines in records.values() for line in lines]
+    assert sum(line["checked"] for line in ran(lines)) == len(ran(lines)) == 416
+    # the others were never timed: their builds exceeded the limit
+    assert Counter(line["r"][1] for line in lines if line["r"][1]) == {6: 11}

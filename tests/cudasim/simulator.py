@@ -32,7 +32,7 @@ case "$1" in
 --query-gpu=*)
   for field in $(echo "${1#*=}" | tr , ' '); do
     case $field in
-    name) told="$SIM_NAME";; compute_cap) told=$SIM_CAPABILITY;; uuid) told=GPU-0;;
+    name) told="$SIM_NAME";; compute_cap) told=$SIM_CAPABILITY;;
     *) told='[N/A]';;
     esac
     line="$line${line:+, }$told"

@@ -19,11 +19,13 @@ TextRows = list[list[str]]
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
     """Rows of an item's CSV files; None while a file is missing.
 
+    Of an item that is run in parts the existing files are enough.
+
     `results` is another folder of experiments to read from, such as that of a run of the book.
     """
     folder = item.folder if results is None else results / item.name
-    paths = [folder / name for name in item.results]
-    if not all(path.is_file() for path in paths):
+    paths = [path for name in item.results if (path := folder / name).is_file()]
+    if not paths or (len(paths) < len(item.results) and not item.in_parts):
         return None
     rows = pd.concat([_table(path) for path in paths], ignore_index=True)
     for name, value in item.missing.items():

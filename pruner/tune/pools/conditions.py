@@ -18,7 +18,7 @@ from pruner.commands import nvidia_smi
 _GPU = ("temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu")
 _OF_GPU = (
     "name", "compute_cap", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory",
-    "power.limit", "persistence_mode", "mig.mode.current", "uuid",
+    "power.limit", "persistence_mode", "mig.mode.current",
 )  # fmt: skip
 _MILLI = 1000.0
 

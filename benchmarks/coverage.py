@@ -43,15 +43,15 @@ from nvcc import compiled
 
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_table
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.coverage import NetworkCoverage
 from pruner.tune.networks.extraction import read_tasks
-from pruner.tune.networks.lowering import NetworkForm
-from pruner.tune.run.options import platform_analyzer
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.run.tune_options import platform_analyzer
 
 TABLE = Path(__file__).resolve().parent / "results" / "coverage.csv"
 CUDA, CPU = ("a100", "h100", "orin"), ("cpu-avx512",)
@@ -99,7 +99,7 @@ class Asked:
             for target in self.targets:
                 for form in self.forms or FORMS[target]:
                     layout, precision = form.split(":")
-                    yield Cell(network, target, NetworkForm(layout=layout, precision=precision))
+                    yield Cell(network, target, NetworkFormat(layout=layout, precision=precision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Cell:
 
     network: str
     target: str
-    form: NetworkForm
+    form: NetworkFormat
 
     @property
     def lists_on(self) -> str:

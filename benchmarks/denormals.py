@@ -34,7 +34,7 @@ from pruner.data.splits import make_split  # noqa: E402
 from pruner.files import write_json  # noqa: E402
 from pruner.models.adaptation.fitting import adam  # noqa: E402
 from pruner.models.programs.dataset import load_programs  # noqa: E402
-from pruner.models.programs.table import ProgramTable  # noqa: E402
+from pruner.models.programs.program_table import ProgramTable  # noqa: E402
 from pruner.models.training import training  # noqa: E402
 from pruner.models.training.fit import fit  # noqa: E402
 from pruner.models.training.losses import LambdaRank  # noqa: E402

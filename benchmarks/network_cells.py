@@ -18,14 +18,14 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.places import sources_folder
+from pruner.paths import sources_folder
 from pruner.tune.compiling import compiled
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import Coverage, coverage
-from pruner.tune.networks.drafting import Depth, DraftJob, draw, is_view
+from pruner.tune.networks.draft_task import Depth, DraftJob, draw, is_view
 from pruner.tune.networks.extraction import TASKS
-from pruner.tune.networks.lowering import NetworkForm
-from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.tvm_import import load_tvm
 
@@ -49,7 +49,7 @@ class Listed:
     error: str | None = None
 
 
-def listed(folder: Path, network: str, platform: str, form: NetworkForm) -> Listed:
+def listed(folder: Path, network: str, platform: str, form: NetworkFormat) -> Listed:
     """Run the command into ``folder``, or read an earlier run's cost."""
     known = known_list(folder)
     if known is not None:

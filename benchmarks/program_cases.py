@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from network_cells import known_list, tasks_file
 
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.networks.extraction import read_tasks

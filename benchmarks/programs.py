@@ -30,8 +30,8 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import write_json
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.program.nests import LoopNests
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
-from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.tree import Tree
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces

@@ -37,14 +37,14 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
 from pruner import features  # noqa: E402
-from pruner.data.splits import Split  # noqa: E402
+from pruner.data.splits import TaskSplit  # noqa: E402
 from pruner.data.tasks import TaskRecords  # noqa: E402
 from pruner.files import write_json  # noqa: E402
 from pruner.models.networks.pacm import PaCM  # noqa: E402
 from pruner.models.programs.cache import read_entry, write_entry  # noqa: E402
 from pruner.models.programs.dataset import example  # noqa: E402
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms  # noqa: E402
 from pruner.models.programs.reading import FilePrograms, Tally  # noqa: E402
-from pruner.models.programs.table import ProgramTable, TaskPrograms  # noqa: E402
 from pruner.models.training.fit import fit  # noqa: E402
 from pruner.models.training.recipe import Recipe  # noqa: E402
 from pruner.models.training.sampler import TaskBatches  # noqa: E402
@@ -81,7 +81,7 @@ def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[in
     path = folder / f"{number:05d}-{sizes[number]}.npz.zst"
     if not path.is_file():
         part = made_task(number, records_of(sources[number % len(sources)]), sizes[number])
-        write_entry(path, KEY, FilePrograms(tasks=[part], tally=Tally(), set_aside=[]))
+        write_entry(path, KEY, FilePrograms(tasks=[part], tally=Tally(), quarantined=[]))
     return path.stat().st_size
 
 
@@ -137,7 +137,7 @@ def _pss(process: int) -> int:
 def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | None) -> Any:
     """Fit PaCM for an epoch on one thread; returns its numbers."""
     keys = programs.keys
-    split = Split(name="made", seed=0, train=keys[VALIDATED:], valid=keys[:VALIDATED], test=())
+    split = TaskSplit(name="made", seed=0, train=keys[VALIDATED:], valid=keys[:VALIDATED], test=())
     recipe = Recipe(
         model=PaCM,
         batches=TaskBatches(per_task=options.per_task, window=window),

@@ -41,5 +41,5 @@ def read_arrays(
                         raise ValueError(f"{name} has more values than it claims")
             return found
     except Exception as error:  # a damaged archive fails in many ways
-        told = " ".join(str(error).split())[:120]
-        raise DataError(f"damaged ({type(error).__name__}: {told})") from error
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"damaged ({type(error).__name__}: {message})") from error

@@ -28,7 +28,7 @@ Json = TypeVar("Json")
 
 
 @contextmanager
-def write_whole(path: Path) -> Iterator[Path]:
+def write_atomic(path: Path) -> Iterator[Path]:
     """Yield a file to write, which replaces `path` after success.
 
     A reader sees the old file or the new one, never a part; an error leaves the old one, and so
@@ -267,7 +267,7 @@ def jsonable(value: Any) -> Any:
 
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:
     """Write a JSON value atomically."""
-    with write_whole(path) as partial:
+    with write_atomic(path) as partial:
         partial.write_text(json.dumps(jsonable(value), indent=indent) + "\n", encoding="utf-8")
 
 
@@ -300,9 +300,9 @@ def as_written(path: Path) -> Iterator[None]:
         RecursionError,
         csv.Error,
     ) as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise DataError(
-            f"{path}: damaged ({told}); restore it, or delete it to make it again"
+            f"{path}: damaged ({message}); restore it, or delete it to make it again"
         ) from error
 
 
@@ -314,7 +314,7 @@ def write_checksums(folder: Path, paths: Iterable[Path]) -> Path:
         if path.is_file()
     ]
     sums = folder / "SHA256SUMS"
-    with write_whole(sums) as partial:
+    with write_atomic(sums) as partial:
         partial.write_text("".join(lines), encoding="utf-8")
     return sums
 
@@ -349,7 +349,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "")
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with write_whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with write_atomic(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for row in rows:

@@ -1,7 +1,7 @@
 """Run functions in other processes, none of which outlives this process.
 
 * :func:`in_workers`: a function over jobs in worker processes, results as they end
-* :class:`Worker`, :class:`Pool`: guarded workers, replaced after a crash or a time limit
+* :class:`Worker`, :class:`WorkerPool`: guarded workers, replaced after a crash or a time limit
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def in_workers(
     run: Callable[[Any], Any],
     number: int,
     *,
-    tell: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
     method: Literal["fork", "spawn"] = "fork",
 ) -> Iterator[Callable[..., Iterator[Done]]]:
     """Run jobs in `number` processes, first come, first served.
 
     The body goes on meanwhile. Yields a function that iterates over the jobs as they end, for at
-    most so many seconds; `tell` gets a line for each error. Leaving the body ends the processes at
+    most so many seconds; `log` gets a line for each error. Leaving the body ends the processes at
     once. Forked workers share the data that this process has read; spawned workers are fresh
     interpreters, which cannot hang in a lock that a thread of this process holds, and `jobs` and
     `run` must be picklable.
@@ -117,7 +117,7 @@ def in_workers(
                         continue
                     done = Done(error=PrunerError(_ENDED))
                 if done.error is not None:
-                    tell(f"error: {done.error}")
+                    log(f"error: {done.error}")
                 yield done
 
     try:
@@ -250,25 +250,25 @@ class Worker:
             reply = self.receive(timeout_s)
         return replace(reply, seconds=time.monotonic() - start)
 
-    def ask(self, job: str, *arguments: Any, log: Path) -> Any:
+    def ask(self, job: str, *arguments: Any, log_file: Path) -> Any:
         """Return the value of a job; its output goes to `log`.
 
         So does the output of a failed start.
 
         Raises `PrunerError`: the job's own, or how the process ended; and the log.
         """
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_bytes(b"")
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log_file.write_bytes(b"")
         if self._process is None:
             self.start()
         with suppress(OSError):  # it has ended: seen by `receive`
-            self.send(job, *arguments, log=log)
+            self.send(job, *arguments, log_file=log_file)
         reply = self.receive()
         if reply.error is not None:
-            raise PrunerError(f"{reply.line}; {log} has the whole output")
+            raise PrunerError(f"{reply.line}; {log_file} has the whole output")
         return reply.value
 
-    def send(self, job: str, *arguments: Any, log: Path | None = None) -> None:
+    def send(self, job: str, *arguments: Any, log_file: Path | None = None) -> None:
         """Start a job whose reply is received later.
 
         Starts the process if needed. The output of the job is added to `log`. Raises `OSError`
@@ -276,8 +276,8 @@ class Worker:
         """
         if self._process is None:
             self.start()
-        self._sent, self._log_path = time.monotonic(), log
-        self._pipe.send((job, arguments, None if log is None else str(log.resolve())))
+        self._sent, self._log_path = time.monotonic(), log_file
+        self._pipe.send((job, arguments, None if log_file is None else str(log_file.resolve())))
 
     def receive(self, timeout_s: float | None = None) -> Reply:
         """Receive a sent job's reply; time counts from sending, or readiness."""
@@ -322,8 +322,10 @@ class Worker:
         self._log, self._log_path, self._ready = tempfile.TemporaryFile(), None, False  # noqa: SIM115
         context: Any = multiprocessing.get_context(self._method)
         self._pipe, theirs = context.Pipe()
-        log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
-        self._process = context.Process(target=_serve, args=(theirs, self._jobs, *self._given, log))
+        log_file = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._jobs, *self._given, log_file)
+        )
         # A contender's library may start processes of its own, which a daemon may not.
         self._process.daemon = self._method != "spawn"
         with _without_main(), _interrupts_later():
@@ -380,16 +382,17 @@ class Worker:
         return self._log_path.read_bytes()
 
 
-def ask(jobs: str, job: str, *arguments: Any, log: Path, worker: Worker | None = None) -> Any:
+def ask(jobs: str, job: str, *arguments: Any, log_file: Path, worker: Worker | None = None) -> Any:
     """Run a job as :meth:`Worker.ask`, by default in a fresh interpreter."""
     with nullcontext(worker) if worker else Worker(jobs, method="spawn") as asked:
-        return asked.ask(job, *arguments, log=log)
+        return asked.ask(job, *arguments, log_file=log_file)
 
 
-class Pool:
+class WorkerPool:
     """Several workers that take jobs from one queue.
 
-    ``places``: further environment of each worker in turn, such as the device that it may see.
+    ``environments``: further environment of each worker in turn, such as the device that it may
+    see.
     """
 
     def __init__(
@@ -398,12 +401,12 @@ class Pool:
         jobs: Any,
         *,
         environment: Mapping[str, str] | None = None,
-        places: Sequence[Mapping[str, str]] = ({},),
+        environments: Sequence[Mapping[str, str]] = ({},),
         **options: Any,
     ) -> None:
         """``options``: see :class:`Worker`."""
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        each = [{**(environment or {}), **places[n % len(places)]} for n in range(size)]
+        each = [{**(environment or {}), **environments[n % len(environments)]} for n in range(size)]
         self._workers = [Worker(jobs, environment=one, **options) for one in each]
         for worker in self._workers:
             self._idle.put(worker)
@@ -528,17 +531,19 @@ def _serve(
     pipe.send(time.monotonic())  # a clock of the whole system
     while True:
         try:
-            name, arguments, log = pipe.recv()
+            name, arguments, log_file = pipe.recv()
         except EOFError:
             return
         os.ftruncate(own, 0)
-        with open(own if log is None else log, "ab", closefd=log is not None) as output:
+        with open(
+            own if log_file is None else log_file, "ab", closefd=log_file is not None
+        ) as output:
             _write_to(output.fileno())
         try:
             reply = ForkingPickler.dumps((getattr(jobs, name)(*arguments), None, "", None))
         except BaseException as error:  # whatever a compiler or a program raises is a result
             mistake = str(error) if isinstance(error, PrunerError) else None
-            if log is not None:
+            if log_file is not None:
                 sys.stderr.write(f"{mistake or traceback.format_exc().strip()}\n")
             reply = ForkingPickler.dumps((None, *_kind(error), mistake))
         _flush()

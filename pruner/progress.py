@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 _Item = TypeVar("_Item")
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-class Track(Protocol):
+class Tracker(Protocol):
     """Passes `total` items on while showing their number."""
 
     def __call__(self, items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
@@ -28,5 +28,5 @@ def pass_on(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
 class Progress:
     """Lines and counts for people; silent by default."""
 
-    tell: Tell = silent
-    track: Track = pass_on
+    log: Log = silent
+    track: Tracker = pass_on

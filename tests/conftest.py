@@ -18,7 +18,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from tests import shapes
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 # Where arrays are annotated with their shapes. Not program/dag: TVM looks at the signatures of its
 # operators' functions.

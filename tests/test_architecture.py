@@ -5,10 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "pruner"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -183,4 +184,27 @@ def test_a_vague_first_line_is_found(line):
 
 
 def test_code_in_a_first_line_is_no_word():
-    assert is_plain("Return the result of ``study.tell`` and `ask` of one trial.")
+    assert is_plain("Return the result of ``study.log`` and `ask` of one trial.")
+
+
+# Names of modules that stand in several folders and mean the same thing in each of them.
+SHARED_MODULES = {
+    "analyzer", "base", "batch", "columns", "cpu", "dataset", "importing", "jobs", "leaderboard",
+    "loop", "lower", "metaschedule", "network", "networks", "official", "page", "plots", "predict",
+    "primitives", "progress", "records", "regions", "space", "start", "steps", "text", "trace",
+    "workload",
+}  # fmt: skip
+
+
+def repeated(names):
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def test_no_public_class_name_is_used_twice():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert repeated(name for name in classes if name[0] != "_") == set()
+
+
+def test_a_module_name_in_several_folders_means_the_same():
+    assert repeated(path.stem for path in FILES if path.stem != "__init__") == SHARED_MODULES

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pruner.program.device import CpuDevice, GpuDevice, load_device
-from tests.places import CONF
+from tests.paths import CONF
 
 FOLDER = CONF / "platform"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pruner.data.quarantine import Reason
-from tests.places import PAGES, REPOSITORY
+from tests.paths import PAGES, REPOSITORY
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 GROUPS = ("platform", "workload", "policy", "effort", "model", "loss", "experiment", "schedule")

@@ -22,7 +22,7 @@ def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_pa
     path.write_text("old")
 
     def interrupted():
-        with files.write_whole(path) as partial:
+        with files.write_atomic(path) as partial:
             partial.write_text("half")
             assert path.read_text() == "old"  # a reader sees no part
             raise RuntimeError
@@ -37,11 +37,11 @@ def test_a_full_disk_names_the_file(tmp_path):
     path, full = tmp_path / "kept.json", OSError(28, "No space left on device")
     with (
         pytest.raises(OSError, match=f"No space left on device: '{path}'"),
-        files.write_whole(path),
+        files.write_atomic(path),
     ):
         raise full
     other = FileNotFoundError(2, "No such file or directory", "elsewhere")
-    with pytest.raises(OSError, match="'elsewhere'"), files.write_whole(path):
+    with pytest.raises(OSError, match="'elsewhere'"), files.write_atomic(path):
         raise other
     assert not list(tmp_path.iterdir())
 
@@ -55,7 +55,7 @@ def test_what_a_kill_left_of_a_file_goes_when_that_is_written_again(tmp_path):
     )
     for path in (left, other, live):
         path.write_text("half")
-    with files.write_whole(tmp_path / "a[1].npz") as partial:
+    with files.write_atomic(tmp_path / "a[1].npz") as partial:
         partial.write_text("whole")
     assert not left.exists()
     assert other.exists()
@@ -94,7 +94,7 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
         files.os, "fsync", lambda fd: done.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
     )
     monkeypatch.setattr(Path, "replace", lambda a, b: (done.append("named"), replace(a, b)))
-    with files.write_whole(tmp_path / "a") as partial:
+    with files.write_atomic(tmp_path / "a") as partial:
         partial.write_text("x")
     assert done == [str(partial), "named", str(tmp_path)]
 
@@ -106,11 +106,11 @@ def test_a_folder_that_cannot_be_synced_is_no_error_and_a_file_is(tmp_path, monk
 
     monkeypatch.setattr(files.os, "fsync", refusing)
     refused = Path.is_dir
-    with files.write_whole(tmp_path / "a") as partial:
+    with files.write_atomic(tmp_path / "a") as partial:
         partial.write_text("new")
     assert (tmp_path / "a").read_text() == "new"
     refused = Path.is_file
-    with pytest.raises(OSError, match="Invalid"), files.write_whole(tmp_path / "a") as partial:
+    with pytest.raises(OSError, match="Invalid"), files.write_atomic(tmp_path / "a") as partial:
         partial.write_text("newer")
     assert (tmp_path / "a").read_text() == "new"
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 

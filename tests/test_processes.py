@@ -20,12 +20,12 @@ from pruner.processes import (
     NO_WORKER,
     TIMEOUT,
     NoReference,
-    Pool,
     Worker,
+    WorkerPool,
     _kind,
     in_workers,
 )
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 # Functions over jobs in worker processes.
 
@@ -61,7 +61,7 @@ def test_a_mistake_is_one_line_and_the_next_job_follows():
         return number
 
     told = []
-    with in_workers([0, 1], job, 1, tell=told.append) as ended:
+    with in_workers([0, 1], job, 1, log=told.append) as ended:
         wrong, right = ended()
     assert (str(wrong.error), right.get(), told) == ("no 0", 1, ["error: no 0"])
     with pytest.raises(PrunerError, match="no 0"):
@@ -223,7 +223,7 @@ JOBS = "tests.worker_jobs"
 
 @pytest.fixture
 def pool():
-    made = Pool(1, JOBS, timeout_s=60, memory_bytes=1 << 30)
+    made = WorkerPool(1, JOBS, timeout_s=60, memory_bytes=1 << 30)
     yield made
     made.close()
 
@@ -320,15 +320,15 @@ def test_kinds_of_exceptions():
 def test_a_fresh_interpreter_remembers_and_its_mistakes_are_one_line(tmp_path):
     log = tmp_path / "logs" / "log"
     with Worker(JOBS, method="spawn", environment={"OF_THIS_TEST": "here"}) as worker:
-        assert worker.ask("count", log=log) == (1, "here")
-        assert worker.ask("count", log=log) == (2, "here")
+        assert worker.ask("count", log_file=log) == (1, "here")
+        assert worker.ask("count", log_file=log) == (2, "here")
         assert log.read_text() == "counted\n"
         with pytest.raises(PrunerError, match=f"^out is wrong; {log} has the whole output$"):
-            worker.ask("refuse", "out", log=log)
+            worker.ask("refuse", "out", log_file=log)
         assert log.read_text() == "out is wrong\n"
-        assert worker.ask("count", log=log)[0] == 3  # it goes on
+        assert worker.ask("count", log_file=log)[0] == 3  # it goes on
         with pytest.raises(PrunerError, match=f"^exit status 7: last words; {log} has"):
-            worker.ask("die", 7, log=log)
+            worker.ask("die", 7, log_file=log)
         assert "last words" in log.read_text()
 
 
@@ -338,7 +338,7 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path):
         Worker("tests.no_such_module", method="spawn") as worker,
         pytest.raises(PrunerError, match=f"No module named .*; {log} has the whole output$"),
     ):
-        worker.ask("count", log=log)
+        worker.ask("count", log_file=log)
     assert "Traceback" in log.read_text()
 
 
@@ -362,10 +362,10 @@ def test_a_forked_worker_needs_no_module_and_several_work_at_once():
 
 _SOCKETS = """
 import os, signal, sys
-from pruner.processes import Pool, Worker, keep_sockets_together
+from pruner.processes import WorkerPool, Worker, keep_sockets_together
 
 keep_sockets_together()
-pool = Pool(1, "tests.worker_jobs", timeout_s=60)
+pool = WorkerPool(1, "tests.worker_jobs", timeout_s=60)
 assert pool.submit("nap", 0).result().value == 0
 with Worker("tests.worker_jobs", method="spawn") as worker:
     assert worker.call("nap", 0).value == 0

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = {

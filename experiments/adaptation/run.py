@@ -26,9 +26,9 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
-from pruner.search.offline.comparison import Cell, Comparison
-from pruner.search.offline.tuning import TuningCurve
-from pruner.study.adaptation.results import plot_curves
+from pruner.search.offline.adaptation_run import TuningCurve
+from pruner.search.offline.comparison import MethodComparison, MethodRun
+from pruner.study.adaptation.method_tables import plot_curves
 from pruner.study.markdown import markdown_table
 
 HERE = Path(__file__).resolve().parent
@@ -196,8 +196,8 @@ def draw(out: Path, key: str, title: str) -> None:
         known = TuningCurve(
             trials=trials, relative_latency=relative, elapsed_s=np.full(len(trials), np.nan)
         )
-        cells.append(Cell(method=method, seed=seed, curve=known))
-    plot_curves(Comparison(cells, "scratch"), out / f"{key}.png", title, units=["trials"])
+        cells.append(MethodRun(method=method, seed=seed, curve=known))
+    plot_curves(MethodComparison(cells, "scratch"), out / f"{key}.png", title, units=["trials"])
 
 
 def curve(pair: Pair, cell: Path) -> list[dict]:

@@ -19,9 +19,9 @@ from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.files import write_table
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
-from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.recorded import decision_rows
-from pruner.search.offline.session import run_session
+from pruner.search.offline.recorded_run import run_session
+from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import RandomPolicy
 from pruner.tune.measure.repeats import AdaptiveRepeats
 
@@ -74,7 +74,7 @@ def search_rows(root: RecordRoot, platform: str) -> Iterator[dict[str, object]]:
 
 def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]]:
     """All seeds of one pool."""
-    space = PoolSpace(decision_rows(records))
+    space = RecordedSpace(decision_rows(records))
 
     for seed in range(SEEDS):
         policies = {
@@ -84,7 +84,7 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
             "random": RandomPolicy(space, np.random.default_rng(seed)),
         }
         for name, policy in policies.items():
-            measurer = PoolMeasurer(space, records.latency_s, records.all_cost_s, Clock())
+            measurer = RecordedMeasurer(space, records.latency_s, records.all_cost_s, Clock())
             curve = run_session(policy, measurer, trials=CHECKPOINTS[-1])
             for trials in CHECKPOINTS:
                 yield {

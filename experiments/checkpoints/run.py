@@ -37,10 +37,10 @@ from pruner.files import load_metrics, read_table, write_checksums, write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
-from pruner.places import checkpoints_folder, datasets_folder
+from pruner.paths import checkpoints_folder, datasets_folder
 
 HERE = Path(__file__).resolve().parent
 RESULTS = checkpoints_folder() / "results.csv"

@@ -10,7 +10,7 @@ from omegaconf import MISSING
 
 from pruner.cli.shared.output import as_table, say
 from pruner.files import METRICS_FILE
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.study.grid import (
     Box,
     BoxRunner,
@@ -68,10 +68,10 @@ class Comparison:
         seconds: float = float("inf"),
         times: Path | None = None,
         environment: Mapping[str, str] | None = None,
-        tell: Tell = say,
+        log: Log = say,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.runs, self.root, self.seconds, self.tell = runs, root, seconds, tell
+        self.runs, self.root, self.seconds, self.log = runs, root, seconds, log
         self.times = Times(times or runs / SECONDS_FILE, guesses)
         self._environment, self._clock = environment, clock
 
@@ -111,13 +111,13 @@ class Comparison:
     def show_plan(self) -> dict[str, Any]:
         """Print the work to do with its duration; returns the sums."""
         rows = self.plan()
-        self.tell(as_table(rows) if rows else "nothing is left to do")
+        self.log(as_table(rows) if rows else "nothing is left to do")
         return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
 
     def run_all(self) -> None:
         """Run the missing steps."""
         BoxRunner(
-            run=self.run, times=self.times, tell=self.tell, clock=self._clock, after=self.after
+            run=self.run, times=self.times, log=self.log, clock=self._clock, after=self.after
         ).run_all(self.boxes)
 
     def run(self, step: Step, share_s: float, limit_s: float) -> Ended:

@@ -1,9 +1,9 @@
 """Contests between ways to tune, on recorded pools.
 
 Each contestant has its rounds, draft and model. Tasks of one platform take turns, a batch each, by
-a simulated clock (:func:`pruner.search.offline.tuning.tune`). Every (contestant, seed) is a cell
-with a file, so an interrupted contest continues; a cell with other rounds, another draft or another
-budget is run anew.
+a simulated clock (:func:`pruner.search.offline.adaptation_run.tune`). Every (contestant, seed) is a
+cell with a file, so an interrupted contest continues; a cell with other rounds, another draft or
+another budget is run anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +19,17 @@ from pruner.data.tasks import TaskKey
 from pruner.features.dataflow import DataflowKind
 from pruner.files import jsonable
 from pruner.models.adaptation.base import Adaptation
-from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
-from pruner.models.programs.dataset import Reader
+from pruner.models.analyzer.analyzer import AnyFormula, load_analyzer
+from pruner.models.programs.dataset import RecordReader
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.progress import Progress
-from pruner.search.offline.comparison import Cell, Comparison
-from pruner.search.offline.recorded import RecordedPool
-from pruner.search.offline.tuning import affordable, tune
+from pruner.search.offline.adaptation_run import affordable, tune
+from pruner.search.offline.comparison import MethodComparison, MethodRun
+from pruner.search.offline.recorded import RecordedTask
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import (
+from pruner.study.adaptation.cells import Cells
+from pruner.study.adaptation.context import (
     Budget,
     Chosen,
     choose_tasks,
@@ -36,7 +37,6 @@ from pruner.study.adaptation.bench import (
     read_programs,
     spreads_of,
 )
-from pruner.study.adaptation.cells import Cells
 from pruner.study.grid import Job, results
 
 
@@ -61,7 +61,7 @@ class Contestant:
     """
 
     settings: RoundSettings = field(default_factory=RoundSettings)
-    form: AnyForm = "hardware"
+    form: AnyFormula = "hardware"
     dataflow: DataflowKind = "paper"
     model: Callable[[int], Adaptation] | None = None
     times: int = 1
@@ -81,7 +81,9 @@ class Ground:
     cache: Path | None = None
     progress: Progress = field(default_factory=Progress)
     _read: dict[DataflowKind, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
-    _pools: dict[tuple[AnyForm, DataflowKind], Sequence[RecordedPool]] = field(default_factory=dict)
+    _pools: dict[tuple[AnyFormula, DataflowKind], Sequence[RecordedTask]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def chosen(self) -> Chosen:
@@ -91,7 +93,7 @@ class Ground:
     def programs(self, dataflow: DataflowKind) -> Mapping[TaskKey, TaskPrograms]:
         """All programs of the platform by task."""
         if dataflow not in self._read:
-            reader = Reader(self.root, ReadSpec(dataflow=dataflow, cache=self.cache))
+            reader = RecordReader(self.root, ReadSpec(dataflow=dataflow, cache=self.cache))
             self._read[dataflow] = read_programs(reader, self.platform, self.progress)
         return self._read[dataflow]
 
@@ -100,7 +102,7 @@ class Ground:
         programs = self.programs(dataflow)
         return ProgramTable.build(programs[key] for key in self.chosen.labelled)
 
-    def pools(self, form: AnyForm, dataflow: DataflowKind) -> Sequence[RecordedPool]:
+    def pools(self, form: AnyFormula, dataflow: DataflowKind) -> Sequence[RecordedTask]:
         """The tuned tasks as pools."""
         if (form, dataflow) not in self._pools:
             programs = self.programs(dataflow)
@@ -112,7 +114,7 @@ class Ground:
 
 def run_contest(
     contestants: Mapping[str, Contestant], ground: Ground, folder: Path, *, seeds: Sequence[int]
-) -> list[Cell]:
+) -> list[MethodRun]:
     """Run the cells without a result in `folder`; returns all cells.
 
     The model of a contestant is not compared with that of a finished cell.
@@ -131,7 +133,7 @@ def run_contest(
             batch=ground.budget.batch,
             seed=seed,
         )
-        return Cell(method=name, seed=seed, curve=curve).to_json()
+        return MethodRun(method=name, seed=seed, curve=curve).to_json()
 
     jobs = [
         Job(
@@ -157,7 +159,7 @@ def _about(one: Contestant, budget: Budget) -> Any:
 
 
 def contest_rows(
-    cells: Sequence[Cell], baseline: str, **known: Any
+    cells: Sequence[MethodRun], baseline: str, **known: Any
 ) -> list[dict[str, str | int | float]]:
     """A row a cell, compared with the baseline of the same seed.
 
@@ -165,7 +167,7 @@ def contest_rows(
     the baseline's seconds over its own to the baseline's final latency, 0 where it never gets
     there; ``final_over``: its final latency over the baseline's.
     """
-    comparison = Comparison(cells, baseline)
+    comparison = MethodComparison(cells, baseline)
     whole_s = {cell.seed: float(cell.curve.elapsed_s[-1]) for cell in comparison.cells(baseline)}
     final = {cell.seed: cell.curve.final for cell in comparison.cells(baseline)}
     rows = []
@@ -189,7 +191,7 @@ def contest_rows(
     return rows
 
 
-def curve_rows(cells: Sequence[Cell], every: int, **known: Any) -> list[dict[str, Any]]:
+def curve_rows(cells: Sequence[MethodRun], every: int, **known: Any) -> list[dict[str, Any]]:
     """The curves at every so many trials."""
     return [
         {**known, "method": cell.method, "seed": cell.seed, "trials": int(trials),

@@ -29,15 +29,15 @@ from pruner.errors import PrunerError
 from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.adaptation.fitting import adam
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.dataset import Reader
+from pruner.models.programs.dataset import RecordReader
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.training import build_network
@@ -74,7 +74,7 @@ class Options:
 
 def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
     """`SCORED` programs of the platform's first tasks."""
-    reader = Reader(root, ReadSpec(dataflow=rows, cache=ROOT / "outputs" / "cache"))
+    reader = RecordReader(root, ReadSpec(dataflow=rows, cache=ROOT / "outputs" / "cache"))
     with Quarantine() as quarantine:
         store = ProgramTable.build(reader.tasks([PLATFORM], quarantine))
     return store.subset(torch.arange(SCORED))
@@ -123,7 +123,7 @@ def measured(name: str, path: Path, work: str) -> dict:
     return learning(network, store.batch(torch.arange(LEARNED)))
 
 
-def scoring(network: Network, batch: LabelledBatch) -> dict:
+def scoring(network: RankingNetwork, batch: LabelledBatch) -> dict:
     """Memory and speed of scores."""
     network.eval()
 
@@ -136,7 +136,7 @@ def scoring(network: Network, batch: LabelledBatch) -> dict:
     return {"scoring_mb": mb, "scored_per_second": SCORED / seconds}
 
 
-def learning(network: Network, batch: LabelledBatch) -> dict:
+def learning(network: RankingNetwork, batch: LabelledBatch) -> dict:
     """Memory and speed of steps of training."""
     optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
     network.train()

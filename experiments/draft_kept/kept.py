@@ -26,7 +26,7 @@ from pruner.models.judging.summary import draft_sizes
 from pruner.progress import Progress
 from pruner.search.offline.recorded import decision_rows
 from pruner.search.selection import kept
-from pruner.study.draft import Pools
+from pruner.study.draft_quality import Pools
 
 WHOLE, BEST_TENTH = "all", "best tenth"
 SIZES = ("2pct", "eighth")

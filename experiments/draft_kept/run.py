@@ -18,7 +18,7 @@ from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.files import merged_table, write_table
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.progress import Progress
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +54,7 @@ def run(options: Options) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for platform in options.platforms:
         pools = pools_of(
-            root, platform, FORMS, conf=conf_folder(), progress=Progress(tell=say, track=track)
+            root, platform, FORMS, conf=conf_folder(), progress=Progress(log=say, track=track)
         )
         rows += kept_rows(platform, pools, KEEPINGS, seed=options.seed)
         write_table(path, merged_table(path, rows, KEY), ".6f")

@@ -9,7 +9,7 @@ from experiments.gpu.options import CampaignOptions
 from experiments.gpu.stages import GUESSES, LEAST_BUDGET_S, boxes, left_out
 from experiments.gpu.state import State
 from pruner.files import held
-from pruner.places import sources_folder
+from pruner.paths import sources_folder
 from pruner.study.grid import Box, Ended, Step
 
 Write = Callable[[CampaignOptions], Any]
@@ -51,10 +51,10 @@ class Campaign(Comparison):
         """The stages as time slots."""
         return boxes(self._options)
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Report stages without work, and their missing inputs."""
         for line in left_out(self._options):
-            self.tell(line)
+            self.log(line)
 
     def plan(self) -> list[dict[str, Any]]:
         """The work to do: a row a step, with minutes.
@@ -75,7 +75,7 @@ class Campaign(Comparison):
         self.runs.mkdir(parents=True, exist_ok=True)
         with held(self.runs):
             self._state.begin(asked)
-            self.tell_left_out()
+            self.log_left_out()
             self.run_all()
 
     def after(self, box: Box) -> None:
@@ -87,7 +87,7 @@ class Campaign(Comparison):
             self._write(self._options)
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            self.tell(f"no tables ({what}); they can be made later, by summary=true")
+            self.log(f"no tables ({what}); they can be made later, by summary=true")
 
     @property
     def undone(self) -> list[str]:

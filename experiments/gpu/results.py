@@ -16,7 +16,7 @@ from experiments.gpu.tables import (
     operator_rows,
 )
 from pruner.data.root import FOLDER as RECORDS
-from pruner.files import as_written, read_json, write_json, write_table, write_whole
+from pruner.files import as_written, read_json, write_atomic, write_json, write_table
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.study.markdown import markdown_table
 from pruner.tune.pools.collector import ABOUT
@@ -76,7 +76,7 @@ def _write_archive(options: CampaignOptions, folder: Path) -> None:
     found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]
     tables = [folder / f"{name}.csv" for name in TABLES]  # what else the folder has is not ours
     made = [*tables, folder / STATE_FILE, *sorted((folder / "records").rglob("*"))]
-    with write_whole(folder / ARCHIVE) as partial, tarfile.open(partial, "w:gz") as archive:
+    with write_atomic(folder / ARCHIVE) as partial, tarfile.open(partial, "w:gz") as archive:
         for path in found:
             archive.add(path, arcname=str(path.relative_to(options.out)))
         for path in filter(Path.is_file, made):

@@ -51,7 +51,7 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
-from pruner.places import checkpoint_named, conf_folder
+from pruner.paths import checkpoint_named, conf_folder
 from pruner.program.device import GpuDevice, load_device
 from pruner.tune.measure.targets import local_platform
 from pruner.tune.pools.conditions import about_gpus
@@ -208,7 +208,7 @@ def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
 
 def _planned(work: Campaign) -> dict[str, Any]:
     rows = work.plan()
-    work.tell_left_out()
+    work.log_left_out()
     say(as_table(rows) if rows else "nothing is left to do")
     minutes = sum(row["minutes"] for row in rows)
     return {"steps": len(rows), "minutes": round(minutes, 1)}

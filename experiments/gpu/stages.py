@@ -12,7 +12,7 @@ from itertools import pairwise
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
 from pruner.errors import PrunerError
 from pruner.study.grid import Box, Step, quoted, taken_up
-from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE, KERNELS_FILE
+from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.collector import ABOUT
 
 OURS, METASCHEDULE, RANDOM = "ours", "metaschedule", "random"
@@ -280,7 +280,7 @@ def _beside(
     if options.compile_only:
         return
     folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
-    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]"]
+    words = ["deploy", f"run={quoted(folder)}", f"baselines=[{','.join(names)}]"]
     ended = [quoted(other.leaves.parent) for other in others if other.leaves.is_file()]
     words.append(f"compare=[{','.join(ended)}]")
     if finals:
@@ -301,7 +301,7 @@ def _built(tuned: Step) -> Step:
     folder = tuned.leaves.parent
     return Step(
         name=f"{tuned.name}, built",
-        words=["deploy", f"run={quoted(folder)}", "beside=[]"],
+        words=["deploy", f"run={quoted(folder)}", "baselines=[]"],
         leaves=folder / DEPLOY_FILE,
         kind="built",
         needs=(tuned,),
@@ -319,7 +319,12 @@ def _network_beside(
 ) -> Step:
     """Time a network in turns with torch's, and with other runs' networks."""
     folder = tuned.leaves.parent
-    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
+    words = [
+        "deploy",
+        f"run={quoted(folder)}",
+        f"baselines=[{','.join(names)}]",
+        f"energy={energy_s}",
+    ]
     if others:
         runs = ",".join(quoted(other.leaves.parent) for other in others)
         words.append(f"compare=[{runs}]")
@@ -328,7 +333,7 @@ def _network_beside(
         name=f"{tuned.name}, {stage}",
         words=words,
         leaves=options.kept(f"{tuned.name}-{stage}"),
-        made=folder / BESIDE_FILE,
+        made=folder / COMPARISON_FILE,
         kind=kind,
         needs=(tuned, *others),
     )

@@ -20,10 +20,10 @@ from experiments.gpu.stages import (
     network_run,
 )
 from pruner.files import as_written, load_metrics, read_json
-from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
-from pruner.study.tuning import best_curve, exploration_share
+from pruner.study.network.run import NetworkRun, baseline_rows, read_network_run
+from pruner.study.tuning_plots import best_curve, exploration_share
 from pruner.tune.compare.benchmark import SideBySide
-from pruner.tune.deploy.files import KERNELS_FILE
+from pruner.tune.deploy.built_files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
@@ -323,8 +323,8 @@ def _contenders(
         for stage in ("beside", "rivals", "finals")
     )
     found: dict[str, Row] = {}
-    for comparison in (*kept, run.beside):
-        rows = contender_rows(network.name, replace(run, beside=comparison), OURS)
+    for comparison in (*kept, run.comparison):
+        rows = baseline_rows(network.name, replace(run, comparison=comparison), OURS)
         found |= {row["contender"]: row for row in rows}
     return list(found.values())
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from experiments.common.contest import contest_rows, curve_rows
 from pruner.errors import DataError
 from pruner.files import load_metrics
-from pruner.search.offline.comparison import Cell
+from pruner.search.offline.adaptation_run import TuningCurve
+from pruner.search.offline.comparison import MethodRun
 from pruner.search.offline.statistics import bootstrap_interval, sign_flip_p
-from pruner.search.offline.tuning import TuningCurve
 from pruner.study.network.run import read_network_run
-from pruner.study.tuning import exploration_share, load_run
+from pruner.study.tuning_plots import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS
 
 GROUND = ("part", "target", "workload", "budget_trials")
@@ -105,11 +105,11 @@ def by_ground(runs: Sequence[LiveRun]) -> dict[Ground, list[LiveRun]]:
     return found
 
 
-def cells_of(runs: Sequence[LiveRun]) -> list[Cell]:
+def cells_of(runs: Sequence[LiveRun]) -> list[MethodRun]:
     """The runs of a ground, latencies relative to the ground's best."""
     least_s = min(run.best_s[-1] for run in runs)
     return [
-        Cell(
+        MethodRun(
             method=run.method,
             seed=run.seed,
             curve=TuningCurve(
@@ -192,7 +192,7 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
     average over all trials, ``final``: in the end, each the mean over pairs with a 95 % interval
     and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
     """
-    units: dict[tuple[str, str, int], dict[str, dict[tuple[str, str, int], Cell]]] = {}
+    units: dict[tuple[str, str, int], dict[str, dict[tuple[str, str, int], MethodRun]]] = {}
     targets: dict[tuple[str, int], set[str]] = {}
     for (part, target, workload, budget_trials), members in by_ground(runs).items():
         targets.setdefault((part, budget_trials), set()).add(target)
@@ -218,15 +218,15 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
     return rows
 
 
-def _final(cell: Cell) -> float:
+def _final(cell: MethodRun) -> float:
     return float(np.log(cell.curve.final))
 
 
-def _area(cell: Cell) -> float:
+def _area(cell: MethodRun) -> float:
     return cell.curve.area
 
 
-_MEASURES: dict[str, Callable[[Cell], float]] = {"area": _area, "final": _final}
+_MEASURES: dict[str, Callable[[MethodRun], float]] = {"area": _area, "final": _final}
 
 
 def _tested(gains: NDArray[np.float64]) -> dict[str, float]:

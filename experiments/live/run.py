@@ -49,7 +49,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.study.grid import Step, quoted
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags

@@ -31,21 +31,21 @@ from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
-from pruner.cli.tuning.asked import tune_options
+from pruner.cli.tuning.read_options import tune_options
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.space import unique_rows
 from pruner.study.grid import Job, results
 from pruner.tune.phases import Phases
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.learning import OnlineModel, live_features
-from pruner.tune.run.options import TuneOptions
+from pruner.tune.run.tune_options import TuneOptions
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
@@ -200,7 +200,7 @@ class Followed:
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row for each of `TRIALS` with a usable model."""
         model = self.make()
-        model.meet(self.key, self.population)
+        model.set_reference_population(self.key, self.population)
         ends = [0, *(part.stop for part in self.rounds)]
         for end in ends:
             if end:
@@ -238,7 +238,7 @@ def opened(workload: Workload, asked: TuneOptions) -> UnionSpace:
         analyzer=asked.analyzer,
         learns=True,
         phases=Phases(),
-        tell=say,
+        log=say,
     )
 
 
@@ -270,7 +270,7 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
             asked = tune_options(configured(options, workload, way, seed))
             assert asked.make_model is not None
             model = asked.make_model()
-            population = space.sample(asked.meet, np.random.default_rng(seed))
+            population = space.sample(asked.set_reference_population, np.random.default_rng(seed))
             met, learned, judged = [
                 live_features(space, vectors, model, key)
                 for vectors in (population, followed.rows, judges.rows)
@@ -335,7 +335,7 @@ def run(options: Options) -> Mapping[str, Any]:
         for name in [f"{job.workload}-{job.way}-{job.seed}"]
     ]
     again = "the same command goes on"
-    for found in results(grid, num_workers=options.num_workers, tell=say, again=again):
+    for found in results(grid, num_workers=options.num_workers, log=say, again=again):
         rows += found
     out = Path(options.out).resolve()
     write_table(out / "results.csv", rows, floats=".4f")

@@ -53,11 +53,11 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_json, write_table
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
-from pruner.study.table import Source
+from pruner.study.model_table import Source
 
 HERE = Path(__file__).resolve().parent
 JOINED = "together"
@@ -126,7 +126,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
         read=read,
         guess=Guess(platform_s=PLATFORM_S, model=MODEL_S),
         num_workers=options.num_workers,
-        tell=say,
+        log=say,
         known={"records": root.path.resolve()},
     )
 

@@ -17,8 +17,8 @@ import pandas as pd
 from experiments.networks.prefixes import OURS, PREFIXES_FILE, Point
 from pruner.files import as_written, read_json
 from pruner.study.network.run import NetworkRun
-from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import read_drafts
+from pruner.tune.networks.draft_network import FOLDER as DRAFTS
+from pruner.tune.networks.draft_network import read_drafts
 
 RIVAL = "metaschedule"
 _MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s",

@@ -23,16 +23,16 @@ from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.network import network_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
-from pruner.progress import Tell, silent
-from pruner.tune.compare.baselines import Lane, Library, line_up
-from pruner.tune.compare.benchmark import SHORT_RACE, RaceSettings, race
+from pruner.progress import Log, silent
+from pruner.tune.compare.baselines import Library, Resources, network_baselines
+from pruner.tune.compare.benchmark import SHORT_BENCHMARK, BenchmarkSettings, run_interleaved
 from pruner.tune.deploy.build import INPUTS, Built, build_network
-from pruner.tune.deploy.files import LIBRARY, WORK
+from pruner.tune.deploy.built_files import LIBRARY, WORK
 from pruner.tune.deploy.network import DRAFTED, MEASURED
-from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import REQUEST, NetworkRequest
-from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -85,9 +85,9 @@ class Prefixes:
         drafts: Path,
         work: Path,
         *,
-        lane: Lane,
-        settings: RaceSettings = SHORT_RACE,
-        tell: Tell = silent,
+        resources: Resources,
+        settings: BenchmarkSettings = SHORT_BENCHMARK,
+        log: Log = silent,
     ) -> None:
         """Raises `DataError` for a run that is not deployed."""
         for folder in (ours, rival):
@@ -97,7 +97,7 @@ class Prefixes:
         self._drafts = {OURS: drafts, RIVAL: rival / DRAFTS}
         self._tasks = {name: read_tasks(f / TASKS) for name, f in self._folders.items()}
         self._trials = {n: read_trials(f / JOURNAL_FILE) for n, f in self._folders.items()}
-        self._work, self._lane, self._settings, self._tell = work, lane, settings, tell
+        self._work, self._resources, self._settings, self._log = work, resources, settings, log
         self._source = NetworkRequest.read(ours / REQUEST).source
         self._inputs = ours / WORK / INPUTS
 
@@ -119,14 +119,19 @@ class Prefixes:
     def _measured(self, t_s: float) -> int:
         return known(self._trials[OURS], t_s)
 
-    def race(self, wanted: Sequence[tuple[str, float]]) -> list[Point]:
+    def run_interleaved(self, wanted: Sequence[tuple[str, float]]) -> list[Point]:
         """Points timed in turns with the rival's final library."""
         final = self._folders[RIVAL] / LIBRARY
         libraries = {"final": Library(label="the rival's final network", path=final)}
         for number, (whose, t_s) in enumerate(wanted):
             libraries[f"{whose}-{number}"] = self._library(whose, t_s, f"{whose}-{number}")
-        lined = line_up(self._source, [], libraries, inputs=self._inputs, lane=self._lane)
-        rows = {row.name: row for row in race(lined, self._work, self._settings, tell=self._tell)}
+        lined = network_baselines(
+            self._source, [], libraries, inputs=self._inputs, resources=self._resources
+        )
+        rows = {
+            row.name: row
+            for row in run_interleaved(lined, self._work, self._settings, log=self._log)
+        }
         rival_s = rows["final"].median_s
         return [
             Point(
@@ -144,11 +149,11 @@ class Prefixes:
         folder, label = self._folders[whose], f"{whose} after {t_s:.0f} s"
         if known(self._trials[whose], t_s) == known(self._trials[whose], float("inf")):
             return Library(label=label, path=folder / LIBRARY)
-        self._tell(f"building {label}")
+        self._log(f"building {label}")
         place, drafts = self._work / name, self._drafts[whose]
         shutil.rmtree(place, ignore_errors=True)
         try:
-            built = build_prefix(folder, t_s, place, drafts=drafts, threads=self._lane.threads)
+            built = build_prefix(folder, t_s, place, drafts=drafts, threads=self._resources.threads)
         except PrunerError as error:
             return Library(label=label, missing=str(error))
         return Library(label=label, path=built.library)
@@ -258,8 +263,8 @@ def build_prefix(
     sources = {MEASURED: records} if copy_records(folder, until_s, records) else {}
     if drafts is not None and (drafts / RECORDS).is_file():
         sources[DRAFTED] = drafts
-    library, log = place / LIBRARY, place / "build.log"
-    return build_network(folder, sources, library, log, reference=False, threads=threads)
+    library, log_file = place / LIBRARY, place / "build.log"
+    return build_network(folder, sources, library, log_file, reference=False, threads=threads)
 
 
 @dataclass(kw_only=True)
@@ -278,8 +283,8 @@ def run(options: Options) -> Mapping[str, Any]:
     work, drafts = ours / "prefixes", Path(options.drafts).resolve() / DRAFTS
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    lane = Lane.of(network_platform(ours, asked))
-    points = Prefixes(ours, rival, drafts, work, lane=lane, tell=say).points()
+    resources = Resources.of(network_platform(ours, asked))
+    points = Prefixes(ours, rival, drafts, work, resources=resources, log=say).points()
     found = content(points, rival)
     write_json(ours / PREFIXES_FILE, found, indent=1)
     shutil.rmtree(work)

@@ -41,13 +41,13 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import DataError
 from pruner.files import load_metrics, write_table
 from pruner.study.book.items import Plot
+from pruner.study.book.key_numbers import plot_series
 from pruner.study.book.plots import svg
-from pruner.study.book.results import plot_series
 from pruner.study.grid import Step
 from pruner.study.markdown import markdown_table
-from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
+from pruner.study.network.run import NetworkRun, baseline_rows, read_network_run
 from pruner.tune.compare.baselines import OURS
-from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
+from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
 from pruner.tune.networks.catalog import NETWORKS as CATALOG
 
 HERE = Path(__file__).resolve().parent
@@ -191,7 +191,7 @@ class Campaign(Comparison):
     def build(self, run: Step) -> Step:
         """Build the network of a run as a library; compare with torch."""
         folder = run.leaves.parent
-        words = ["deploy", f"run={folder}", "beside=[]"]
+        words = ["deploy", f"run={folder}", "baselines=[]"]
         name, leaves = f"{folder.name}, built", folder / DEPLOY_FILE
         return Step(name=name, words=words, leaves=leaves, kind="deploy", needs=(run,))
 
@@ -204,7 +204,7 @@ class Campaign(Comparison):
         return Step(name=name, words=words, leaves=leaves, kind="prefixes", needs=needs)
 
     def _beside(self, folder: Path, words: list[str], needs: tuple[Step, ...]) -> Step:
-        leaves = folder / BESIDE_FILE
+        leaves = folder / COMPARISON_FILE
         name = f"{folder.name}, beside others"
         words = ["deploy", f"run={folder}", *words]
         return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
@@ -294,8 +294,8 @@ def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
     places |= {name: campaign.long_folder(name) for name in options.long}
     rows = []
     for network, folder in places.items():
-        if (folder / BESIDE_FILE).is_file():
-            found = contender_rows(network, read_network_run(folder), OURS)
+        if (folder / COMPARISON_FILE).is_file():
+            found = baseline_rows(network, read_network_run(folder), OURS)
             for row in found:  # the rival's library has the name of its run folder
                 if row["contender"] == campaign.folder(network, RIVAL, 0).name:
                     row["contender"] = "MetaSchedule"

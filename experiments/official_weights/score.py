@@ -23,8 +23,8 @@ from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
 from pruner.models.judging.summary import random_report
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import Tally, featurize_task
-from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 
 HERE = Path(__file__).parent

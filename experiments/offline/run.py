@@ -38,25 +38,25 @@ from pruner.files import load_metrics, merged_table, save_metrics, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, adam, gentle_fit, released_fine_tuning
 from pruner.models.adaptation.warm import FineTune, Unchanged
-from pruner.models.analyzer.analyzer import AnyForm
+from pruner.models.analyzer.analyzer import AnyFormula
 from pruner.models.judging.summary import random_report
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP
-from pruner.models.programs.dataset import Reader
+from pruner.models.programs.dataset import RecordReader
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker, RandomRanker
 from pruner.models.training.fit import start_of
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import MixedBatches, TaskBatches
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.progress import Progress
-from pruner.search.offline.tuning import Quality
+from pruner.search.offline.adaptation_run import Quality
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import read_programs, source_split
-from pruner.study.training import Part, run_part
+from pruner.study.adaptation.context import read_programs, source_split
+from pruner.study.training_run import Fold, run_fold
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -116,7 +116,7 @@ class Way:
 
     recipe: Recipe
     settings: RoundSettings
-    form: AnyForm = "hardware"
+    form: AnyFormula = "hardware"
     shares: str | None = None
 
 
@@ -194,8 +194,8 @@ class Models:
     def _make(self, name: str, recipe: Recipe, seed: int) -> NeuralRanker:
         folder = self._folder(name, seed)
         split = source_split(self._source, self.ground.chosen, seed)
-        part = Part(name="source", folder=folder, split=split, seed=seed)
-        trained = run_part(recipe, self._source, part) or {}
+        part = Fold(name="source", folder=folder, split=split, seed=seed)
+        trained = run_fold(recipe, self._source, part) or {}
         start = start_of(part.checkpoint)
         make = partial(type(start.ranker.network), **start.info.model.arguments)
         setting = Setting(make_network=make, source=start.ranker, seed=seed)
@@ -240,7 +240,7 @@ class Models:
 
     @cached_property
     def _source(self) -> ProgramTable:
-        reader = Reader(self.ground.root, ReadSpec(cache=self.ground.cache))
+        reader = RecordReader(self.ground.root, ReadSpec(cache=self.ground.cache))
         found = read_programs(reader, self.options.source, self.ground.progress)
         return ProgramTable.build(found.values())
 
@@ -260,7 +260,7 @@ def run(options: Options) -> dict:
         budget=budget,
         conf=conf_folder(),
         cache=ROOT / "outputs" / "cache",
-        progress=Progress(tell=say, track=track),
+        progress=Progress(log=say, track=track),
     )
     models = Models(ground=ground, options=options)
     contestants = {

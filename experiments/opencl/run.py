@@ -32,7 +32,7 @@ from pruner.files import append_line, cut_incomplete_line, load_metrics, write_t
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
-from pruner.tune.measure.measurer import Check, Measurer, MeasureSettings, Outcome, Platform
+from pruner.tune.measure.measurer import Check, DeviceMeasurer, MeasureSettings, Outcome, Platform
 from pruner.tune.measure.numerics import tolerance
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
@@ -156,7 +156,7 @@ def schedules(design: DesignSpace, number: int) -> Iterator[Any]:
 class Programs:
     """Try programs and store each result as a line of a file."""
 
-    def __init__(self, measurer: Measurer, work: Path, programs: int) -> None:
+    def __init__(self, measurer: DeviceMeasurer, work: Path, programs: int) -> None:
         self._measurer, self._work, self._programs = measurer, work, programs
         self._path = work / "programs.jsonl"
         cut_incomplete_line(self._path)
@@ -227,7 +227,7 @@ def run_programs(options: Options) -> dict[str, Any]:
     settings = MeasureSettings(
         timing=Timing(repeats=1, min_repeat_ms=0), builders=1, build_timeout_s=options.build_s
     )
-    with Measurer(platform, settings, Phases()) as measurer:
+    with DeviceMeasurer(platform, settings, Phases()) as measurer:
         programs = Programs(measurer, work, options.programs)
         for source in options.sources:
             for workload in workloads_of(source, platform, work):

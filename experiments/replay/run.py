@@ -24,10 +24,10 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.learners import PoolModel
-from pruner.search.offline.pool import Clock, PoolMeasurer
-from pruner.search.offline.recorded import RecordedPool, recorded_pool, table
-from pruner.search.offline.session import Curve, run_session
+from pruner.search.offline.learners import RecordedModel
+from pruner.search.offline.recorded import RecordedTask, recorded_task, table
+from pruner.search.offline.recorded_run import Curve, run_session
+from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
 from pruner.search.offline.statistics import Reach, first_reach, restricted_mean, sign_flip_p
 from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
 
@@ -66,7 +66,7 @@ def drafted(prior: float) -> RoundSettings:
     )
 
 
-def pacm(pool: RecordedPool, seed: int) -> Learner:
+def pacm(pool: RecordedTask, seed: int) -> Learner:
     """A new PaCM after every batch, fitted to all measured programs.
 
     30 epochs, Adam 7e-4. A quarter of the width of the paper's, for speed.
@@ -74,10 +74,10 @@ def pacm(pool: RecordedPool, seed: int) -> Learner:
     setting = Setting(
         make_network=lambda: PaCM(width=64, dataflow_hidden=32, dataflow_width=64), seed=seed
     )
-    return PoolModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
+    return RecordedModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
 
 
-def policy_of(name: str, pool: RecordedPool, seed: int, prior: float) -> Policy:
+def policy_of(name: str, pool: RecordedTask, seed: int, prior: float) -> Policy:
     """A competitor; equal seeds for all."""
     rng = np.random.default_rng(seed)
     if name == "random":
@@ -89,13 +89,13 @@ def policy_of(name: str, pool: RecordedPool, seed: int, prior: float) -> Policy:
     return DraftThenVerify(pool.space, draft, pacm(pool, seed), drafted(prior), rng)
 
 
-def rows_of(platform: str, pool: RecordedPool, seed: int, name: str, prior: float) -> list[dict]:
+def rows_of(platform: str, pool: RecordedTask, seed: int, name: str, prior: float) -> list[dict]:
     """A row a checkpoint of a search, with its time to target.
 
     The target is the share `TARGET` of the pool's best performance.
     """
     clock = Clock()
-    measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
+    measurer = RecordedMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
     curve: Curve = run_session(policy_of(name, pool, seed, prior), measurer, trials=TRIALS)
     target = pool.latency_s.min() / TARGET
     in_trials = first_reach(curve.best_s, np.arange(1.0, len(curve.best_s) + 1), target)
@@ -129,7 +129,7 @@ def run(options: Options) -> dict:
         step = max(1, len(usable) // options.tasks)
         rows: list[dict] = []
         for records in usable[options.offset :: step][: options.tasks]:
-            pool = recorded_pool(records, analyzer=analyzer)
+            pool = recorded_task(records, analyzer=analyzer)
             for seed in range(options.seeds):
                 for name in options.policies:
                     rows.extend(rows_of(platform, pool, seed, name, options.prior))

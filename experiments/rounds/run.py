@@ -34,13 +34,13 @@ from pruner.files import merged_table, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import official_fit
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.progress import Progress
-from pruner.search.offline.comparison import Cell
-from pruner.search.offline.tuning import without_draft
+from pruner.search.offline.adaptation_run import without_draft
+from pruner.search.offline.comparison import MethodRun
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -65,7 +65,7 @@ class Options:
     out: str = str(HERE)
 
 
-def published(network: Callable[[], Network], seed: int) -> Adaptation:
+def published(network: Callable[[], RankingNetwork], seed: int) -> Adaptation:
     """A new network every round on column maxima, as released.
 
     50 epochs, batches of 512 as one list.
@@ -132,7 +132,7 @@ def run(options: Options) -> dict:
             budget=budget,
             conf=conf_folder(),
             cache=ROOT / "outputs" / "cache",
-            progress=Progress(tell=say, track=track),
+            progress=Progress(log=say, track=track),
         )
         folder = Path(options.runs) / f"{platform}-{options.budget}"
         cells = run_contest({n: known[n] for n in names}, ground, folder, seeds=options.seeds)
@@ -145,7 +145,7 @@ def run(options: Options) -> dict:
     return {"cells": num, "out": str(out)}
 
 
-def result_rows(cells: Sequence[Cell], platform: str) -> list[dict]:
+def result_rows(cells: Sequence[MethodRun], platform: str) -> list[dict]:
     """All against Ansor with equal trials, then against Ansor with more."""
     equal = [cell for cell in cells if cell.method != LONGER]
     rows = contest_rows(equal, BASELINE, platform=platform, **{AGAINST: BASELINE})

@@ -24,7 +24,7 @@ from experiments.common.comparison import Tunings
 from pruner.cli.shared.script import run_script
 from pruner.files import METRICS_FILE, load_metrics, write_table
 from pruner.study.grid import finished
-from pruner.study.tuning import exploration_share
+from pruner.study.tuning_plots import exploration_share
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 HERE = Path(__file__).resolve().parent

@@ -20,20 +20,20 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
-from pruner.data.splits import Split, make_split
+from pruner.data.splits import TaskSplit, make_split
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.judging.judge import judge
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.registry import ModelFactory
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
-from pruner.study.training import Part, run_part
+from pruner.study.training_run import Fold, run_fold
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -108,7 +108,7 @@ def recipe_of(fit: Fit) -> Recipe:
     )
 
 
-def only(split: Split, *, learn: Sequence[str], judged: Sequence[str]) -> Split:
+def only(split: TaskSplit, *, learn: Sequence[str], judged: Sequence[str]) -> TaskSplit:
     """The split restricted to platforms for learning, and others for judging."""
     return replace(
         split,
@@ -122,8 +122,8 @@ def rows_of(fit: Fit, store: ProgramTable, options: Options) -> list[dict]:
     """Fit, and judge on every target."""
     split = make_split("by_task", store.keys, fit.seed)
     whole = only(split, learn=fit.sources, judged=fit.targets)
-    part = Part(name=fit.folder, folder=Path(options.runs) / fit.folder, split=whole, seed=fit.seed)
-    run_part(recipe_of(fit), store, part)
+    part = Fold(name=fit.folder, folder=Path(options.runs) / fit.folder, split=whole, seed=fit.seed)
+    run_fold(recipe_of(fit), store, part)
     ranker, _ = ranker_of(part.checkpoint)
     rows = []
     for target in fit.targets:
@@ -134,7 +134,7 @@ def rows_of(fit: Fit, store: ProgramTable, options: Options) -> list[dict]:
     return rows
 
 
-def numbers(ranker: Ranker, store: ProgramTable, split: Split) -> dict:
+def numbers(ranker: Ranker, store: ProgramTable, split: TaskSplit) -> dict:
     """The columns of a row, computed from a ranking."""
     metrics = judge(ranker, store, split).metrics
     names = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "num_tasks", "num_programs")

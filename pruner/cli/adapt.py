@@ -13,30 +13,30 @@ from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, own_models, plain
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
+from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.start import check_contradicted
 from pruner.cli.shared.sweep import sweep_name
-from pruner.cli.shared.training import recipe_of, watching
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
 from pruner.models.training.start import Start
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.progress import Progress
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import Bench, Budget, prepare
 from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
-from pruner.study.adaptation.results import compare, summary_rows
-from pruner.study.training import Part, run_part
+from pruner.study.adaptation.context import AdaptationContext, Budget, prepare
+from pruner.study.adaptation.method_tables import compare, summary_rows
+from pruner.study.training_run import Fold, run_fold
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments
-PROGRESS = Progress(tell=say, track=track)
+PROGRESS = Progress(log=say, track=track)
 
 
 def adapt(config: DictConfig) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def names_of(config: DictConfig, known: Methods) -> list[str]:
 
 def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
     given = _given_source(config)
-    bench = prepare(
+    context = prepare(
         record_root(config.data),
         config.source,
         config.target,
@@ -128,14 +128,14 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         progress=PROGRESS,
     )
     if given:  # a model trained here is judged as it is trained
-        _judge_source(bench, folder)
+        _judge_source(context, folder)
 
     def make(name: str, setting: Setting) -> Adaptation:
         made: Adaptation = build(known[name], setting=setting)
         return made
 
     return Work(
-        bench=bench,
+        context=context,
         budget=budget,
         settings=build(config.policy),
         make=make,
@@ -163,20 +163,22 @@ def _classes(config: DictConfig) -> list[type[Any]]:
     return own_models([*config.models.own, config.model._target_])
 
 
-def _judge_source(bench: Bench, folder: Path) -> None:
-    quality = bench.source_quality()
+def _judge_source(context: AdaptationContext, folder: Path) -> None:
+    quality = context.source_quality()
     if quality is not None:
         (folder / "source").mkdir(exist_ok=True)
         save_metrics(folder / "source", {"top1": quality.top1, "top5": quality.top5})
 
 
-def _train_source(config: DictConfig, folder: Path, programs: ProgramTable, split: Split) -> Start:
-    part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
+def _train_source(
+    config: DictConfig, folder: Path, programs: ProgramTable, split: TaskSplit
+) -> Start:
+    fold = Fold(name="source", folder=folder / "source", split=split, seed=config.seed)
     recipe = recipe_of(config)
     if not check_recipe(recipe).is_network:
         raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
-    run_part(recipe, programs, part, config=plain(config), watching=watching(config))
-    return start_of(part.checkpoint, _classes(config))
+    run_fold(recipe, programs, fold, config=plain(config), watching=watching(config))
+    return start_of(fold.checkpoint, _classes(config))
 
 
 def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str, Any]:
@@ -201,7 +203,7 @@ def _log(config: DictConfig, folder: Path, result: Mapping[str, Any]) -> None:
         for unit in ("area", "final", "trials_to_target", "seconds_to_target")
     }
     rows = read_table(Path(result["results"]))
-    loggers.tell_result(
+    loggers.log_result(
         build(config.logger), folder, about, numbers, rows, under="adapted",
         step=config.budget.trials,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
-from pruner.places import sources_folder
+from pruner.paths import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, Page, build_page, write_page
 from pruner.study.book.remake import chosen, publish, remake
@@ -41,7 +41,7 @@ def book(config: DictConfig) -> dict[str, Any]:
         folder=folder,
         place=sources_folder(),
         num_workers=config.num_workers,
-        tell=say,
+        log=say,
     )
     failed = [name for name, end in ends.items() if "error" in end]
     if config.preset in COMMITTED:
@@ -73,4 +73,4 @@ def _log(config: DictConfig, folder: Path, page: Page) -> None:
     ]  # fmt: skip
     numbers = {f"{row['item']}/{row['number']}": row["ours"] for row in rows}
     about = loggers.About(config=plain(config), tags=[config.preset])
-    loggers.tell_result(build(config.logger), folder, about, numbers, rows, under="book")
+    loggers.log_result(build(config.logger), folder, about, numbers, rows, under="book")

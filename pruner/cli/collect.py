@@ -16,7 +16,7 @@ from pruner.cli.tuning.interrupts import Interrupts
 from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
 from pruner.files import hold
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import RpcAddress, Timing
@@ -25,7 +25,7 @@ from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
@@ -215,7 +215,7 @@ def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         precision = chosen_precision("float32")
-        form = NetworkForm(
+        form = NetworkFormat(
             layout=chosen_layout("auto", device=platform.device, precision=precision),
             precision=precision,
         )

@@ -15,17 +15,17 @@ from pruner.cli.tuning.platform import load_draft, placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
-from pruner.tune.compare.baselines import FOR_KERNELS, Lane, check_names, installed
-from pruner.tune.compare.benchmark import RaceSettings
-from pruner.tune.compare.runs import (
-    KERNEL_RACE,
+from pruner.tune.compare.baselines import FOR_KERNELS, Resources, check_names, installed
+from pruner.tune.compare.benchmark import BenchmarkSettings
+from pruner.tune.compare.compare_runs import (
+    KERNEL_BENCHMARK,
     check_equal,
     check_others,
     check_run_names,
     compare_kernels,
     compare_network,
 )
-from pruner.tune.deploy.files import deploying
+from pruner.tune.deploy.built_files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
 from pruner.tune.kinds import OPENCL
@@ -40,34 +40,34 @@ _LONGEST_TURN_S = 60.0  # of a turn with counted energy
 def deploy(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     folder = Path(config.run)
-    asked = _asked(folder)
+    run_config = _read_run_config(folder)
     if load_metrics(folder) is None:
         say(f"{folder}: this run is not finished; its best so far are taken")
     with deploying(folder):
-        if asked.get("network") is not None:
-            return _network(config, folder, asked)
-        return _operators(config, folder, asked)
+        if run_config.get("network") is not None:
+            return _network(config, folder, run_config)
+        return _operators(config, folder, run_config)
 
 
-def _network(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+def _network(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
     """Build the library of a network and time its baselines."""
     others = [Path(other) for other in several(config.compare)]
-    check_names(several(config.beside))
+    check_names(several(config.baselines))
     check_others(folder, others)
-    row = deploy_run(folder, asked, draft=config.draft)
-    return {**row, **_beside(config, folder, asked, others)}
+    row = deploy_run(folder, run_config, draft=config.draft)
+    return {**row, **_compared(config, folder, run_config, others)}
 
 
-def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
     """Build libraries and sources of operators and time their baselines."""
-    platform = placed_platform(asked)
-    workloads = load_workloads(plain(asked.workload))
-    _check_beside(config, folder, platform, workloads)
-    kernels = deploy_kernels(folder, workloads, platform.target, database_of(asked))
+    platform = placed_platform(run_config)
+    workloads = load_workloads(plain(run_config.workload))
+    _check_baselines(config, folder, platform, workloads)
+    kernels = deploy_kernels(folder, workloads, platform.target, database_of(run_config))
     for kernel in kernels:
         say(f"{kernel.task}: {kernel.library}, {', '.join(p.name for p in kernel.sources)}")
     say("docs/library.md shows how to call them")
-    timed = _kernels_beside(config, folder, platform, workloads)
+    timed = _compared_kernels(config, folder, platform, workloads)
     return {
         "run_dir": str(folder),
         "target": platform.target_json,
@@ -79,7 +79,7 @@ def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str,
     }
 
 
-def _check_beside(
+def _check_baselines(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> None:
     """Refuse unfair or impossible comparisons before anything is compiled.
@@ -88,15 +88,17 @@ def _check_beside(
         PrunerError: unknown names, a device that is not here, or runs of other programs or targets.
     """
     others = [Path(other) for other in several(config.compare)]
-    check_names(several(config.beside), FOR_KERNELS)
-    if platform.device == OPENCL and config.beside:
-        raise PrunerError(f"beside={config.beside}: torch runs on no OpenCL device; leave it out")
+    check_names(several(config.baselines), FOR_KERNELS)
+    if platform.device == OPENCL and config.baselines:
+        raise PrunerError(
+            f"baselines={config.baselines}: torch runs on no OpenCL device; leave it out"
+        )
     check_run_names(folder, others)
     reason = cannot_run(platform)
-    if reason is not None and (config.beside or others):
-        raise PrunerError(f"{folder}: no comparison is possible, {reason}; add beside=[]")
+    if reason is not None and (config.baselines or others):
+        raise PrunerError(f"{folder}: no comparison is possible, {reason}; add baselines=[]")
     for other in others:
-        theirs = _asked(other)
+        theirs = _read_run_config(other)
         if theirs.network is not None:
             raise DataError(f"compare={other}: the run of a network; name runs of operators")
         target = placed_platform(theirs).target
@@ -105,7 +107,7 @@ def _check_beside(
             raise DataError(f"compare={other}: tuned for {target}, not for {platform.target}")
 
 
-def _kernels_beside(
+def _compared_kernels(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> dict[str, Any]:
     """Time kernels beside torch and other runs on request.
@@ -113,40 +115,40 @@ def _kernels_beside(
     Returns:
         Rows by task.
     """
-    names, others = several(config.beside), [Path(other) for other in several(config.compare)]
+    names, others = several(config.baselines), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
-    settings, meter = _energy(config, platform, KERNEL_RACE)
+    settings, meter = _energy(config, platform, KERNEL_BENCHMARK)
     found = compare_kernels(
         folder,
         workloads,
         names,
         others,
-        lane=Lane.of(platform),
+        resources=Resources.of(platform),
         settings=settings,
         meter=meter,
-        tell=say,
+        log=say,
     )
     for task, compared in found.items():
         say("\n".join([task, *compared.lines()]))
     return {task: compared.by_name for task, compared in found.items()}
 
 
-def _beside(
-    config: DictConfig, folder: Path, asked: DictConfig, others: Sequence[Path]
+def _compared(
+    config: DictConfig, folder: Path, run_config: DictConfig, others: Sequence[Path]
 ) -> dict[str, Any]:
     """Time the baselines of a network and write its report.
 
     Returns:
         The additions to the last line.
     """
-    platform = network_platform(folder, asked)
-    names = installed() if config.beside is None else several(config.beside)
+    platform = network_platform(folder, run_config)
+    names = installed() if config.baselines is None else several(config.baselines)
     reason, found = cannot_run(platform), {}
-    if reason is not None and (config.beside or others):
+    if reason is not None and (config.baselines or others):
         say(f"no comparison: {reason}")
     if reason is None and (names or others):
-        settings, meter = _energy(config, platform, RaceSettings())
+        settings, meter = _energy(config, platform, BenchmarkSettings())
         compared = compare_network(
             folder,
             names,
@@ -155,7 +157,7 @@ def _beside(
             analyzer=load_draft(platform),
             settings=settings,
             meter=meter,
-            tell=say,
+            log=say,
         )
         found = compared.by_name
         say("\n".join(compared.lines()))
@@ -165,8 +167,8 @@ def _beside(
 
 
 def _energy(
-    config: DictConfig, platform: Platform, settings: RaceSettings
-) -> tuple[RaceSettings, EnergyMeter | None]:
+    config: DictConfig, platform: Platform, settings: BenchmarkSettings
+) -> tuple[BenchmarkSettings, EnergyMeter | None]:
     """Choose the settings and meter for ``energy=``; report a missing meter.
 
     Raises:
@@ -181,7 +183,7 @@ def _energy(
     return replace(settings, energy_s=float(seconds)), meter
 
 
-def _asked(folder: Path) -> DictConfig:
+def _read_run_config(folder: Path) -> DictConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"run={folder}: no {CONFIG_FILE} there; name a run folder of tune.py")

@@ -10,9 +10,9 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.files import merged_table, write_table
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.progress import Progress
-from pruner.study.draft import SHOWN, DraftTable, draft_rows, plot_draft
+from pruner.study.draft_quality import SHOWN, DraftTable, draft_rows, plot_draft
 
 
 def draft_report(config: DictConfig) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
         repeats=config.repeats,
         seed=config.seed,
     )
-    progress = Progress(tell=say, track=track)
+    progress = Progress(log=say, track=track)
     rows = [
         row
         for platform in chosen_platforms(config.data, None, root)

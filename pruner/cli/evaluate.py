@@ -19,7 +19,7 @@ from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.shared.sweep import sweep_name
-from pruner.data.networks import Network, chosen_networks, networks_of
+from pruner.data.networks import RecordedNetwork, chosen_networks, networks_of
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
@@ -28,15 +28,15 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.judging.judge import Report
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import small_tasks_removed
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
 from pruner.models.training.fit import ranker_of
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import Device, device_from_mapping, load_device
 from pruner.progress import Progress
-from pruner.study.draft import judge_draft
-from pruner.study.training import NETWORK_MEANS, NETWORKS_FILE, TASKS_FILE
+from pruner.study.draft_quality import judge_draft
+from pruner.study.training_run import NETWORK_MEANS, NETWORKS_FILE, TASKS_FILE
 
 Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice
 
@@ -76,7 +76,7 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def _networks(config: DictConfig, root: RecordRoot) -> tuple[Network, ...]:
+def _networks(config: DictConfig, root: RecordRoot) -> tuple[RecordedNetwork, ...]:
     """Read the networks of ``networks=``, only if requested."""
     if config.networks is None:
         return ()
@@ -91,7 +91,7 @@ def _log(config: DictConfig, folder: Path, platforms: Sequence[str], judged: Rep
     )
     numbers = {**judged.metrics, **judged.metrics["best_k"]}
     numbers |= {f"random_{name}": value for name, value in judged.metrics["random"].items()}
-    loggers.tell_result(build(config.logger), folder, about, numbers, judged.rows, under="judged")
+    loggers.log_result(build(config.logger), folder, about, numbers, judged.rows, under="judged")
 
 
 def _learned(
@@ -147,7 +147,7 @@ def _symbolic(
         device_of=partial(_device, config),
         folder=folder,
         duplicates=config.data.duplicates,
-        progress=Progress(tell=say, track=track),
+        progress=Progress(log=say, track=track),
     )
     scored = [task for task in judged.tasks if task.num_programs >= config.min_programs]
     if not scored:

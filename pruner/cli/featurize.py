@@ -33,7 +33,7 @@ from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.dataflow import DataflowKind
-from pruner.files import write_whole
+from pruner.files import write_atomic
 from pruner.processes import in_workers
 from pruner.program.replay import Definitions, definitions_of
 
@@ -108,17 +108,17 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
         return None
     try:
         stored = read_arrays(target)
-        told = dict(json.loads(str(stored["about"])))
+        stored_about = dict(json.loads(str(stored["about"])))
         programs = len(stored["index"])
     except (DataError, ValueError, KeyError, TypeError):  # another file or damaged: write it anew
         return None
-    if any(told.get(name) != value for name, value in about.items()):
+    if any(stored_about.get(name) != value for name, value in about.items()):
         return None
     return FileReport(
         path=target,
         programs=programs,
-        failures=Counter(told["failures"]),
-        quarantined=Counter(told["quarantined"]),
+        failures=Counter(stored_about["failures"]),
+        quarantined=Counter(stored_about["quarantined"]),
         reused=True,
     )
 
@@ -195,7 +195,7 @@ def _symbols(part: _Rows) -> np.ndarray:
 
 def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(target) as partial, partial.open("wb") as handle:
+    with write_atomic(target) as partial, partial.open("wb") as handle:
         np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
 
 

@@ -13,7 +13,7 @@ from pruner.data.importing import import_logs as import_folder
 from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.te.fusion import fused_in_steps
 
 REQUIRED = ("logs", "out", "platform")

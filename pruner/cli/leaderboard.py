@@ -17,34 +17,34 @@ from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, write_whole
+from pruner.files import load_metrics, write_atomic
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.predict import scored_tasks
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.training.fit import checkpoint_file, ranker_of
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.program.replay import Definitions, definitions_of, find_definition
 from pruner.progress import Progress
-from pruner.study.adaptation.bench import seen_workloads
+from pruner.study.adaptation.context import seen_workloads
 from pruner.study.leaderboard import (
-    FORM,
     RANKED_BY,
-    Form,
+    SUBMISSION_FILE,
     Row,
     ScoreTask,
+    Submission,
     Track,
     as_markdown,
     chance,
-    check_form,
+    check_submission,
     checked_programs,
     judged,
-    load_form,
+    load_submission,
     load_tracks,
     ranking,
-    save_form,
+    save_submission,
     submissions,
     write_scores,
 )
@@ -107,7 +107,7 @@ def _ranked(
     if config.check and fresh != text:
         raise PrunerError(f"{page} differs from the entries; run pruner leaderboard")
     if not config.check:
-        with write_whole(page) as partial:
+        with write_atomic(page) as partial:
             partial.write_text(fresh, encoding="utf-8")
     say(table)
     return {
@@ -144,18 +144,22 @@ def _fill(
             "\"learned_from='...'\""
         )
     unsaid = {"authors": "", "source": ""}
-    before = load_form(entry) if (entry / FORM).is_file() else Form(**(unsaid | known))
-    form = replace(before, **known)
-    check_form(entry, form)  # before anything takes minutes
+    before = (
+        load_submission(entry)
+        if (entry / SUBMISSION_FILE).is_file()
+        else Submission(**(unsaid | known))
+    )
+    submission = replace(before, **known)
+    check_submission(entry, submission)  # before anything takes minutes
     start = time.process_time()
     write_scores(entry, track, list(shown(tasks, "scoring", len(tasks))), score)
     seconds = time.process_time() - start
-    form = replace(
-        form,
+    submission = replace(
+        submission,
         scored_per_second=round(sum(map(len, tasks)) / max(seconds, 1e-9)),
         memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     )
-    save_form(entry, form)
+    save_submission(entry, submission)
 
 
 def _check_unseen(
@@ -167,7 +171,7 @@ def _check_unseen(
 ) -> None:
     """Raise `PrunerError` if the model has seen a test workload anywhere."""
     test = {records.key.identity: records.key.task for records in reversed(tasks)}
-    progress = Progress(tell=say, track=shown)
+    progress = Progress(log=say, track=shown)
     seen = seen_workloads(info, root, [records.key for records in tasks], progress)
     if found := [task for identity, task in test.items() if identity in seen]:
         raise PrunerError(

@@ -14,7 +14,7 @@ from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
-from pruner.files import save_metrics, write_whole
+from pruner.files import save_metrics, write_atomic
 from pruner.models.predict import scored_tasks
 from pruner.models.training.fit import ranker_of
 from pruner.program.replay import definitions_of
@@ -39,7 +39,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
         known = definitions_of(root.path)
         tasks = scored_tasks(ranker, read, info.dataflow, known, quarantine)
         table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
-    with write_whole(out) as partial:
+    with write_atomic(out) as partial:
         table.to_csv(partial, index=False)
     without = int(table.score.isna().sum())
     if without:

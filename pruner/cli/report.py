@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.errors import PrunerError
-from pruner.places import sources_folder
+from pruner.paths import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, MARKDOWN, build_page, check_page, write_page
 

@@ -21,19 +21,19 @@ from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.known import read_words
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
+from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
-from pruner.features.hardware import platform_kind
+from pruner.features.device_vector import platform_kind
 from pruner.files import save_metrics, write_table
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.programs.table import ProgramTable
 from pruner.models.training.training import build_network
-from pruner.study.table import (
+from pruner.study.model_table import (
     NOT_FITTED,
     ResultsTable,
     Row,
@@ -95,7 +95,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     numbers = {
         f"{name}/{metric}": value for name, found in mean.items() for metric, value in found.items()
     }
-    loggers.tell_result(build(config.logger), folder, about, numbers, rows, under="table")
+    loggers.log_result(build(config.logger), folder, about, numbers, rows, under="table")
     return result
 
 
@@ -153,7 +153,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
         )
         return dataset.store
 
-    def split(keys: Sequence[TaskKey], seed: int) -> Split:
+    def split(keys: Sequence[TaskKey], seed: int) -> TaskSplit:
         return split_of(config.split, keys, root, seed if config.resplit else None)
 
     return ResultsTable(
@@ -163,7 +163,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
         split=split,
         checkpoints={name: Path(path) for name, path in config.checkpoints.items()},
         num_workers=config.num_workers or 1,
-        tell=say,
+        log=say,
     )
 
 

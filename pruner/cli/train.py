@@ -14,26 +14,26 @@ from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import OUTPUTS
 from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
+from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import bundled_of, chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.shared.start import start_from, tell_blind, tell_start, tell_unchanged
-from pruner.cli.shared.training import recipe_of, watching
+from pruner.cli.shared.start import log_blind, log_start, log_unchanged, start_from
 from pruner.data.bundled import BUNDLED
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
-from pruner.features.hardware import platform_kind
+from pruner.features.device_vector import platform_kind
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
 from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.fit import check_recipe
-from pruner.study.training import (
+from pruner.study.training_run import (
     NETWORK_MEANS,
     TASKS_FILE,
-    Part,
-    judging_parts,
+    Fold,
+    judging_folds,
     plan,
-    run_part,
+    run_fold,
     summarise,
 )
 
@@ -56,17 +56,17 @@ def train(config: DictConfig) -> dict[str, Any]:
     folder = _open_run(config, earlier, platforms)
     with _log_to(folder):
         dataset = load_dataset(root, platforms, spec, folder=folder)
-        _tell_about(config, model, dataset)
+        _log_about(config, model, dataset)
         keys = dataset.store.keys
-        parts = plan(
+        folds = plan(
             keys,
             folder=folder,
             split=split_of(config.split, keys, root),
             seeds=[config.seed] if config.seeds is None else list(config.seeds),
             leave_out=() if own else _left_out(config, sorted({key.platform for key in keys})),
         )
-        fit_part = partial(
-            run_part,
+        fit_fold = partial(
+            run_fold,
             recipe,
             dataset.store,
             config=plain(config),
@@ -75,21 +75,21 @@ def train(config: DictConfig) -> dict[str, Any]:
             start=start,
         )
         if start is not None:
-            tell_start(start, parts)
-        results = {part.name: fit_part(part) for part in parts}
+            log_start(start, folds)
+        results = {fold.name: fit_fold(fold) for fold in folds}
         if start is not None:
-            tell_blind(start, list(results.values()))
-            tell_unchanged(results)
+            log_blind(start, list(results.values()))
+            log_unchanged(results)
     result = {
         "run_dir": str(folder),
         "went_on_from": None if start is None else start.inherited["lineage"],
         "data": dataset.report(),
-        **summarise(parts, results, transfer=not own),
+        **summarise(folds, results, transfer=not own),
         "seconds": round(time.perf_counter() - began, 2),
     }
     if result["finished"]:
         save_metrics(folder, result)
-        _tell_end(config, model, parts, result)
+        _log_end(config, model, folds, result)
     return result
 
 
@@ -109,29 +109,29 @@ def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
     )
 
 
-def _tell_end(
-    config: DictConfig, model: Model, parts: Sequence[Part], result: dict[str, Any]
+def _log_end(
+    config: DictConfig, model: Model, folds: Sequence[Fold], result: dict[str, Any]
 ) -> None:
     """Print the last screen: tasks, training set, quality, next command."""
-    judges = judging_parts(parts)
+    judges = judging_folds(folds)
     first = judges[0]
     of = f"{first.name}, part 1 of {len(judges)}: each folder has its own" if first.name else ""
     show_tasks(first.folder / TASKS_FILE, num_tasks=result["num_tasks"], of=of)
     say("")
-    say(_learned(parts, result))
-    _tell_judged(result)
+    say(_learned(folds, result))
+    _log_judged(result)
     say("top1: the fastest program's latency over that of the program ranked first (1: found it)")
     say(f"checkpoint: {result['checkpoint']}")
     say(f"next: {_next_command(config, model, result)}")
 
 
-def _learned(parts: Sequence[Part], result: dict[str, Any]) -> str:
+def _learned(folds: Sequence[Fold], result: dict[str, Any]) -> str:
     """Describe how many tasks trained, chose the epoch and judged."""
-    split, names = parts[0].split, ", ".join(result["data"]["platforms"])
+    split, names = folds[0].split, ", ".join(result["data"]["platforms"])
     if split.by_rows:
         return f"learned from a part of every task of {names}, judged on the rest"
     judged = f"judged on {result['num_tasks']} others, {result['num_programs']:,} programs"
-    if judging_parts(parts)[0].left_out is not None:
+    if judging_folds(folds)[0].left_out is not None:
         judged = f"judged by leaving out each of them: {result['num_tasks']} tasks"
     return (
         f"learned from {len(split.train)} tasks of {names}; "
@@ -155,7 +155,7 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     return f"{tune} checkpoint={used} adaptation={way}  # {needs}"
 
 
-def _tell_judged(result: dict[str, Any]) -> None:
+def _log_judged(result: dict[str, Any]) -> None:
     """Print the quality of the parts, mean and spread, and chance."""
     found = dict(result["parts"])
     if len(found) > 1:
@@ -256,7 +256,7 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
     return list(config.leave_out) if chosen is None else chosen
 
 
-def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
+def _log_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
     """Warn about surprising combinations of model and records."""
     kinds = {name: platform_kind(name) for name in dataset.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]

@@ -1,7 +1,7 @@
 """``python tune.py``: tune programs on real hardware.
 
 Drafts and lists are made here, without the seconds that torch and its loggers take to import; runs
-that measure are in :mod:`pruner.cli.tuning.session`.
+that measure are in :mod:`pruner.cli.tuning.measured_run`.
 """
 
 import sys
@@ -21,7 +21,7 @@ from pruner.errors import PrunerError
 def tune(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     if config.plot is not None:
-        from pruner.cli.tuning.session import plot
+        from pruner.cli.tuning.measured_run import plot
 
         return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
@@ -51,7 +51,7 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         raise PrunerError("list=true lists the tasks of a network: add network=NAME")
     if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network: add network=NAME")
-    from pruner.cli.tuning.session import tune_run
+    from pruner.cli.tuning.measured_run import tune_run
 
     return tune_run(config, effort, folder)
 

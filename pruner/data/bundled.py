@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pruner.places import datasets_folder
+from pruner.paths import datasets_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 
 from pruner.errors import DataError
-from pruner.files import write_whole
-from pruner.places import datasets_folder
+from pruner.files import write_atomic
+from pruner.paths import datasets_folder
 
 Side = Literal["train", "valid", "test"]
 SIDES: tuple[Side, ...] = ("train", "valid", "test")
@@ -66,7 +66,7 @@ class FrozenSplit:
             "sha256": self.sha256,
         }
         content |= {side: sorted(self.side(side)) for side in SIDES}
-        with write_whole(path) as part:
+        with write_atomic(path) as part:
             part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         return path
 

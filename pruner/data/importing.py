@@ -19,7 +19,7 @@ from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.root import FOLDER, summary
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError, UnsupportedProgram
-from pruner.files import held, write_whole
+from pruner.files import held, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class _LayoutWriter:
             self._open.popitem()[1].close()
 
     def _drop_failed(self, path: Path, digests: set[int]) -> None:
-        with write_whole(path) as kept, kept.open("wb") as handle:
+        with write_atomic(path) as kept, kept.open("wb") as handle:
             for _, line, parsed in parse_lines(path, Quarantine()):
                 if parsed.error_no != 0 and parsed.digest in digests:
                     self.records -= 1

@@ -50,7 +50,7 @@ _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class RecordedNetwork:
     """A network at one input size, for one target or platform.
 
     `calls`: how often one inference runs each task, by the identity of its work. `kind` is the
@@ -79,7 +79,7 @@ class Network:
         return self.calls.get(key.identity, 0)
 
 
-def networks_of(data_root: Path | str) -> tuple[Network, ...]:
+def networks_of(data_root: Path | str) -> tuple[RecordedNetwork, ...]:
     """Read the networks that lie beside a data root's records.
 
     Empty where it has neither folder. Raises `DataError` for a damaged or unsafe file.
@@ -90,7 +90,9 @@ def networks_of(data_root: Path | str) -> tuple[Network, ...]:
     return (*map(_of_tenset, pickled), *map(_listed, listed))
 
 
-def chosen_networks(networks: Sequence[Network], names: Sequence[str]) -> tuple[Network, ...]:
+def chosen_networks(
+    networks: Sequence[RecordedNetwork], names: Sequence[str]
+) -> tuple[RecordedNetwork, ...]:
     """Choose networks by protocol (`HELD_OUT`), family, or full name.
 
     Raises `DataError` where there is no network at all, or none of that name.
@@ -110,7 +112,7 @@ def chosen_networks(networks: Sequence[Network], names: Sequence[str]) -> tuple[
     return tuple(each for each in networks if {each.name, each.family} & set(wanted))
 
 
-def _of_tenset(path: Path) -> Network:
+def _of_tenset(path: Path) -> RecordedNetwork:
     tasks = read_task_pickle(path)
     stem = path.name.removesuffix(PATTERN.removeprefix("*"))
     match = _TENSET_NAME.fullmatch(stem)
@@ -118,15 +120,15 @@ def _of_tenset(path: Path) -> Network:
     kinds = {task.target.partition(" ")[0] for task in tasks}
     if len(kinds) != 1:
         raise DataError(f"{path}: tasks of one kind of target expected, found {sorted(kinds)}")
-    return Network(
+    return RecordedNetwork(
         name=f"{match[1]}@{sizes}" if match else stem,
         calls=_summed(path, [(task.workload_key, task.weight) for task in tasks]),
         kind=kinds.pop(),
     )
 
 
-def _listed(path: Path) -> Network:
-    return Network(
+def _listed(path: Path) -> RecordedNetwork:
+    return RecordedNetwork(
         name=path.parent.name,
         calls=_summed(path, [(json.dumps(["tir", key]), calls) for key, calls in _rows(path)]),
         platform=path.parent.parent.name,

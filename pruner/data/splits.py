@@ -31,7 +31,7 @@ from jaxtyping import Bool, UInt64
 
 from pruner.data.bundled import BUNDLED
 from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
-from pruner.data.networks import Network, chosen_networks
+from pruner.data.networks import RecordedNetwork, chosen_networks
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError
 
@@ -52,7 +52,7 @@ class LeakError(DataError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class TaskSplit:
     """Tasks on each side; with `by_rows` rows are divided instead.
 
     `by_rows`: every task is on every side. `networks`: the networks whose means judge the test
@@ -65,7 +65,7 @@ class Split:
     valid: tuple[TaskKey, ...]
     test: tuple[TaskKey, ...]
     by_rows: bool = False
-    networks: tuple[Network, ...] = ()
+    networks: tuple[RecordedNetwork, ...] = ()
 
     def side(self, side: Side) -> tuple[TaskKey, ...]:
         """Return the tasks of one side."""
@@ -103,8 +103,8 @@ def make_split(
     held_out: Sequence[str] = (),
     workloads: Literal["unseen", "all"] = "unseen",
     folder: Path = SPLITS_FOLDER,
-    networks: Callable[[], Sequence[Network]] = tuple,
-) -> Split:
+    networks: Callable[[], Sequence[RecordedNetwork]] = tuple,
+) -> TaskSplit:
     """Divide tasks into training, validation and test by a named split.
 
     Args:
@@ -128,7 +128,7 @@ def make_split(
         raise DataError(f"split {name}: no task given")
     if name == "within_task":
         everything = tuple(keys)
-        return Split(
+        return TaskSplit(
             name=name,
             seed=seed,
             train=everything,
@@ -155,7 +155,7 @@ def make_split(
     return split
 
 
-def check_no_leak(split: Split, records: Iterable[TaskRecords] = ()) -> None:
+def check_no_leak(split: TaskSplit, records: Iterable[TaskRecords] = ()) -> None:
     """Raise if the same work is on two sides of a split.
 
     Tasks: no workload identity on two sides. Rows, for `records` given: no program (workload
@@ -221,7 +221,7 @@ def _fill(sides: dict[str, Side], side: Side, candidates: Sequence[str], salt: s
         sides[chosen] = side
 
 
-def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) -> Split:
+def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) -> TaskSplit:
     present = sorted({key.workload.short_op for key in keys})
     ops = {op for name in held_out for op in FAMILIES.get(name, (name.removesuffix("_layer"),))}
     if not ops & set(present) or not set(present) - ops:
@@ -243,7 +243,7 @@ def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) ->
 
 def _by_platform(
     seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], workloads: str, folder: Path
-) -> Split:
+) -> TaskSplit:
     if workloads not in ("unseen", "all"):
         raise DataError(f"split by_platform: split.workloads={workloads!r}; known: unseen, all")
     present = sorted({key.platform for key in keys})
@@ -265,7 +265,7 @@ def _by_platform(
         train = [key for key in away if sides[key.identity] == "train"]
     else:
         train = [key for key in away if sides[key.identity] != "valid"]
-    return Split(
+    return TaskSplit(
         name="by_platform",
         seed=seed,
         train=tuple(train),
@@ -275,8 +275,8 @@ def _by_platform(
 
 
 def _by_network(
-    seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], networks: Sequence[Network]
-) -> Split:
+    seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], networks: Sequence[RecordedNetwork]
+) -> TaskSplit:
     """Hold out all tasks of the named networks' families.
 
     At any input size and for any target, as in TenSet's scripts; judged are the named sizes only.
@@ -309,11 +309,13 @@ def _hold_out(present: Sequence[str]) -> str:
     return f"name some, such as split.held_out=[{present[-1]}]"
 
 
-def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> Split:
+def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> TaskSplit:
     def pick(side: Side) -> tuple[TaskKey, ...]:
         return tuple(key for key in keys if sides[key.identity] == side)
 
-    return Split(name=name, seed=seed, train=pick("train"), valid=pick("valid"), test=pick("test"))
+    return TaskSplit(
+        name=name, seed=seed, train=pick("train"), valid=pick("valid"), test=pick("test")
+    )
 
 
 def _hashed_side(identity: str, salt: str) -> Side:

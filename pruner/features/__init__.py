@@ -7,11 +7,11 @@
 * `dataflow`: rows of the multi-tiling pattern
 * `caches`: dataflow rows of CPU programs, whose tiles are in caches
 * `symbols`: inputs of the analyzer
-* `together`: batches of statements of one structure, across loop nests
+* `batched`: batches of statements of one structure, across loop nests
 * `primitives`: schedule steps as tokens
 * `versions`: older feature sets whose models still load
 * `workload`: flags of the compute DAG's text
-* `hardware`: a device as numbers
+* `device_vector`: a device as numbers
 """
 
 from pruner.features.batch import (

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Ints, Mask
 from pruner.errors import UnsupportedProgram, unforeseen_refused
-from pruner.features.caches import cpu_rows_together
+from pruner.features.batched import BatchedStores
+from pruner.features.caches import batched_cpu_rows
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     OFFICIAL_COLUMNS,
@@ -25,7 +26,6 @@ from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
-from pruner.features.together import StoresTogether
 from pruner.features.workload import text_flags, workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests
@@ -367,7 +367,7 @@ def _of_each(
     Where the joint computation fails, each nest is computed alone and only faulty nests get an
     error.
     """
-    # `StoresTogether` takes CPU programs only, and only their paper rows need a single statement.
+    # `BatchedStores` takes CPU programs only, and only their paper rows need a single statement.
     if spec.dataflow == "paper" and not any(_is_gpu(one) for one in nests):
         with suppress(UnsupportedProgram), unforeseen_refused():
             return [*_together(nests, workload, spec)]
@@ -389,8 +389,8 @@ def _together(
     nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
 ) -> Iterator[ProgramFeatures]:
     """Compute features of CPU programs; shared statements are computed once."""
-    stores = StoresTogether.of(nests)
-    rows = cpu_rows_together(stores, NUM_ROWS[spec.dataflow])
+    stores = BatchedStores.of(nests)
+    rows = batched_cpu_rows(stores, NUM_ROWS[spec.dataflow])
     for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
         yield _resolved(one, statement, crossings, None, workload, spec)
 

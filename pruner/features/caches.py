@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats, Ints
+from pruner.features.batched import BatchedStores
 from pruner.features.column import ColumnValues
-from pruner.features.columns import DATAFLOW_PLACES
+from pruner.features.columns import DATAFLOW_INDEX
 from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.array_helpers import column, pick, slog
 from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures, LoopFrame
-from pruner.features.statement.tensors import column, pick, slog
-from pruner.features.together import StoresTogether
 
 REGISTERS, L1, L2 = range(3)
 BYTES = (1 << 10, 1 << 15, 1 << 20)  # of every level: 16 vectors of 64 bytes, 32 KiB, 1 MiB
@@ -67,7 +67,7 @@ def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.f
 
     Zero for a program without accesses.
     """
-    out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
+    out = np.zeros((num, rows, len(DATAFLOW_INDEX)), np.float32)
     if not analyses:
         return out
     chosen = busiest([work_of(analysis) for analysis in analyses])
@@ -77,13 +77,13 @@ def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.f
     return out
 
 
-def cpu_rows_together(stores: StoresTogether, rows: int) -> list[NDArray[np.float32]]:
+def batched_cpu_rows(stores: BatchedStores, rows: int) -> list[NDArray[np.float32]]:
     """Return the rows of :func:`cpu_rows` by nest, sharing equal statements."""
     work = [work_of(group) for group in stores.groups]
     found: dict[int, NDArray[np.float32]] = {}
     out = []
     for one, parts in zip(stores.nests, stores.parts, strict=True):
-        table = np.zeros((one.num_programs, rows, len(DATAFLOW_PLACES)), np.float32)
+        table = np.zeros((one.num_programs, rows, len(DATAFLOW_INDEX)), np.float32)
         chosen = busiest([work[part.group][part.programs] for part in parts])
         for number in np.unique(chosen):
             part, here = parts[number], chosen == number
@@ -113,7 +113,7 @@ def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
     num, work = analysis.frame.num, work_of(analysis)
     crossings = _crossings(analysis)
     written, *reads = range(len(analysis.accesses))  # the written buffer is listed first
-    out = np.zeros((rows, len(DATAFLOW_PLACES), num))
+    out = np.zeros((rows, len(DATAFLOW_INDEX), num))
 
     def row(access: int, level: int, location: int, ops: Floats | None = None) -> Floats:
         where = _LOCATIONS[location]
@@ -122,7 +122,7 @@ def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
     out[7] = row(written, REGISTERS, REGISTERS, work)
     out[0] = out[7]
     # The first row is the initialisation: it computes nothing.
-    out[0, DATAFLOW_PLACES["float_ops"]] = 0.0
+    out[0, DATAFLOW_INDEX["float_ops"]] = 0.0
     out[8] = row(written, L1, REGISTERS)
     out[9] = row(written, L2, L2)
     # The two operands with most bytes moved to registers, which may differ between programs.
@@ -207,7 +207,7 @@ def _row(
     used = access.bytes if level == REGISTERS else crossings[level - 1].moved
     count = used / np.maximum(here.moved, 1.0)
     reused = count > 1.0
-    out = ColumnValues(DATAFLOW_PLACES, len(here.moved))
+    out = ColumnValues(DATAFLOW_INDEX, len(here.moved))
     out["float_ops"] = 0.0 if ops is None else ops
     out[f"location.{where}"] = 1.0
     for kind, name in enumerate(("read", "write", "read_write")):

@@ -20,7 +20,7 @@ class Column:
     source: str
 
 
-def places(columns: Sequence[Column]) -> dict[str, int]:
+def column_index(columns: Sequence[Column]) -> dict[str, int]:
     """Map the name of every column of a table to its place."""
     return {column.name: place for place, column in enumerate(columns)}
 

@@ -6,8 +6,8 @@ column that it was trained on has changed (:mod:`pruner.features.versions`).
 
 from __future__ import annotations
 
-from pruner.features.column import Column, places
-from pruner.features.symbols.table import OFFICIAL_COLUMNS
+from pruner.features.column import Column, column_index
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS
 
 FEATURE_SET_VERSION = "official-3"
@@ -149,23 +149,23 @@ ACCESS_COLUMNS: tuple[Column, ...] = tuple(_access("", _STATEMENT_SOURCE))
 STATEMENT_COLUMNS: tuple[Column, ...] = _statement_columns()
 DATAFLOW_COLUMNS: tuple[Column, ...] = _dataflow_columns()
 
-COUNT_PLACES = places(COUNT_COLUMNS)
-ACCESS_PLACES = places(ACCESS_COLUMNS)
-STATEMENT_PLACES = places(STATEMENT_COLUMNS)
-DATAFLOW_PLACES = places(DATAFLOW_COLUMNS)
+COUNT_INDEX = column_index(COUNT_COLUMNS)
+ACCESS_INDEX = column_index(ACCESS_COLUMNS)
+STATEMENT_INDEX = column_index(STATEMENT_COLUMNS)
+DATAFLOW_INDEX = column_index(DATAFLOW_COLUMNS)
 
 __all__ = [
     "ACCESS_COLUMNS",
-    "ACCESS_PLACES",
+    "ACCESS_INDEX",
     "COUNT_COLUMNS",
-    "COUNT_PLACES",
+    "COUNT_INDEX",
     "CURVE_SAMPLES",
     "DATAFLOW_COLUMNS",
-    "DATAFLOW_PLACES",
+    "DATAFLOW_INDEX",
     "FEATURE_SET_VERSION",
     "MAX_BUFFERS",
     "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
-    "STATEMENT_PLACES",
+    "STATEMENT_INDEX",
     "WORKLOAD_COLUMNS",
 ]

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from pruner.features.caches import cpu_rows
 from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_PLACES
+from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_INDEX
 from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.array_helpers import slog
 from pruner.features.statement.memory import AccessFeatures
-from pruner.features.statement.tensors import slog
 from pruner.program.nests import ACCUMULATORS, GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
 _Touch = tuple[StoreAnalysis, AccessFeatures]
@@ -154,7 +154,7 @@ def _row(
 ) -> NDArray[np.float32]:
     """Return the columns of one touch, [column, N]."""
     num = nests.num_programs
-    out = ColumnValues(DATAFLOW_PLACES, num, np.float32)
+    out = ColumnValues(DATAFLOW_INDEX, num, np.float32)
     # The release multiplies by the loop product twice (its norm vectors prove it), a slip that its
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pruner.features.dataflow import DataflowKind
-from pruner.features.hardware import platform_kind
+from pruner.features.device_vector import platform_kind
 
 Rows = frozenset[DataflowKind | None]
 

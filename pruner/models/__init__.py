@@ -3,7 +3,7 @@
 * `model`: the interface of every cost model
 * `registry`: models by name, for checkpoints
 * `ranker`: a trained model: programs in, scores out
-* `together`: sums over the processes of a distributed training
+* `collectives`: sums over the processes of a distributed training
 * `predict`: scores of recorded programs as rows
 * `networks`: the networks
 * `trees`: gradient-boosted trees and the random forest

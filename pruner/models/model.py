@@ -24,7 +24,7 @@ class Model:
     reads_draft: bool = False
 
 
-class Network(Model, nn.Module):
+class RankingNetwork(Model, nn.Module):
     """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``.
 
     Higher scores are predicted faster.

@@ -11,10 +11,10 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.model import Model, Network
+from pruner.models.model import Model, RankingNetwork
 from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center, ColumnScaler
-from pruner.models.programs.table import ProgramTable
 
 SCORING_BATCH = 4096  # programs, as in the official code
 DIVERGED = "its scores are no numbers; train it with a smaller optimizer.lr"
@@ -87,7 +87,9 @@ class NeuralRanker(nn.Module, Ranker):
 
     is_network = True
 
-    def __init__(self, network: Network, scaler: ColumnScaler, *, relative: bool = False) -> None:
+    def __init__(
+        self, network: RankingNetwork, scaler: ColumnScaler, *, relative: bool = False
+    ) -> None:
         super().__init__()
         self.network = network
         self.scaler = scaler

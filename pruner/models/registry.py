@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from pruner.errors import DataError, PrunerError
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
@@ -19,7 +19,7 @@ from pruner.models.networks.tlp import TLP
 from pruner.models.trees.lightgbm import LightGBMRanker
 from pruner.models.trees.xgboost import TreeRanker, XGBoostRanker
 
-Trainable = Network | TreeRanker
+Trainable = RankingNetwork | TreeRanker
 ModelFactory = Callable[[], Trainable]  # a class, or a `functools.partial` of one
 MODELS: Mapping[str, type[Trainable]] = {
     model.__name__: model

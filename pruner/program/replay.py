@@ -21,14 +21,14 @@ from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
+from pruner.program.te.apply_batch import Replay
 from pruner.program.te.lower import lower
-from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Trace
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
-from pruner.program.tir.places import buffer_places
-from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
+from pruner.program.tir.scopes import buffer_scopes
 
 logger = logging.getLogger(__name__)
 UNCERTAIN = "uncertain-region"
@@ -187,7 +187,7 @@ def _trees(
         made: list[Found] = []
         try:
             with unforeseen_refused():
-                buffer_places(tree)  # sets tree.uncertain: regions are exact only after this
+                buffer_scopes(tree)  # sets tree.uncertain: regions are exact only after this
                 unsure = np.broadcast_to(tree.uncertain, len(places))
                 if not unsure.any():
                     made.append(compute(lower_tree(tree)))

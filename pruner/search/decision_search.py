@@ -19,7 +19,7 @@ from pruner.search.space import SearchSpace
 _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 
 
-class Outcome(Protocol):
+class CandidateOutcome(Protocol):
     """The result of measuring a candidate."""
 
     @property
@@ -27,7 +27,7 @@ class Outcome(Protocol):
         """Seconds of a run; infinite for a failure."""
 
     @property
-    def tells_of_program(self) -> bool:
+    def concerns_program(self) -> bool:
         """False where no device or worker ran the program."""
 
 
@@ -72,7 +72,7 @@ class TaskSpace(SearchSpace, Protocol):
     def instantiate(self, decisions: Decisions) -> Sequence[Any | None]:
         """The schedules of all rows; None where TVM refuses."""
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Clear the caches of one proposal."""
 
 
@@ -121,7 +121,7 @@ class DecisionSearch:
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`Search`; a program that TVM refuses counts as a failure."""
         found = self._proposed(num)
-        self.space.forget()  # memory: before its next proposal hundreds of other tasks may run
+        self.space.clear_cache()  # memory: before its next proposal hundreds of other tasks may run
         return found
 
     def _proposed(self, num: int) -> list[Candidate]:
@@ -167,14 +167,16 @@ class DecisionSearch:
                 return first[:0]
             raise
 
-    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
+    def observe(
+        self, candidates: Sequence[Candidate], outcomes: Sequence[CandidateOutcome]
+    ) -> None:
         """See :class:`Search`."""
         if candidates:
             rows = np.array([self._row(candidate) for candidate in candidates])
             done = set(self.space.keys(rows).tolist())
             self._waiting = [key for key in self._waiting if key not in done]
             latency_s = np.array([outcome.latency_s for outcome in outcomes])
-            self.know(rows, latency_s, np.array([one.tells_of_program for one in outcomes]))
+            self.know(rows, latency_s, np.array([one.concerns_program for one in outcomes]))
 
     def know(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Timed(Protocol):
+class WeightedTask(Protocol):
     """A task with calls, operations and best latency (infinite without program)."""
 
     @property
@@ -35,7 +35,7 @@ class Estimate:
     measured_share: float
 
     @staticmethod
-    def of(tasks: Iterable[Timed]) -> Estimate:
+    def of(tasks: Iterable[WeightedTask]) -> Estimate:
         """Sum the tasks' present latencies; infinite while none is measured."""
         total = known = known_s = 0.0
         missing = False

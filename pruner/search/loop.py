@@ -1,8 +1,8 @@
 """The tuning loop: propose, measure, observe, choose the next task.
 
 A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded run
-(:mod:`pruner.search.offline.session`) a simulated clock. Both override the methods that are marked
-as hooks.
+(:mod:`pruner.search.offline.recorded_run`) a simulated clock. Both override the methods that are
+marked as hooks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pruner.errors import PrunerError
-from pruner.progress import Tell, silent
-from pruner.search.decision_search import Outcome, Search
+from pruner.progress import Log, silent
+from pruner.search.decision_search import CandidateOutcome, Search
 from pruner.search.estimate import Estimate, has_settled
 from pruner.search.history import Candidate
 from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
@@ -66,7 +66,7 @@ class Measurer(Protocol):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Task:
+class TuningTask:
     """A task of a loop with its search and its results.
 
     ``make_search`` makes the search when the task begins. ``find_check`` returns the reference
@@ -119,7 +119,7 @@ class Task:
         self.current_best_s = min(self.current_best_s, latency_s)
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run was interrupted, or its time is over."""
 
 
@@ -132,22 +132,22 @@ class Round:
     candidates: list[Candidate]
 
 
-class Loop:
+class TuningLoop:
     """Tune all tasks of a run under one budget."""
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[TuningTask],
         measurer: Measurer,
         *,
         budget: TuneBudget,
         order: Order,
-        tell: Tell = silent,
+        log: Log = silent,
         lag: int = 0,
     ) -> None:
         """``lag`` (0 or 1): batches proposed before the last results arrive."""
         self.tasks, self._measurer, self._lag = list(tasks), measurer, lag
-        self._budget, self._order, self._tell = budget, order, tell
+        self._budget, self._order, self._log = budget, order, log
         # outcomes of earlier starts by (round, position)
         self._done: dict[tuple[int, int], Any] = {}
         self._number = 0
@@ -167,7 +167,7 @@ class Loop:
         try:
             while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0))
-        except Stopped:
+        except RunStopped:
             pass  # the open round is lost as by a kill: the last snapshot does not contain it
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program to try: spaces are empty or refuse all")
@@ -180,11 +180,11 @@ class Loop:
         """Hook: seconds of the run so far, including earlier starts."""
         return 0.0
 
-    def _begin(self, candidates: list[Candidate], task: Task) -> Any:
+    def _begin(self, candidates: list[Candidate], task: TuningTask) -> Any:
         """Hook: start the measurement of a batch."""
         return self._measurer.begin(candidates, task.arguments)
 
-    def _size(self, task: Task, left: int, *, first: bool) -> int:
+    def _size(self, task: TuningTask, left: int, *, first: bool) -> int:
         """Hook: number of candidates of a round, at most `left`."""
         size = round_size(self._budget.batch, self._budget.trials, len(self.tasks), first=first)
         return min(left, size)
@@ -270,7 +270,7 @@ class Loop:
             return self._budget.trials
         return int((self._budget.seconds - self._elapsed_s()) / self._pace_s)
 
-    def _chosen(self, task: Task, num: int) -> list[Candidate]:
+    def _chosen(self, task: TuningTask, num: int) -> list[Candidate]:
         """Candidates of a task's search; its error does not end other tasks."""
         try:
             return task.search.propose(num)
@@ -279,7 +279,7 @@ class Loop:
             # begin.
             if len(self.tasks) == 1 or task.trials:
                 raise
-            self._tell(f"{task.name}: left out, {error}")
+            self._log(f"{task.name}: left out, {error}")
             return []
 
     def _progress(self, current: Round | None) -> list[TaskProgress]:
@@ -320,17 +320,19 @@ class Loop:
             held.append(position)
             # A tried program proves that workers are alive: the untried programs before it were
             # single losses.
-            if outcome.tells_of_program:
+            if outcome.concerns_program:
                 self._record_all(current, held, outcomes)
                 held = []
         if len(outcomes) < len(current.candidates):  # a resumed run measures the others
-            raise Stopped
+            raise RunStopped
         # A batch without any try means a broken machine; counted as failures, its programs would
         # mislead the failure model.
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
-        ordered: list[Outcome] = [outcomes[position] for position in range(len(current.candidates))]
+        ordered: list[CandidateOutcome] = [
+            outcomes[position] for position in range(len(current.candidates))
+        ]
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(None), current.task)
         task.search.observe(current.candidates, ordered)

@@ -1,9 +1,9 @@
 """Tables, figures and the results book, from plain arguments.
 
-* `training`: one or several trainings, each evaluated
-* `table`: models x platforms x seeds
-* `draft`: quality of the draft
-* `tuning`: plots of tuning runs
+* `training_run`: one or several trainings, each evaluated
+* `model_table`: models x platforms x seeds
+* `draft_quality`: quality of the draft
+* `tuning_plots`: plots of tuning runs
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: adaptation methods compared
 * `leaderboard`: check and rank submissions to a frozen benchmark

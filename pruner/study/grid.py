@@ -17,9 +17,9 @@ import yaml
 from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import held, read_json, write_json
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.processes import in_workers
-from pruner.progress import Tell, silent
+from pruner.progress import Log, silent
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
@@ -65,7 +65,7 @@ class Job:
 
 
 def results(
-    jobs: Sequence[Job], *, num_workers: int = 1, tell: Tell = silent, again: str = "call it again"
+    jobs: Sequence[Job], *, num_workers: int = 1, log: Log = silent, again: str = "call it again"
 ) -> Iterator[Any]:
     """Yield the result of every job, in order.
 
@@ -83,7 +83,7 @@ def results(
             found = job.result
             yield job.compute() if found is None else found
         return
-    with in_workers(missing, Job.compute, number, tell=tell) as ended:
+    with in_workers(missing, Job.compute, number, log=log) as ended:
         done = ended()
         for job in jobs:
             found = job.compute() if job.leaves is None else job.result
@@ -206,7 +206,7 @@ def started(words: Sequence[str], place: Path) -> list[str]:
 
 def run_command(
     words: Sequence[str],
-    log: Path,
+    log_file: Path,
     *,
     place: Path,
     limit_s: float = float("inf"),
@@ -216,12 +216,12 @@ def run_command(
 
     Its output and errors go to `log`.
     """
-    code = Commands(place, environment).run(words, log, limit_s=limit_s)
-    with log.open("rb") as content:
-        content.seek(max(0, log.stat().st_size - TAIL))
+    code = Commands(place, environment).run(words, log_file, limit_s=limit_s)
+    with log_file.open("rb") as content:
+        content.seek(max(0, log_file.stat().st_size - TAIL))
         lines = content.read().decode("utf-8", "replace").split("\n")
-    told = (line.strip() for line in reversed(lines) if line.strip())
-    return Ended(code=code, line=next(told, "no reason given"))
+    last_lines = (line.strip() for line in reversed(lines) if line.strip())
+    return Ended(code=code, line=next(last_lines, "no reason given"))
 
 
 class Times:
@@ -299,7 +299,7 @@ class BoxRunner:
 
     run: Run
     times: Times
-    tell: Tell
+    log: Log
     clock: Clock = field(default=time.monotonic)
     after: Callable[[Box], None] = silent
 
@@ -322,20 +322,20 @@ class BoxRunner:
             step, left_s = left[0], ends - self.clock()
             if left_s < box.least_s:
                 names = ", ".join(one.name for one in left)
-                self.tell(f"{box.name}: {max(0.0, left_s):.0f} s left, not begun: {names}")
+                self.log(f"{box.name}: {max(0.0, left_s):.0f} s left, not begun: {names}")
                 return
             tried.add(step.name)
             if step.lacks:
-                self.tell(f"{step.name}: left out, not done: {', '.join(step.lacks)}")
+                self.log(f"{step.name}: left out, not done: {', '.join(step.lacks)}")
                 continue
             self._run_step(step, fair_share_s(left, self.times, left_s), left_s)
 
     def _run_step(self, step: Step, share_s: float, left_s: float) -> None:
         start = self.clock()
-        self.tell(f"{step.name}: about {min(left_s, self.times.expected_s(step)) / 60:.1f} minutes")
+        self.log(f"{step.name}: about {min(left_s, self.times.expected_s(step)) / 60:.1f} minutes")
         ended = self.run(step, share_s, left_s)
         seconds = self.clock() - start
-        self.tell(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
+        self.log(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
         if ended.well:
             step.keep()
             # its size includes the work of earlier starts
@@ -415,7 +415,7 @@ def _lacks_options(folder: Path) -> bool:
         return True
 
 
-def put_aside(step: Step) -> None:
+def archive_broken(step: Step) -> None:
     """Rename the folder of a broken start where the step begins anew.
 
     Raises:
@@ -441,7 +441,7 @@ def run_step(
 
     The folder of a broken earlier start is renamed.
     """
-    put_aside(step)
-    log = logs / f"{step.name.replace(', ', '-')}.log"
+    archive_broken(step)
+    log_file = logs / f"{step.name.replace(', ', '-')}.log"
     words = started(step.within(share_s), root)
-    return run_command(words, log, place=root, limit_s=limit_s, environment=environment)
+    return run_command(words, log_file, place=root, limit_s=limit_s, environment=environment)

@@ -25,12 +25,12 @@ from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError, PrunerError
-from pruner.files import write_whole
+from pruner.files import write_atomic
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import random_report, ranking_metrics
 from pruner.study.markdown import markdown_table
 
-FORM = "entry.yaml"
+SUBMISSION_FILE = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
 # Ranked by a metric that counts every task the same: one slow task can decide a ratio of sums.
 MAX_SCORES_BYTES = 1 << 28
@@ -66,7 +66,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Submission:
     """A submission's own description.
 
     ``learned_from``: the records it was fitted to, in words; ``notes``: further facts for readers
@@ -150,14 +150,14 @@ def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
     return tasks
 
 
-def load_form(entry: Path) -> Form:
+def load_submission(entry: Path) -> Submission:
     """The form of an entry.
 
     Raises:
         PrunerError: it is missing, or a field is unknown, lacking or of the wrong kind.
     """
-    path = entry / FORM
-    known = [field.name for field in fields(Form)]
+    path = entry / SUBMISSION_FILE
+    known = [field.name for field in fields(Submission)]
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -166,39 +166,41 @@ def load_form(entry: Path) -> Form:
         raise PrunerError(f"{path}: not YAML ({_one_line(error)})") from error
     if not isinstance(content, dict):
         raise PrunerError(f"{path}: not a form; its fields: {', '.join(known)}")
-    told = []
+    problems = []
     if missing := [name for name in REQUIRED if name not in content]:
-        told.append(f"missing: {', '.join(missing)}")
+        problems.append(f"missing: {', '.join(missing)}")
     if unknown := [_one_line(name) for name in content if name not in known]:
-        told.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
-    if told:
-        raise PrunerError(f"{path}: {'; '.join(told)}")
+        problems.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    if problems:
+        raise PrunerError(f"{path}: {'; '.join(problems)}")
     stripped: dict[str, Any] = {
         name: value.strip() if isinstance(value, str) else value for name, value in content.items()
     }
-    form = Form(**stripped)
-    check_form(entry, form)
-    return form
+    submission = Submission(**stripped)
+    check_submission(entry, submission)
+    return submission
 
 
-def check_form(entry: Path, form: Form) -> None:
+def check_submission(entry: Path, submission: Submission) -> None:
     """Raise PrunerError for a field of the wrong kind.
 
     Text that would forge the page's table is refused, too.
     """
-    path = entry / FORM
+    path = entry / SUBMISSION_FILE
     for name in REQUIRED:
-        if not isinstance(getattr(form, name), str) or not getattr(form, name).strip():
+        if not isinstance(getattr(submission, name), str) or not getattr(submission, name).strip():
             raise PrunerError(f"{path}: {name} must not be empty")
     for name in ("machine", "notes"):
-        if not isinstance(getattr(form, name), str):
-            raise PrunerError(f"{path}: {name}={_one_line(getattr(form, name))}: a text, or ''")
+        if not isinstance(getattr(submission, name), str):
+            raise PrunerError(
+                f"{path}: {name}={_one_line(getattr(submission, name))}: a text, or ''"
+            )
     for name in ("fit_seconds", "parameters", "scored_per_second", "memory_mb"):
-        value = getattr(form, name)
+        value = getattr(submission, name)
         if value is not None and not (isinstance(value, int | float) and 0 <= value < np.inf):
             raise PrunerError(f"{path}: {name}={_one_line(value)}: a number, 0 or more, or null")
     for name, text in [("the folder's name", entry.name)] + [
-        (name, getattr(form, name)) for name in IN_TABLE
+        (name, getattr(submission, name)) for name in IN_TABLE
     ]:
         if len(text.splitlines()) > 1 or any(sign in text for sign in _FORGING):
             raise PrunerError(
@@ -207,15 +209,15 @@ def check_form(entry: Path, form: Form) -> None:
             )
 
 
-def _one_line(told: object) -> str:
-    return " ".join(str(told).split())[:120]
+def _one_line(problems: object) -> str:
+    return " ".join(str(problems).split())[:120]
 
 
-def save_form(entry: Path, form: Form) -> None:
+def save_submission(entry: Path, submission: Submission) -> None:
     """Write the form of an entry."""
     entry.mkdir(parents=True, exist_ok=True)
-    with write_whole(entry / FORM) as partial:
-        partial.write_text(yaml.safe_dump(asdict(form), sort_keys=False), encoding="utf-8")
+    with write_atomic(entry / SUBMISSION_FILE) as partial:
+        partial.write_text(yaml.safe_dump(asdict(submission), sort_keys=False), encoding="utf-8")
 
 
 def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score: ScoreTask) -> Path:
@@ -233,7 +235,7 @@ def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score:
         for records in tasks
     ]
     path = entry / track.scores_file
-    with write_whole(path) as partial:
+    with write_atomic(path) as partial:
         pd.concat(parts).to_csv(
             partial,
             index=False,
@@ -295,18 +297,18 @@ Row = dict[str, Any]
 
 def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
     """Check a submission and judge it: a row of the ranking."""
-    form = load_form(entry)
+    submission = load_submission(entry)
     scored = list(scored_tasks(entry / track.scores_file, tasks))
     metrics = ranking_metrics(scored)
     return {
         "entry": entry.name,
-        "model": form.model,
+        "model": submission.model,
         **{name: metrics[name] for name in SHOWN},
-        "fit_seconds": form.fit_seconds,
-        "scored_per_second": form.scored_per_second,
-        "memory_mb": form.memory_mb,
-        "learned_from": form.learned_from,
-        "notes": form.notes,
+        "fit_seconds": submission.fit_seconds,
+        "scored_per_second": submission.scored_per_second,
+        "memory_mb": submission.memory_mb,
+        "learned_from": submission.learned_from,
+        "notes": submission.notes,
     }
 
 

@@ -261,8 +261,8 @@ def bars(
               error_kw={"lw": 0.8})  # fmt: skip
     beside = axis.get_yaxis_transform()  # x in shares of the axis
     for place, value in enumerate(values):
-        told = "not run" if np.isnan(value) else number(value) if text is None else text[place]
-        axis.text(1.03, place, told, va="center", fontsize=8, transform=beside)
+        shown = "not run" if np.isnan(value) else number(value) if text is None else text[place]
+        axis.text(1.03, place, shown, va="center", fontsize=8, transform=beside)
         for x in (0.88, 0.93) if value > top else ():
             axis.plot([x, x + 0.03], [place + 0.45, place - 0.45], color=PAPER[0], lw=1.8,
                       transform=beside)  # fmt: skip

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 from pruner.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from pruner.tune.run.options import TuneOptions, this_cpu
     from pruner.tune.run.result import Tuned
+    from pruner.tune.run.tune_options import TuneOptions, this_cpu
     from pruner.tune.run.tuning import tune, tuned_module
     from pruner.tune.workloads import operator
 
@@ -41,10 +41,10 @@ __all__ = ["TuneOptions", "Tuned", "operator", "this_cpu", "tune", "tuned_module
 __getattr__ = on_first_use(
     __name__,
     {
-        "TuneOptions": "run.options",
+        "TuneOptions": "run.tune_options",
         "Tuned": "run.result",
         "operator": "workloads",
-        "this_cpu": "run.options",
+        "this_cpu": "run.tune_options",
         "tune": "run.tuning",
         "tuned_module": "run.tuning",
     },

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pruner.models.analyzer.analyzer import Analyzer, AnyForm, CpuAnalyzer, load_analyzer
-from pruner.places import conf_folder
+from pruner.models.analyzer.analyzer import Analyzer, AnyFormula, CpuAnalyzer, load_analyzer
+from pruner.paths import conf_folder
 from pruner.tune.measure.measurer import Platform
 
 
-def platform_analyzer(platform: Platform, form: AnyForm = "hardware") -> Analyzer:
+def platform_analyzer(platform: Platform, form: AnyFormula = "hardware") -> Analyzer:
     """Load the analyzer of a platform, for its target's number of cores.
 
     Raises:

@@ -3,16 +3,16 @@
 import logging
 
 logger = logging.getLogger(__name__)
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
-def tell_fault(what: str, error: Exception) -> None:
+def log_fault(what: str, error: Exception) -> None:
     """Log a fault of TVM and its cost, once for equal faults.
 
     The last line of TVM's text names the failure; the lines before are a trace of calls.
     """
     lines = str(error).strip().splitlines() or ["no text"]
     text = f"{what}: {type(error).__name__}: {lines[-1]}"
-    if text not in _told:
-        _told.add(text)
+    if text not in _logged:
+        _logged.add(text)
         logger.warning("fault of TVM: %s", text)

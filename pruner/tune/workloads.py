@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.program.dag.operators import options as operators
+from pruner.program.dag.operators import task_options as operators
 from pruner.tune.tvm_import import load_tvm
 
 

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def log(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Writes a line for whoever waits."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 DIED, FULL = 9, 28  # how its process ends
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = (  # some hundred starts need not import TVM and torch each
-    "pruner.tune.measure.loaded",
+    "pruner.tune.measure.preload_tvm",
     "pruner.tune.run.database",
     "pruner.models.analyzer.analyzer",
 )

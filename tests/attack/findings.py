@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reliability.md"
 _TESTS = re.compile(r"`([\w/]+\.py)`(?:: (.+))?")

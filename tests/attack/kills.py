@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pruner.study.grid import started
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 TOKEN = "PRUNER_ATTACK"
 GONE_S = 60  # until all processes of a killed command have ended
@@ -36,7 +36,7 @@ class Attack:
     temporary: Path  # what the command is told is the place of temporary files
     rng: random.Random
     kills: int
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     record: Callable[[str, object], None]  # a property of the test, for the table
     wrong: list[str] = field(default_factory=list)
     done: int = 0  # kills so far
@@ -176,7 +176,7 @@ def attacked(
         attack.round += 1
         return True
 
-    attack.tell(f"{attack.whole_s:.0f} s the whole command; {attack.kills} kills")
+    attack.log(f"{attack.whole_s:.0f} s the whole command; {attack.kills} kills")
     fresh = True  # the round begins with this start
     while attack.done < attack.kills and attack.round < attack.kills + 3:
         fresh = settled() or fresh
@@ -186,7 +186,7 @@ def attacked(
             if child.poll() is None:
                 attack.kill(child)
                 attack.count()
-                attack.tell(f"{attack.done} of {attack.kills} kills, {len(attack.wrong)} wrong")
+                attack.log(f"{attack.done} of {attack.kills} kills, {len(attack.wrong)} wrong")
         if child.poll() is None:
             child.wait(timeout=END_S)
         if child.returncode == 0:

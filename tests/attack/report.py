@@ -28,10 +28,10 @@ from typing import Any
 
 import pytest
 
-from pruner.files import write_json, write_whole
+from pruner.files import write_atomic, write_json
 from tests.attack.findings import Finding, files_of, findings
 from tests.attack.sizes import SIZES
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 OUT = REPOSITORY / "outputs" / "attack"
 TABLE = "attack.md"
@@ -250,7 +250,7 @@ class Plugin:
         for path in (self._results.folder / TABLE, self._copy):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with write_whole(path) as partial:
+                with write_atomic(path) as partial:
                     partial.write_text(text)
         return text
 

@@ -97,7 +97,7 @@ def changed(content, where, value):
 
 MALFORMED = [
     ("model", ...), ("model", 7), ("model", {}), ("model/name", "git_commit"),
-    ("model/name", ["PaCM"]), ("model/name", "Network"), ("model/arguments", 7),
+    ("model/name", ["PaCM"]), ("model/name", "RankingNetwork"), ("model/arguments", 7),
     ("model/arguments/width", 10**7), ("model/arguments/width", "x"),
     ("model/arguments/width", -1), ("model/arguments/no_such", 1),
     ("model", {"_target_": "os.system", "command": "true"}),

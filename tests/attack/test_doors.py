@@ -8,7 +8,7 @@ import pytest
 from pruner.cli.shared.door import run_door
 from pruner.data.quarantine import read_report
 from tests.attack.lines import good_lines
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 PLATFORM = "cpu-avx2"
 RECORDS = REPOSITORY / "datasets/ansor/measure_records" / PLATFORM

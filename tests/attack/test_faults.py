@@ -56,12 +56,12 @@ def recorded(folder: Path) -> Counter:
 
 
 @pytest.mark.parametrize("kind", ["killed", "full"])
-def test_a_run_that_ends_at_any_write_goes_on_exactly(tmp_path, kind, record_property, tell):
+def test_a_run_that_ends_at_any_write_goes_on_exactly(tmp_path, kind, record_property, log):
     with forked_from([__name__, *PRELOADED]):
-        walk(tmp_path, kind, record_property, tell)
+        walk(tmp_path, kind, record_property, log)
 
 
-def walk(tmp_path, kind, record_property, tell):
+def walk(tmp_path, kind, record_property, log):
     whole, out = tmp_path / "whole", tmp_path / "events"
     assert started(tuned, whole, None, kind, out) == 0
     events = out.read_text().splitlines()
@@ -90,5 +90,5 @@ def walk(tmp_path, kind, record_property, tell):
         record_property("tried", done)
         record_property("failed", len(wrong))
         if done % 10 == 0:
-            tell(f"{done} of {len(walked)} writes, {len(wrong)} wrong")
+            log(f"{done} of {len(walked)} writes, {len(wrong)} wrong")
     assert not wrong

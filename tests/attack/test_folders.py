@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pruner.cli.shared.known import composed
 from pruner.cli.shared.runs import save_config
 from pruner.study.grid import started
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
 

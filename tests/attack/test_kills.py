@@ -37,7 +37,7 @@ SHARE = {
 
 
 @pytest.fixture
-def attack(tmp_path, request, record_property, tell):
+def attack(tmp_path, request, record_property, log):
     """An attack with a seed of its own, and its share of all kills."""
     name = request.node.name
     made = Attack(
@@ -45,7 +45,7 @@ def attack(tmp_path, request, record_property, tell):
         temporary=Path(tempfile.mkdtemp(prefix="attack-")),  # names of sockets are short
         rng=random.Random(name),
         kills=max(1, round(KILLS * SHARE[request.node.originalname])),
-        tell=tell,
+        log=log,
         record=record_property,
     )
     yield made

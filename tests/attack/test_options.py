@@ -12,7 +12,7 @@ from pruner.cli.shared.implied import POSITIONAL
 from pruner.cli.shared.known import composed, groups_of
 from pruner.cli.shared.options import MAX_THREADS, check_options
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 COMMANDS = sorted(path.stem for path in conf_folder().glob("*.yaml"))
 CHOICES = sorted(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pruner.files import METRICS_FILE, load_metrics, save_metrics, write_whole
+from pruner.files import METRICS_FILE, load_metrics, save_metrics, write_atomic
 from tests.attack.faults import DIED, FULL, PRELOADED, Fault, forked_from, spread, started
 from tests.attack.sizes import FAULTS
 from tests.tune.run.test_loop import SIZES, FakeMeasurer, made_model, measured
@@ -43,7 +43,7 @@ class StandIn(FakeMeasurer):
         """Written as a worker does."""
         from pruner.tune.measure.numerics import save_reference
 
-        with write_whole(path) as part, part.open("wb") as file:
+        with write_atomic(path) as part, part.open("wb") as file:
             save_reference(file, {"signed": [np.arange(4.0)]})
         done: Future[str | None] = Future()
         done.set_result(None)
@@ -77,9 +77,9 @@ def tuned(folder: Path, _: Fault) -> None:
     from pruner.tune.measure.measurer import MeasureSettings, Platform
     from pruner.tune.run import tuning
     from pruner.tune.run.budget import TuneBudget
-    from pruner.tune.run.options import TuneOptions
+    from pruner.tune.run.tune_options import TuneOptions
     from pruner.tune.tvm_import import load_tvm
-    from tests.places import CONF
+    from tests.paths import CONF
 
     if (folder / CONFIG_FILE).is_file():
         assert read_config(folder / CONFIG_FILE).seed == 3
@@ -126,7 +126,7 @@ def learnt(folder: Path, _: Fault) -> None:
     """A network of some layers, for some epochs."""
     import torch
 
-    from pruner.data.splits import Split
+    from pruner.data.splits import TaskSplit
     from pruner.models.networks.pacm import PaCM
     from pruner.models.training.fit import fit
     from pruner.models.training.recipe import Recipe
@@ -142,7 +142,7 @@ def learnt(folder: Path, _: Fault) -> None:
         trainer={"accelerator": "cpu"},
         epochs=EPOCHS,
     )
-    split = Split(name="x", seed=0, train=keys[:2], valid=keys[2:], test=keys[2:])
+    split = TaskSplit(name="x", seed=0, train=keys[:2], valid=keys[2:], test=keys[2:])
     assert fit(recipe, store, split, folder=folder).finished
 
 
@@ -172,13 +172,13 @@ def chosen(events: list[str]) -> list[int]:
 @pytest.mark.parametrize("kind", ["killed", "full"])
 @pytest.mark.parametrize(("job", "files"), [(tuned, tuned_files), (learnt, learnt_files)])
 def test_files_beside_the_loop_are_whole_or_made_again(
-    job, files, kind, tmp_path, record_property, tell
+    job, files, kind, tmp_path, record_property, log
 ):
     with forked_from([__name__, *PRELOADED, *OF_FITS]):
-        walk(job, files, kind, tmp_path, record_property, tell)
+        walk(job, files, kind, tmp_path, record_property, log)
 
 
-def walk(job, files, kind, tmp_path, record_property, tell):
+def walk(job, files, kind, tmp_path, record_property, log):
     whole, out = tmp_path / "whole", tmp_path / "events"
     assert started(job, whole, None, kind, out) == 0
     events, expected = out.read_text().splitlines(), files(whole)
@@ -196,5 +196,5 @@ def walk(job, files, kind, tmp_path, record_property, tell):
         record_property("tried", done)
         record_property("failed", len(wrong))
         if done % 10 == 0:
-            tell(f"{done} of {len(walked)} writes, {len(wrong)} wrong")
+            log(f"{done} of {len(walked)} writes, {len(wrong)} wrong")
     assert not wrong

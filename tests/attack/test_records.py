@@ -25,7 +25,7 @@ from tests.attack.lines import (
 )
 from tests.attack.mutations import MUTATIONS, damaged
 from tests.attack.sizes import LINES
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 FILE_S = 900.0  # for the lines of one file, on a busy machine
 MAX_BYTES = 1 << 30
@@ -80,7 +80,7 @@ def _attacked(job: tuple[Path, int, int]) -> Verdict:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_damaged_lines(record_property, tell):
+def test_fifty_thousand_damaged_lines(record_property, log):
     """No traceback, exact counts, no line over 0.2 s, less than 1 GB in each process."""
     files = sorted(ANSOR.rglob("*.json.gz"))
     each = -(-LINES // len(files))
@@ -97,7 +97,7 @@ def test_fifty_thousand_damaged_lines(record_property, tell):
             peak_bytes = max(peak_bytes, found.peak_bytes)
             record_property("tried", lines)
             record_property("failed", wrong.total())
-            tell(f"{lines} of {each * len(files)} lines, slowest {slowest_s:.3f} s, wrong {wrong}")
+            log(f"{lines} of {each * len(files)} lines, slowest {slowest_s:.3f} s, wrong {wrong}")
     record_property("slowest_s", round(slowest_s, 3))
     record_property("peak_mb", peak_bytes >> 20)
     assert not wrong

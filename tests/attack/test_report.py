@@ -6,7 +6,7 @@ import sys
 
 from tests.attack.findings import Closing, Finding, findings
 from tests.attack.report import Case, Results, table
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 CASES = """
 import os, pytest

@@ -119,7 +119,7 @@ def test_a_hostile_device_costs_no_program_anything(name, tmp_path):
 @pytest.mark.parametrize("what", ["device", "tracker"])
 def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tmp_path):
     from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import Candidate, Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments
@@ -135,7 +135,7 @@ def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tm
         settings = MeasureSettings(
             timing=Timing(repeats=20, min_repeat_ms=1), builders=1, run_timeout_s=60
         )
-        with Measurer(platform, settings, Phases()) as measurer:
+        with DeviceMeasurer(platform, settings, Phases()) as measurer:
             candidate = Candidate(
                 space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=slow)
             )
@@ -147,4 +147,4 @@ def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tm
                 os.killpg(process.pid, signal.SIGKILL)
             outcomes = [o for _, o in measurer.results(batch, lambda *_: True, None)]
     assert [o.error for o in outcomes] == ["run_no_device"] * 2
-    assert not any(o.tells_of_program for o in outcomes)
+    assert not any(o.concerns_program for o in outcomes)

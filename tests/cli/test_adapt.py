@@ -15,7 +15,7 @@ from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from tests.places import DATASETS
+from tests.paths import DATASETS
 
 TINY = (
     "source=cpu-sse4",

@@ -11,7 +11,7 @@ import yaml
 
 from pruner.errors import PrunerError
 from pruner.study.book.items import Number, load_item, load_items
-from pruner.study.book.results import Measured, measure, read_results, table_cells
+from pruner.study.book.key_numbers import KeyNumber, measure, read_results, table_cells
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5
@@ -348,7 +348,7 @@ def test_every_item_says_how_long_its_presets_take(repository):
 
 def test_a_range_includes_its_ends(write):
     number = load_item(write()).numbers[0]
-    assert [Measured(number=number, value=v).inside for v in (0.59, 0.6, 0.8, 0.81)] == [
+    assert [KeyNumber(number=number, value=v).inside for v in (0.59, 0.6, 0.8, 0.81)] == [
         False, True, True, False,
     ]  # fmt: skip
 

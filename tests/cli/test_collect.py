@@ -3,7 +3,7 @@ from omegaconf import OmegaConf
 
 from pruner.cli.collect import collect
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
 
 

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 
 from pruner.cli.shared.help import commands, help_text
 from pruner.cli.shared.known import read_words
-from pruner.cli.shared.training import recipe_of
+from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
-from tests.places import CONF
+from tests.paths import CONF
 
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
 LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "store", "logger"]

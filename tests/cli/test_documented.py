@@ -7,7 +7,7 @@ import pytest
 
 from pruner.cli.shared.help import commands
 from pruner.cli.shared.known import command_file, read_words
-from tests.places import PAGES
+from tests.paths import PAGES
 
 COMMANDS = sorted(commands())
 _COMMAND = re.compile(r"(?:python -m pruner\.cli\.|python |pruner )(\w+)(?:\.py)? (.*)")

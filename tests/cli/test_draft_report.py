@@ -10,7 +10,7 @@ from pruner.data.root import RecordRoot
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.paper import PaperSwitches
 from pruner.study.book.items import load_item
-from tests.places import DATASETS
+from tests.paths import DATASETS
 
 ANSOR = DATASETS / "ansor"
 TASKS = ("matmul_128_128_128", "reduction_512_1024_1_False")

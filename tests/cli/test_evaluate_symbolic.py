@@ -12,7 +12,7 @@ from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
-from tests.places import CONF
+from tests.paths import CONF
 
 SIZES = [(256, 256, 256), (512, 128, 256), (128, 512, 512), (512, 512, 512)]
 HARDWARE = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
@@ -100,7 +100,7 @@ def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
     ("experiment", "form"),
     [("paper_draft", "paper"), ("paper_draft_release", "official"), ("ours_draft", "hardware")],
 )
-def test_the_twins_of_the_draft_run(command, measured_root, experiment, form):
+def test_the_presets_of_the_draft_run(command, measured_root, experiment, form):
     code, result, err = command(
         "evaluate", f"experiment={experiment}", "platform=v100", f"data.root={measured_root}"
     )

@@ -15,11 +15,16 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.ranker import RandomRanker
 from pruner.models.registry import ModelSpec
 from pruner.study.leaderboard import load_tracks, programs_of
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 BOARD = REPOSITORY / "leaderboard"
 BUNDLED = REPOSITORY / "datasets" / "bundled"
-FORM = {"model": "Mine", "authors": "Jane Doe", "source": "by hand", "learned_from": "nothing"}
+SUBMISSION_FILE = {
+    "model": "Mine",
+    "authors": "Jane Doe",
+    "source": "by hand",
+    "learned_from": "nothing",
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def submit(board, truth):
     def submit(name, score, form=None, **changes):
         entry = board / "entries" / name
         entry.mkdir()
-        (entry / "entry.yaml").write_text(yaml.safe_dump({**FORM, **(form or {})}))
+        (entry / "entry.yaml").write_text(yaml.safe_dump({**SUBMISSION_FILE, **(form or {})}))
         table = truth.drop(columns="latency_s").assign(score=score, **changes)
         table.to_csv(entry / "scores-cpu-pools.csv.gz", index=False)
         return entry

@@ -8,7 +8,7 @@ import pytest
 from pruner.data import networks
 from pruner.data.tenset.task_pickle import PickledTask
 from pruner.models.checkpoint.tensors import load_tensors
-from pruner.study.table import markdown
+from pruner.study.model_table import markdown
 from tests.cli import toy_records
 
 FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"

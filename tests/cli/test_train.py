@@ -13,7 +13,7 @@ import torch
 from pruner.models.checkpoint.tensors import load_tensors
 from tests.cli import toy_records
 from tests.models import zoo
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 SHOWN = ("top1", "top5", "pairwise_accuracy")
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")

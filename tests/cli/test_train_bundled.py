@@ -11,7 +11,7 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.tune.run.verifier import verifier
 from tests.cli import gpu_records, toy_records
-from tests.places import CONF, REPOSITORY
+from tests.paths import CONF, REPOSITORY
 
 PLATFORMS = sorted(path.stem for path in (CONF / "platform").glob("*.yaml"))
 ONE_EPOCH = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1")
@@ -67,7 +67,7 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
         checkpoint=Path(result["checkpoint"]),
         platform=platform,
         seed=0,
-        tell=told.append,
+        log=told.append,
     )
     assert model() is not None
     [line] = told

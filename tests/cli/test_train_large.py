@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pruner.models.checkpoint.tensors import load_tensors
-from tests.places import DATASETS, REPOSITORY
+from tests.paths import DATASETS, REPOSITORY
 
 OPTIONS = (
     f"data.root={DATASETS / 'bundled'}",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
 QUICK = [*SMALL, "measure.repeats=2", "policy=pruner_live", "budget.batch=6", "model=xgboost"]

@@ -18,7 +18,7 @@ from pruner.models.networks.tlp import TLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.tune.run.budget import TuneBudget
 
 pytestmark = pytest.mark.tvm
@@ -26,7 +26,7 @@ FINETUNE = "adaptation=finetune"
 
 
 def plan(*options):
-    from pruner.cli.tuning.asked import tune_options
+    from pruner.cli.tuning.read_options import tune_options
 
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return tune_options(compose("tune", list(options)))
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["policy=ansor_tvm", "work_dir=a"], "work_dir=a"),
         (["policy=ansor_tvm", "task_order=round_robin"], "task_order=round_robin"),
         (["policy=ansor_tvm", "spaces=replay"], "spaces=replay"),
-        (["policy=ansor_tvm", "measure.alone=false"], "measure.alone=false"),
+        (["policy=ansor_tvm", "measure.exclusive=false"], "measure.exclusive=false"),
         (["policy=ansor_tvm", "measure.lag=0"], "measure.lag=0"),
         (["policy=metaschedule", "measure.lag=1"], "measure.lag=1: MetaSchedule"),
         (["policy=metaschedule", "spaces=replay"], "spaces=replay: MetaSchedule"),
@@ -196,7 +196,7 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
 
 
 def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
-    from pruner.cli.tuning.session import _check_unfinished
+    from pruner.cli.tuning.measured_run import _check_unfinished
 
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=True)
     for compiled, finished in ((4, True), (3, False)):  # that one's time was over
@@ -210,7 +210,7 @@ def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
 
 
 def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
-    from pruner.cli.tuning.session import _check_unfinished
+    from pruner.cli.tuning.measured_run import _check_unfinished
 
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)

@@ -30,7 +30,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, from_operator
-from tests.places import CONF
+from tests.paths import CONF
 
 BARRIER = "__syncthreads();"
 IMAGE = {"operator": "conv2d", "n": 1, "h": 8, "w": 8, "stride": 1}

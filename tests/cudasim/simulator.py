@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.places import CONF, REPOSITORY
+from tests.paths import CONF, REPOSITORY
 
 HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / name for name in ("driver.cc", "runtime.cc")]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.cudasim.simulator import environment, missing
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = [
     pytest.mark.tvm,

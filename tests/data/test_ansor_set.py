@@ -12,7 +12,7 @@ from pruner.data.tasks import read_tasks
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.tune.measure.targets import CPU_TARGETS
 from tests.checksums import assert_checksums
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 MIN_VALID = 48
 RECORDS = REPOSITORY / "datasets" / "ansor" / "measure_records"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pruner.data import networks as module
-from pruner.data.networks import HELD_OUT, Network, chosen_networks, networks_of
+from pruner.data.networks import HELD_OUT, RecordedNetwork, chosen_networks, networks_of
 from pruner.data.tasks import TaskKey
 from pruner.data.tenset.task_pickle import PickledTask
 from pruner.errors import DataError
@@ -115,7 +115,7 @@ def test_a_root_without_networks_has_none(tmp_path):
 
 
 NETWORKS = [
-    Network(name=name, calls={"a": 1})
+    RecordedNetwork(name=name, calls={"a": 1})
     for name in ("net@1x3", "net@4x3", "other@1x3", "resnet18", *HELD_OUT["pruner"])
 ]
 

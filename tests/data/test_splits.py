@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pruner.data import splits
 from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
-from pruner.data.networks import Network
+from pruner.data.networks import RecordedNetwork
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.data.splits import SIDES, LeakError, Split, check_no_leak, make_split
+from pruner.data.splits import SIDES, LeakError, TaskSplit, check_no_leak, make_split
 from pruner.data.tasks import TaskKey
 from pruner.data.workload import parse_workload
 from pruner.errors import DataError
@@ -250,7 +250,7 @@ def test_by_platform_needs_two_sides(empty, held_out):
 def nets(**sizes):
     """Networks that call tasks of `MANY`: operator and size by name, with ``_`` for ``@``."""
     return [
-        Network(
+        RecordedNetwork(
             name=name.replace("_", "@"),
             calls={key(op, size).identity: 2 for op, size in tasks},
             kind="cuda",
@@ -369,7 +369,7 @@ def test_the_leak_check_sees_a_program_on_two_sides(write, line):
     path = write("measure_records/k80/matmul.json", [line(2), line(4)])
     (task,) = RecordRoot(path.parents[2]).read(Quarantine())
 
-    class Careless(Split):
+    class Careless(TaskSplit):
         def rows(self, side, key, digest):
             return np.ones(len(digest), dtype=bool)
 

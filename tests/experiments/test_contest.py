@@ -9,9 +9,9 @@ import pytest
 from experiments.common import contest
 from experiments.common.contest import Contestant, contest_rows, run_contest
 from pruner.progress import Progress
-from pruner.search.offline.comparison import Cell
-from pruner.search.offline.tuning import TuningCurve
-from pruner.study.adaptation.bench import Budget
+from pruner.search.offline.adaptation_run import TuningCurve
+from pruner.search.offline.comparison import MethodRun
+from pruner.study.adaptation.context import Budget
 
 BUDGET = Budget(
     trials=20, batch=5, tasks=2, least=1, spread=1.0, held_out=0, label_tasks=0, labels=[0, "all"],
@@ -73,9 +73,9 @@ def test_finished_cells_are_not_run_again_unless_they_are_of_something_else(ran,
 
 def test_rows_compare_with_the_baseline_of_the_same_seed():
     cells = [
-        Cell(method="slow", seed=0, curve=curve(4.0, 3.0, 2.0, 2.0, seconds=8.0)),
-        Cell(method="quick", seed=0, curve=curve(3.0, 2.0, 1.0, 1.0, seconds=2.0)),
-        Cell(method="never", seed=0, curve=curve(5.0, 5.0, 5.0, 5.0, seconds=4.0)),
+        MethodRun(method="slow", seed=0, curve=curve(4.0, 3.0, 2.0, 2.0, seconds=8.0)),
+        MethodRun(method="quick", seed=0, curve=curve(3.0, 2.0, 1.0, 1.0, seconds=2.0)),
+        MethodRun(method="never", seed=0, curve=curve(5.0, 5.0, 5.0, 5.0, seconds=4.0)),
     ]
     slow, quick, never = contest_rows(cells, "slow", platform="k80")
     # the baseline reaches its own final latency with its third trial of four, after 6 s of 8

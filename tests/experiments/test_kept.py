@@ -5,7 +5,7 @@ import pytest
 
 from experiments.draft_kept.kept import DRAWS, Keeping, KeptPool, kept_rows, variants_of
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 
 def pool(name, latency_s, score, fold=0):

@@ -17,7 +17,7 @@ from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from pruner.study.grid import Ended
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 from tests.study.network.fabricated import fabricate, trial
 
 SMALL = ("operators=[matmul,layer_norm]", "seeds=2", "targets=[cpu-avx512]", "trials=3")

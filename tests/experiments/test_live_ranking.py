@@ -10,7 +10,7 @@ import pytest
 from pruner.cli.shared.known import read_fields
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 INF = float("inf")
 
@@ -72,7 +72,7 @@ class Model:
     def __init__(self):
         self.seen, self.ranker = 0, None
 
-    def meet(self, key, population):
+    def set_reference_population(self, key, population):
         assert population == "population"
 
     def learn(self, store):

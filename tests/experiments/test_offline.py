@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pruner.cli.shared.training import recipe_of
+from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.recipe import Recipe
-from tests.cli.test_twins import composed
+from tests.cli.test_paper_presets import composed
 
 
 def items(recipe):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pruner.search.offline.comparison import Cell
+from pruner.search.offline.comparison import MethodRun
 from tests.experiments.test_contest import curve
 
 
@@ -13,9 +13,9 @@ def test_ansor_with_more_trials_is_a_rival_of_its_own(script):
     assert (ansor.times, longer.times) == (1, 4)
     assert (longer.settings, longer.model) == (ansor.settings, ansor.model)
     cells = [
-        Cell(method="ansor", seed=0, curve=curve(4.0, 3.0, seconds=10.0)),
-        Cell(method="ansor_longer", seed=0, curve=curve(*8 * [2.0], seconds=40.0)),
-        Cell(method="ours", seed=0, curve=curve(3.0, 2.2, seconds=5.0)),
+        MethodRun(method="ansor", seed=0, curve=curve(4.0, 3.0, seconds=10.0)),
+        MethodRun(method="ansor_longer", seed=0, curve=curve(*8 * [2.0], seconds=40.0)),
+        MethodRun(method="ours", seed=0, curve=curve(3.0, 2.2, seconds=5.0)),
     ]
     rows = {(row["against"], row["method"]): row for row in item["result_rows"](cells, "v100")}
     assert set(rows) == {

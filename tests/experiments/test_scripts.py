@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 ITEMS = sorted(path.parent.name for path in (REPOSITORY / "experiments").glob("*/run.py"))
 

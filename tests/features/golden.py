@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from tests.places import SHARED
+from tests.paths import SHARED
 
 RECORDS = SHARED / "data" / "gpu-records"
 GOLDEN = SHARED / "golden" / "records"

@@ -20,7 +20,7 @@ from pruner.data.tasks import TaskKey
 from pruner.features import STATEMENT_COLUMNS, featurize_records
 from pruner.features.batch import ProgramFeatures
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import pooled
 

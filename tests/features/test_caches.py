@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_PLACES
+from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX
 from pruner.features.workload import text_flags
 from pruner.program.nests import Mark
 from pruner.program.tir import primitives
@@ -29,7 +29,7 @@ def rows_of(tree, dataflow="paper"):
 
 def value(rows, row, name):
     """Before the logarithm."""
-    return float(2.0 ** rows[0, row, DATAFLOW_PLACES[name]] - 1)
+    return float(2.0 ** rows[0, row, DATAFLOW_INDEX[name]] - 1)
 
 
 def tiled(m, n, k, order, factors, num=1):
@@ -84,11 +84,11 @@ def test_rows_that_are_touched_whole_are_one_run_of_lines(n, split, b_lines, c_l
 def test_a_row_names_its_level_and_its_access():
     rows = rows_of(tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), ([4, 16],) * 3))[0]
     columns = ["location.global", "location.shared", "location.local"]
-    found = rows[:, [DATAFLOW_PLACES[name] for name in columns]].argmax(axis=1)
+    found = rows[:, [DATAFLOW_INDEX[name] for name in columns]].argmax(axis=1)
     assert found.tolist() == [2, 0, 1, 0, 1, 1, 1, 2, 2, 0]  # those of the GPU pattern
-    reads = rows[:, DATAFLOW_PLACES["acc_type.read"]]
+    reads = rows[:, DATAFLOW_INDEX["acc_type.read"]]
     assert reads.tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
-    assert rows[:, DATAFLOW_PLACES["acc_type.read_write"]].tolist() == (1 - reads).tolist()
+    assert rows[:, DATAFLOW_INDEX["acc_type.read_write"]].tolist() == (1 - reads).tolist()
 
 
 def test_the_order_of_loops_moves_what_crosses():

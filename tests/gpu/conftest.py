@@ -11,7 +11,7 @@ def platform():
     from experiments.gpu.ready import described_gpu
     from pruner.program.device import load_device
     from pruner.tune.pools.conditions import about_gpus
-    from tests.places import CONF
+    from tests.paths import CONF
 
     if not os.environ.get("CUDA_VISIBLE_DEVICES") or not about_gpus():
         pytest.skip("no CUDA device is visible; make gpu GPU=0 names one")

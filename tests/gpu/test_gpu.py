@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from pruner.study.grid import started
-from pruner.tune.measure.places import visible_gpus
+from pruner.tune.measure.devices import visible_gpus
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 from tests.tune.cuda_programs import programs
 
 # The simulated device (make gpu-sim) computes, but has no torch, no watts and no steady clock.
@@ -77,7 +77,7 @@ def test_a_kernel_beside_torch_and_its_energy(platform, tmp_path):
     words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", *SHORT]
     run("tune.py", *words, *WORKLOADS["float32"])
     folder = tmp_path / "tune" / "one"
-    run("deploy", f"run={folder}", "beside=[eager,compile]", "energy=1")
+    run("deploy", f"run={folder}", "baselines=[eager,compile]", "energy=1")
     (rows,) = json.loads((folder / "kernels_beside.json").read_text())["tasks"].values()
     found = {row["name"]: row for row in rows}
     assert all(row["error"] is None for row in rows)
@@ -94,7 +94,7 @@ def test_a_network_is_built_and_runs_beside_torch(platform, tmp_path, precision)
     run("tune.py", *words)
     folder = tmp_path / "tune" / "one"
     beside = [] if "SIM_NAME" in os.environ else ["eager"]
-    run("deploy", f"run={folder}", f"beside=[{','.join(beside)}]")
+    run("deploy", f"run={folder}", f"baselines=[{','.join(beside)}]")
     if beside:
         rows = json.loads((folder / "beside.json").read_text())["contenders"]
         assert {row["name"]: row["error"] for row in rows} == {"ours": None, "eager": None}
@@ -135,17 +135,17 @@ def test_a_program_that_breaks_the_device_costs_itself(platform, tmp_path):
     from pruner.program.device import load_device
     from pruner.tune.measure.jobs import Timing
     from pruner.tune.measure.machine import make_platform
-    from pruner.tune.measure.measurer import Candidate, Measurer, MeasureSettings
+    from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings
     from pruner.tune.phases import Phases
     from pruner.tune.workloads import arguments, from_file
-    from tests.places import CONF
+    from tests.paths import CONF
 
     path = tmp_path / "programs.py"
     path.write_text(programs("b[i + 1073741824] = a[i]"))
     good, bad = (from_file(path, name)[0].module for name in ("good", "bad"))
     described = load_device(CONF / "platform" / f"{platform}.yaml")
     settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1))
-    with Measurer(make_platform(described), settings, Phases()) as measurer:
+    with DeviceMeasurer(make_platform(described), settings, Phases()) as measurer:
         chosen = [
             Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=mod))
             for mod in (good, bad, good)

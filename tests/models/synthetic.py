@@ -9,7 +9,7 @@ from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMN
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.program.te.skeleton import group_programs
 
 

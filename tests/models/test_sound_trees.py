@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.models.trees import sound
-from pruner.models.trees.sound import _check_tree, check_xgboost, checked_lightgbm
-from tests.places import REPOSITORY
+from pruner.models.trees import validation
+from pruner.models.trees.validation import _check_tree, check_xgboost, checked_lightgbm
+from tests.paths import REPOSITORY
 
 xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
@@ -39,7 +39,7 @@ def text(table):
 
 def test_binary_json_says_what_xgboost_says_in_text(theirs):
     told = json.loads(theirs.save_raw("json"))
-    found = sound._read(bytes(theirs.save_raw("ubj")))
+    found = validation._read(bytes(theirs.save_raw("ubj")))
 
     def same(one, other):
         if isinstance(one, dict):

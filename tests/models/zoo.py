@@ -7,10 +7,10 @@ from functools import partial
 
 from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import plain
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.registry import MODELS, ModelSpec
 from pruner.models.trees.xgboost import TreeRanker
-from tests.places import CONF
+from tests.paths import CONF
 
 # What a class needs to learn from the dozen programs of a test, where its defaults need more.
 FEW_PROGRAMS = {"LightGBMRanker": {"min_data_in_leaf": 1}}
@@ -53,7 +53,9 @@ def concrete_classes():
         folder = importlib.import_module(f"pruner.models.{package}")
         for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
             for _, member in inspect.getmembers(importlib.import_module(module.name)):
-                is_model = inspect.isclass(member) and issubclass(member, Network | TreeRanker)
-                if is_model and member is not Network and not inspect.isabstract(member):
+                is_model = inspect.isclass(member) and issubclass(
+                    member, RankingNetwork | TreeRanker
+                )
+                if is_model and member is not RankingNetwork and not inspect.isabstract(member):
                     found.add(member)
     return found

@@ -7,7 +7,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
 from pruner.program.tir import primitives
-from pruner.program.tir.places import buffer_places
+from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 
@@ -103,7 +103,7 @@ def tile(tree, block, factors):
 
 
 def box(tree, key):
-    return [np.asarray(r.hi - r.lo + 1).tolist() for r in buffer_places(tree)[key].box]
+    return [np.asarray(r.hi - r.lo + 1).tolist() for r in buffer_scopes(tree)[key].box]
 
 
 def values_at(tree, block, point):

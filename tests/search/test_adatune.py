@@ -14,8 +14,8 @@ from pruner.search.adatune import (
 )
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.history import History
-from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
-from pruner.search.offline.session import run_session
+from pruner.search.offline.recorded_run import run_session
+from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import RandomPolicy
 
 
@@ -49,18 +49,18 @@ def pool(seed):
     decisions = np.unique(2 ** rng.integers(0, 6, (600, 5)), axis=0)
     bits = np.log2(decisions)
     latency_s = 1e-3 * (1 + (bits[:, 0] - 3) ** 2 + (bits[:, 2] - 4) ** 2 + rng.random(len(bits)))
-    return PoolSpace(decisions), latency_s
+    return RecordedSpace(decisions), latency_s
 
 
 SMALL = AdaTuneSettings(explorer=ExplorerSettings(population=128, generations=2, keep=32))
 
 
 def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
-    space = PoolSpace(np.array([[i, j] for i in range(4) for j in range(5)]))
+    space = RecordedSpace(np.array([[i, j] for i in range(4) for j in range(5)]))
     latency_s = np.linspace(1, 2, 20)
     policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0))
     curve = run_session(
-        policy, PoolMeasurer(space, latency_s, np.ones(20), Clock()), trials=50, batch=4
+        policy, RecordedMeasurer(space, latency_s, np.ones(20), Clock()), trials=50, batch=4
     )
     assert len(curve.best_s) == 20
     assert curve.best_s[-1] == 1.0
@@ -73,7 +73,7 @@ def test_what_is_not_legal_is_never_proposed():
         return np.where(decisions[:, 1] > 4, -np.inf, 0.0)
 
     policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), accept=legal)
-    measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
+    measurer = RecordedMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
     history = History(space)
     for _ in range(4):
         proposed = policy.propose(10, history)
@@ -92,7 +92,7 @@ def test_it_beats_random_on_average():
             "random": RandomPolicy(space, np.random.default_rng(seed)),
         }
         for name, policy in policies.items():
-            measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
+            measurer = RecordedMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
             curve = run_session(policy, measurer, trials=40)
             found[name].append(latency_s.min() / curve.best_s[-1])
     assert np.mean(found["adatune"]) > np.mean(found["random"]) + 0.02

@@ -6,9 +6,9 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
 from pruner.search.history import History
-from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.recorded import table
-from pruner.search.offline.session import run_session
+from pruner.search.offline.recorded_run import run_session
+from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import (
     DraftThenVerify,
     RandomPolicy,
@@ -70,7 +70,7 @@ def test_no_legal_program_is_one_clear_line(space):
 
 def pool_of(
     space: TileSpace, draft: TileScore, seed: int
-) -> tuple[PoolSpace, np.ndarray, ScoreFunction]:
+) -> tuple[RecordedSpace, np.ndarray, ScoreFunction]:
     """Programs whose true latency is the draft's with noise that the draft cannot know."""
     rng = np.random.default_rng(seed)
     drawn = space.sample(2500, rng)
@@ -78,7 +78,7 @@ def pool_of(
     drawn = drawn[first]
     scores = draft(drawn)
     drawn, scores = drawn[np.isfinite(scores)], scores[np.isfinite(scores)]
-    pool = PoolSpace(drawn[:1000])
+    pool = RecordedSpace(drawn[:1000])
     latency_s = np.exp(-scores[:1000] + rng.normal(0, 0.3, len(pool)))
     return pool, latency_s, table(pool, scores[:1000])
 
@@ -88,7 +88,7 @@ def test_replay_charges_recorded_costs_and_never_measures_twice(space, draft):
     clock = Clock()
     measured: list[int] = []
 
-    class Spy(PoolMeasurer):
+    class Spy(RecordedMeasurer):
         def measure(self, decisions):
             measured.extend(pool.rows(decisions).tolist())
             return super().measure(decisions)
@@ -115,7 +115,7 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
         ours = DraftThenVerify(pool, known, None, settings, np.random.default_rng(seed))
         chance = RandomPolicy(pool, np.random.default_rng(seed))
         results = [
-            run_session(p, PoolMeasurer(pool, latency_s, costs, Clock()), trials=30).best_s[-1]
+            run_session(p, RecordedMeasurer(pool, latency_s, costs, Clock()), trials=30).best_s[-1]
             for p in (ours, chance)
         ]
         wins += results[0] < results[1]
@@ -124,7 +124,7 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
 
 def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
     with pytest.raises(PrunerError, match="empty pool"):
-        PoolSpace(np.zeros((0, NUM_SLOTS), np.int64))
+        RecordedSpace(np.zeros((0, NUM_SLOTS), np.int64))
     pool, _, _ = pool_of(space, draft, 0)
     with pytest.raises(PrunerError, match="outside the recorded pool"):
         pool.rows(np.full((1, NUM_SLOTS), 3, np.int64))
@@ -136,7 +136,7 @@ def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
 )
 def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, failed, best):
     """Draft and model disagree about everything: weights 30/40 and 30/120 decide."""
-    pool = PoolSpace(np.arange(200)[:, None])
+    pool = RecordedSpace(np.arange(200)[:, None])
     settings = RoundSettings(
         draft=ExplorerSettings(population=800, generations=0, keep=200),
         verify=ExplorerSettings(population=200, generations=0, keep=20),
@@ -177,7 +177,7 @@ def test_before_a_measurement_the_draft_judges_what_the_model_refuses_too():
 @pytest.mark.parametrize("draft_leads", [True, False])
 def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_leads):
     """Chance spreads over the 40 drafted; logs of a search hold many copies of what is on top."""
-    pool = PoolSpace(np.arange(200)[:, None])
+    pool = RecordedSpace(np.arange(200)[:, None])
     settings = RoundSettings(
         draft=ExplorerSettings(population=4000, generations=0, keep=40),
         epsilon=0.0,
@@ -198,7 +198,7 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
 
 
 def test_programs_that_are_being_measured_cost_no_random_share():
-    pool = PoolSpace(np.arange(200)[:, None])
+    pool = RecordedSpace(np.arange(200)[:, None])
     everything = ExplorerSettings(population=2000, generations=0, keep=200)
     settings = RoundSettings(
         draft=everything, verify=everything, random_sample=2000, epsilon=0.5, prior=1.0
@@ -221,7 +221,7 @@ def test_programs_that_are_being_measured_cost_no_random_share():
 
 
 def test_a_program_is_scored_once_and_twins_agree():
-    pool, asked = PoolSpace(np.arange(50)[:, None]), []
+    pool, asked = RecordedSpace(np.arange(50)[:, None]), []
 
     def score(decisions):
         asked.extend(decisions[:, 0].tolist())

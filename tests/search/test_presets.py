@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from pruner.cli.shared.known import chosen
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RoundSettings
-from tests.places import CONF
+from tests.paths import CONF
 
 FILES = sorted((CONF / "policy").glob("*.yaml"))
 

@@ -8,7 +8,7 @@ from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from pruner.search.space import RowKeys
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
-from tests.places import CONF
+from tests.paths import CONF
 
 SIZE = 512
 AXES = (slice(0, 4), slice(4, 8), slice(8, 10))  # lengths of the row, column and reduction tiles

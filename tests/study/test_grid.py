@@ -43,7 +43,7 @@ class World:
 
     def boxes(self, *boxes):
         runner = BoxRunner(
-            run=self.run, times=self.times(), tell=self.told.append, clock=lambda: self.now
+            run=self.run, times=self.times(), log=self.told.append, clock=lambda: self.now
         )
         runner.run_all([Box(steps=lambda s=steps: s, **more) for steps, more in boxes])
         return [name for name, _, _ in self.began]
@@ -97,7 +97,7 @@ def test_what_comes_after_a_box_is_called_after_each(world):
     runner = BoxRunner(
         run=world.run,
         times=world.times(),
-        tell=world.told.append,
+        log=world.told.append,
         clock=lambda: world.now,
         after=lambda box: seen.append((box.name, world.now)),
     )

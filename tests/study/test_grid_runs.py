@@ -10,7 +10,7 @@ import yaml
 from pruner.cli.shared.known import composed
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json
-from pruner.study.grid import Step, put_aside, taken_up
+from pruner.study.grid import Step, archive_broken, taken_up
 from tests.study.network.fabricated import trial
 
 
@@ -63,18 +63,18 @@ def test_a_run_that_lacks_an_option_of_today_begins_anew(step):
     del config["precision"]
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert taken_up(step) is step
-    put_aside(step)
+    archive_broken(step)
     assert not folder.exists()
 
 
 def test_only_what_begins_anew_puts_aside_what_is_there(step):
     folder = step.leaves.parent
-    put_aside(step)  # nothing to put aside
+    archive_broken(step)  # nothing to put aside
     folder.mkdir(parents=True)
     (folder / "state.npz").touch()
-    put_aside(taken_up(step))
+    archive_broken(taken_up(step))
     assert folder.is_dir()
-    put_aside(step)
+    archive_broken(step)
     assert not folder.exists()
     assert [path.name.startswith("one-broken-") for path in folder.parent.iterdir()] == [True]
 
@@ -87,5 +87,5 @@ def test_a_run_that_somebody_works_in_is_not_put_aside(step):
         other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(PrunerError, match="process 1 on elsewhere works in it"):
-            put_aside(step)
+            archive_broken(step)
     assert folder.is_dir()

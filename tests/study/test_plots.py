@@ -9,11 +9,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from pruner.places import sources_folder
+from pruner.paths import sources_folder
 from pruner.study import plots
 from pruner.study.book.items import Plot, load_items
+from pruner.study.book.key_numbers import Series, plot_series, read_results
 from pruner.study.book.plots import _bars, _lines, panels, svg
-from pruner.study.book.results import Series, plot_series, read_results
 
 # Linear RGB as protanopes and deuteranopes see it (Machado and others 2009, severity 1).
 EYES = {

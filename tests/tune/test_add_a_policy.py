@@ -8,7 +8,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.policy import NO_KEYS, RandomDraws, RoundSettings, fresh
-from tests.places import CONF
+from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
 
@@ -56,8 +56,8 @@ def search(tmp_path, policy, replay_only=False):
     from pruner.tune.measure.measurer import MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
-    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import operator
 
@@ -70,7 +70,7 @@ def search(tmp_path, policy, replay_only=False):
     )
     context = RunContext(
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, tell=lambda _: None,
+        folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
     prepared = prepare([operator("matmul", m=64, n=64, k=64)], options, context)
     search = prepared.tasks[0].search
@@ -116,7 +116,7 @@ def test_the_preset_of_python_is_the_preset_of_the_command():
     from hydra import compose, initialize_config_dir
 
     from pruner.cli.shared.options import build
-    from pruner.tune.run.options import LIVE
+    from pruner.tune.run.tune_options import LIVE
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert build(compose("tune", ["policy=pruner_live"]).policy) == LIVE
@@ -124,7 +124,7 @@ def test_the_preset_of_python_is_the_preset_of_the_command():
 
 def test_a_model_for_a_policy_that_takes_none_is_refused():
     from pruner.tune.measure.measurer import Platform
-    from pruner.tune.run.options import TuneOptions
+    from pruner.tune.run.tune_options import TuneOptions
 
     with pytest.raises(PrunerError, match="RandomDraws: this policy takes no learned model"):
         TuneOptions(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pruner.files import read_table, write_json
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -44,9 +44,9 @@ def test_a_task_counts_where_all_its_spaces_are_batched():
 
 
 def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
-    from pruner.tune.networks.coverage import Replayed
+    from pruner.tune.networks.coverage import ReplayShare
 
-    found = Replayed.of(
+    found = ReplayShare.of(
         [("a", 60.0, 0), ("b", 30.0, 2), ("c", 10.0, 1), ("never begun", 99.0, None)]
     )
     assert (found.tasks, found.share) == (["b", "c"], 0.4)  # 40 of 100
@@ -54,19 +54,19 @@ def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
         "40.0% of the arithmetic is in 2 tasks with at least one design space that only TVM can "
         "replay: b, c"
     )
-    whole = Replayed.of([("a", 60.0, 0), ("a reshape", 0.0, 1)])
+    whole = ReplayShare.of([("a", 60.0, 0), ("a reshape", 0.0, 1)])
     assert (whole.tasks, whole.share) == (["a reshape"], 0.0)
-    alone = Replayed.of([("argmax", 0.0, 3)])
+    alone = ReplayShare.of([("argmax", 0.0, 3)])
     assert (alone.tasks, alone.share) == (["argmax"], None)
     assert str(alone).startswith("no arithmetic is in a task with at least one design space")
-    none = Replayed.of([("a", 60.0, None)])
+    none = ReplayShare.of([("a", 60.0, None)])
     assert (none.tasks, none.share, str(none)) == ([], None, "")
 
 
 def cell_of(script, network="resnet18", target="a100"):
-    from pruner.tune.networks.lowering import NetworkForm
+    from pruner.tune.networks.lowering import NetworkFormat
 
-    return script.Cell(network, target, NetworkForm())
+    return script.Cell(network, target, NetworkFormat())
 
 
 def listed_here(script, folder, cell, tasks):

@@ -18,7 +18,7 @@ FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as 
 @pytest.fixture
 def built(tmp_path):
     """Builds a program of the above in a worker, as measuring does; its reply and library."""
-    from pruner.places import conf_folder
+    from pruner.paths import conf_folder
     from pruner.processes import Worker, preload
     from pruner.program.device import load_device
     from pruner.tune.measure.jobs import JOBS, PRELOADED

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from pruner.errors import PrunerError
-from pruner.program.dag.operators import options as operators
+from pruner.program.dag.operators import task_options as operators
 
 CONV = {"n": 2, "ci": 4, "h": 9, "w": 7, "co": 6, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 SPECS = {

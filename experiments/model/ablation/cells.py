@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
-from pruner.data.splits import Split, make_split
+from pruner.data.splits import TaskSplit, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import load_metrics
@@ -41,7 +41,7 @@ class Setting:
         """
         return tuple(sorted({*self.learned, *self.judged}))
 
-    def divided(self, keys: Sequence[TaskKey], seed: int) -> Split:
+    def divided(self, keys: Sequence[TaskKey], seed: int) -> TaskSplit:
         """The seed's own split.
 
         Validation tasks always belong to platforms that are learned from.

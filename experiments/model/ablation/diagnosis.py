@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 
 GAPS = (0.02, 0.05, 0.1, 0.25, 1.0)  # relative differences of latency: edges of the ranges
 _BLOCK = 1024  # rows of the pair matrix held at once

@@ -27,7 +27,7 @@ from pruner.models.judging.chance import expected_ratio, random_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.batch import ProgramBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.training.fit import fit, ranker_of
 from pruner.models.training.recipe import Recipe

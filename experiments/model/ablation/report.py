@@ -26,7 +26,7 @@ from experiments.model.ablation.run import Ablation
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.study.markdown import markdown_table
 
 Rows = list[dict[str, Any]]

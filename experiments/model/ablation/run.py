@@ -15,11 +15,11 @@ from experiments.model.ablation.variants import Change
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, jsonable, read_json, write_json
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
-from pruner.progress import Tell, silent
+from pruner.progress import Log, silent
 from pruner.study.grid import Job, results
-from pruner.study.table import Source
+from pruner.study.model_table import Source
 
 ReadPrograms = Callable[[Source], ProgramTable]
 ABOUT = "cell.json"  # what a cell is of, in its folder from before it is fitted
@@ -40,7 +40,7 @@ class Ablation:
     read: ReadPrograms
     guess: Guess
     num_workers: int = 1
-    tell: Tell = silent
+    log: Log = silent
     known: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self, cell: AblationCell) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Ablation:
             self._fit_all(own, programs)
             rows = planned(cells, self.folder, self.guess)
             left = sum(row["minutes left"] for row in rows) / self.num_workers
-            self.tell(f"about {left:.0f} minutes left")
+            self.log(f"about {left:.0f} minutes left")
         lacking = [cell.name for cell in cells if cell.done(self.folder) is None]
         if lacking:
             raise PrunerError(
@@ -95,9 +95,9 @@ class Ablation:
             for cell in cells
         ]
         try:
-            list(results(jobs, num_workers=self.num_workers, tell=self.tell))
+            list(results(jobs, num_workers=self.num_workers, log=self.log))
         except PrunerError as error:  # other sources may have better luck
-            self.tell(f"error: {error}")
+            self.log(f"error: {error}")
 
     def _check(self, cell: AblationCell) -> None:
         path = self.folder / cell.name / ABOUT
@@ -114,7 +114,7 @@ class Ablation:
         write_json(self.folder / cell.name / ABOUT, self.about(cell))
         recipe = self.changes[cell.model].recipe(self.basis(cell))
         found = fit_cell(cell, recipe, programs, self.folder)
-        self.tell(f"{cell.name}: {found['fit_seconds']:.0f} s")
+        self.log(f"{cell.name}: {found['fit_seconds']:.0f} s")
         return found
 
     def _by_source(

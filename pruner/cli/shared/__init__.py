@@ -9,7 +9,7 @@
 * `options`: the values that an option may have; values as plain ones, or built from `_target_`
 * `records`: the record folders of a command
 * `dataset`: those folders as programs in memory
-* `training`: training options as a typed recipe; loggers and progress
+* `recipe_options`: training options as a typed recipe; loggers and progress
 * `start`: ``train.py checkpoint=``: the model to continue from
 * `loggers`: CSV, TensorBoard and W&B, as ``conf/logger`` names them
 * `runs`: run folders and resuming

@@ -24,7 +24,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
 from pruner.cli.shared.implied import HELP
-from pruner.cli.shared.known import Asked, nearest, read_words
+from pruner.cli.shared.known import CommandLine, nearest, read_words
 from pruner.cli.shared.options import check_options
 from pruner.cli.shared.output import (
     UNSUCCESSFUL,
@@ -36,7 +36,7 @@ from pruner.cli.shared.output import (
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.sweep import run_cell
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 _UNKNOWN_CHOICE = re.compile(
     r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", re.DOTALL
@@ -79,14 +79,14 @@ def run_door(command: str, words: Sequence[str], task: Task | None = None) -> No
     sweep (:mod:`pruner.cli.shared.sweep`). ``task`` runs instead of the command.
     """
     with mistakes_in_one_line(), sigterm_as_ctrl_c():
-        asked = read_words(command, words)
+        command_line = read_words(command, words)
         if HELP & set(words):
-            print_text(help_text(command, asked))
-        elif asked.sweep:
-            _sweep(command, asked, partial(_run, command, task))
+            print_text(help_text(command, command_line))
+        elif command_line.sweep:
+            _sweep(command, command_line, partial(_run, command, task))
         else:
-            with _as_hydra_has_it(asked):
-                result = _run(command, task, asked.config)
+            with _as_hydra_has_it(command_line):
+                result = _run(command, task, command_line.config)
             print_result(result)
             if result.get(UNSUCCESSFUL):
                 sys.exit(UNSUCCESSFUL_CODE)
@@ -103,17 +103,17 @@ def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
         PrunerError: words that the command would refuse.
     """
     try:
-        asked = read_words(command, words)
-        with _as_hydra_has_it(asked):
-            yield asked.config
+        command_line = read_words(command, words)
+        with _as_hydra_has_it(command_line):
+            yield command_line.config
     except (HydraException, OmegaConfBaseException) as error:
         raise PrunerError(_one_line(error)) from error
 
 
 @contextmanager
-def _as_hydra_has_it(asked: Asked) -> Iterator[None]:
+def _as_hydra_has_it(command_line: CommandLine) -> Iterator[None]:
     before = HydraConfig.instance().cfg
-    HydraConfig.instance().set_config(asked.hydra)
+    HydraConfig.instance().set_config(command_line.hydra)
     try:
         yield
     finally:
@@ -134,20 +134,23 @@ def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, An
         raise RuntimeError(str(error)) from error
 
 
-def _sweep(command: str, asked: Asked, run: Task) -> None:
+def _sweep(command: str, command_line: CommandLine, run: Task) -> None:
     """Run Hydra's sweep; each cell is checked like a run."""
-    if "gather" not in (asked.hydra.hydra.callbacks or {}):
+    if "gather" not in (command_line.hydra.hydra.callbacks or {}):
         raise PrunerError(f"{command} has no sweeps; run it once for each choice")
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
-        check_options(config, asked.defaults)
+        check_options(config, command_line.defaults)
         return run(config)
 
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        words = [*asked.words, "hydra.mode=MULTIRUN"]  # `sweep_name` reads the mode in a cell
+        words = [
+            *command_line.words,
+            "hydra.mode=MULTIRUN",
+        ]  # `sweep_name` reads the mode in a cell
         hydra.multirun(command, partial(run_cell, checked), words)
 
 

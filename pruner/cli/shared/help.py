@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from pruner.cli.shared.known import Asked, command_file, groups_of, plain_values
-from pruner.places import conf_folder
+from pruner.cli.shared.known import CommandLine, command_file, groups_of, plain_values
+from pruner.paths import conf_folder
 
 WIDTH = 100
 _MEANING_AT = 38  # column of the meanings
@@ -42,10 +42,10 @@ def list_of_commands() -> str:
     )
 
 
-def help_text(command: str, asked: Asked) -> str:
+def help_text(command: str, command_line: CommandLine) -> str:
     """Make a command's help, with the options' values for its words."""
-    values, groups = plain_values(asked.config), groups_of(command)
-    chosen = groups | _choices(asked.words, groups)
+    values, groups = plain_values(command_line.config), groups_of(command)
+    chosen = groups | _choices(command_line.words, groups)
     lines = [str(command_file(command)["hydra"]["help"]["template"]).rstrip(), ""]
     shown = {name: now for name, now in chosen.items() if not _of_hydra(name)}
     if shown:

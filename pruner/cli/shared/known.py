@@ -23,9 +23,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.implied import HELP, full_words
-from pruner.cli.shared.options import check_options
+from pruner.cli.shared.options import RENAMED, check_options
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 _ANY = ("workload", "variants")  # nodes whose keys only the command can judge
 _SWEEP = ("-m", "--multirun")
@@ -37,7 +37,7 @@ Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CommandLine:
     """A command line with checked options.
 
     ``config`` has their values, for a sweep the values of the chosen files; ``hydra`` has the same
@@ -66,7 +66,7 @@ def groups_of(command: str) -> dict[str, str | None]:
     return {name: chosen for name, chosen in pairs if not name.startswith("override ")}
 
 
-def read_words(command: str, given: Sequence[str]) -> Asked:
+def read_words(command: str, given: Sequence[str]) -> CommandLine:
     """Compose the configuration of a command line and check every option.
 
     Raises:
@@ -103,7 +103,7 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
         del config["hydra"]
     if not sweep:
         check_options(config, defaults)
-    return Asked(
+    return CommandLine(
         words=in_order,
         config=config,
         hydra=whole,
@@ -267,6 +267,9 @@ def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Make the message for an unknown name, with the nearest name."""
+    known = set(known)
+    if (now := RENAMED.get(name)) in known:
+        return f"{name} is now called {now}"
     near = nearest(name, known)
     return f"{name} is unknown; " + (f"did you mean {near}?" if near else "see --help")
 

@@ -141,7 +141,7 @@ def report(
         run.log_artifact(artifact)
 
 
-def tell_result(
+def log_result(
     make: Callable[..., Logger],
     folder: Path,
     about: About,

@@ -111,6 +111,9 @@ MADE = Rule(
 NEVER_NULL = {"adaptation", "loss", "model", "policy"}  # arguments of ours; a number stays one
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
+# Options of earlier versions and their present names; old run folders are read through it.
+RENAMED = {"beside": "baselines", "measure.alone": "measure.exclusive"}
+
 RULES: dict[str, Rule] = {
     "data.root": Rule(
         _optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"
@@ -213,7 +216,7 @@ RULES: dict[str, Rule] = {
     "measure.run_timeout_s": POSITIVE_NUMBER,
     "measure.reference_timeout_s": POSITIVE_NUMBER,
     "measure.memory_gib": POSITIVE_NUMBER,
-    "measure.alone": TRUE_FALSE_OR_NULL,
+    "measure.exclusive": TRUE_FALSE_OR_NULL,
     "measure.lag": Rule(_optional(_whole(0, 1)), "0, 1 or null"),
     "measure.baseline": TRUE_FALSE_OR_NULL,
     "measure.check": TRUE_OR_FALSE,
@@ -241,7 +244,8 @@ RULES: dict[str, Rule] = {
          "report", "results", "source"), WORDS,
     ),
     **dict.fromkeys(
-        ("beside", "data.platform", "model.without", "only", "plot", "warm_start"), ONE_OR_SEVERAL
+        ("baselines", "data.platform", "model.without", "only", "plot", "warm_start"),
+        ONE_OR_SEVERAL
     ),
     "platform": CHOSEN,
     "platform.name": WORDS,
@@ -383,6 +387,6 @@ def own_models(paths: Sequence[str]) -> list[type[Any]]:
         try:
             found.append(get_class(path))
         except (ImportError, ValueError) as error:
-            told = " ".join(line.strip() for line in str(error).splitlines()[:2])
-            raise PrunerError(f"models.own={path}: {told}") from error
+            message = " ".join(line.strip() for line in str(error).splitlines()[:2])
+            raise PrunerError(f"models.own={path}: {message}") from error
     return found

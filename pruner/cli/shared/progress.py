@@ -61,16 +61,16 @@ def live_bar() -> Iterator[Progress]:
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a count of a total; without a terminal, occasional lines."""
-    start = told = time.monotonic()
+    start = last_logged = time.monotonic()
     with live_bar() as progress:
         bar = progress.add_task(what, total=None, note="")
 
         def count(done: int, total: int) -> None:
-            nonlocal told
+            nonlocal last_logged
             progress.update(bar, completed=done, total=total)
             now = time.monotonic()
-            if progress.disable and now - told >= SILENCE_S and 0 < done < total:
-                told = now
+            if progress.disable and now - last_logged >= SILENCE_S and 0 < done < total:
+                last_logged = now
                 speed = done / (now - start)
                 left = (total - done) / speed
                 say(f"{what}: {done} of {total}, {rate(speed)}, about {left:.0f} s left")

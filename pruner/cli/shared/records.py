@@ -10,12 +10,12 @@ from pruner.cli.shared.options import plain, several
 from pruner.data.bundled import AUTO, BUNDLED, fitting_split
 from pruner.data.networks import networks_of
 from pruner.data.root import RecordRoot
-from pruner.data.splits import Split, make_split
+from pruner.data.splits import TaskSplit, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
-from pruner.features.hardware import platform_kind
+from pruner.features.device_vector import platform_kind
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
-from pruner.places import datasets_folder
+from pruner.paths import datasets_folder
 
 
 def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
@@ -96,7 +96,7 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 
 def split_of(
     options: DictConfig, keys: Sequence[TaskKey], root: RecordRoot, seed: int | None = None
-) -> Split:
+) -> TaskSplit:
     """Split tasks by ``split=``, with its own seed or the given.
 
     Raises:

@@ -11,10 +11,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.shared.options import check_options, plain
+from pruner.cli.shared.options import RENAMED, check_options, plain
 from pruner.cli.shared.trust import is_own, named_code, signature
 from pruner.errors import DataError, PrunerError
-from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_whole
+from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_atomic
 
 CONFIG_FILE = "config.yaml"
 MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes
@@ -69,7 +69,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
     signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
     command = _command(folder / CONFIG_FILE)
-    with write_whole(folder / CONFIG_FILE) as partial:
+    with write_atomic(folder / CONFIG_FILE) as partial:
         partial.write_text(f"# {command}\n{text}" if command else text, encoding="utf-8")
 
 
@@ -119,19 +119,29 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
         config = OmegaConf.create(text)
         if not isinstance(config, DictConfig):
             raise DataError(f"{path}: no configuration; start a new run")
+        _rename(config)
         if not is_own(options, signed):
             _check_code(path, config, named)
         check_options(config)
     except (
         AssertionError, RecursionError, ValueError, yaml.YAMLError, OmegaConfBaseException
     ) as error:  # fmt: skip
-        told = " ".join(str(error).split())[:120]
-        raise DataError(f"{path}: no configuration ({told}); start a new run") from error
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: no configuration ({message}); start a new run") from error
     except DataError:
         raise
     except PrunerError as error:  # a value that was changed by hand
         raise DataError(f"{path}: {error}; put it back, or start a new run") from error
     return config
+
+
+def _rename(config: DictConfig) -> None:
+    """Give options of earlier versions their present names."""
+    for old, new in RENAMED.items():
+        path, _, key = old.rpartition(".")
+        node = OmegaConf.select(config, path) if path else config
+        if isinstance(node, DictConfig) and key in node:
+            OmegaConf.update(config, new, node.pop(key), force_add=True)
 
 
 def _check_size(text: str) -> None:

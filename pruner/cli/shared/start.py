@@ -16,7 +16,7 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import GIVEN
-from pruner.study.training import Part
+from pruner.study.training_run import Fold
 
 
 def start_from(config: DictConfig) -> Start | None:
@@ -105,7 +105,7 @@ def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
         )
 
 
-def tell_start(start: Start, parts: Sequence[Part]) -> None:
+def log_start(start: Start, folds: Sequence[Fold]) -> None:
     """Report the records that the continued model has seen."""
     info = start.info
     seen = ", ".join(f"{len(tasks)} of {name}" for name, tasks in info.seen_tasks.items())
@@ -113,13 +113,13 @@ def tell_start(start: Start, parts: Sequence[Part]) -> None:
         f"going on from a {info.model.name} that has seen "
         + (f"tasks: {seen}" if info.says_seen else f"more than it says ({seen or 'nothing'})")
     )
-    for part in parts:
-        left_out = len(part.split.test) - len(start.unseen(part.split).test)
+    for fold in folds:
+        left_out = len(fold.split.test) - len(start.unseen(fold.split).test)
         if left_out:
-            say(f"{part.name or 'test'}: {left_out} tasks do not judge, it has seen their work")
+            say(f"{fold.name or 'test'}: {left_out} tasks do not judge, it has seen their work")
 
 
-def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
+def log_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
     """Report columns where the kept normalisation does not fit new records."""
     blind = max((result["num_blind_columns"] for result in results if result), default=0)
     if blind and start.scaling == "keep":
@@ -130,7 +130,7 @@ def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
         )
 
 
-def tell_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
+def log_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
     """Report fits that never improved on their start."""
     for name, result in results.items():
         if result is not None and result.get("best_epoch") == GIVEN:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 KEY_BYTES = 32
 _TARGET, _INTERPRETER = "_target_", "environment"  # keys whose values are code

@@ -1,8 +1,8 @@
 """Parts of ``tune.py``: typed options, display, interrupts.
 
 * `folder`: the run folder
-* `session`: a run that measures
-* `asked`: the options as typed values
+* `measured_run`: a run that measures
+* `read_options`: the options as typed values
 * `platform`: the platform and its analyzer
 * `network`: the tasks of a network: list, draft, estimate, build into a library
 * `interrupts`: Ctrl-C and SIGTERM

@@ -28,7 +28,7 @@ def run_label(config: DictConfig, what: str) -> str:
     return f"{config.platform.name}-{what}-{choice('policy')}"
 
 
-def resumed(folder: Path, asked: DictConfig) -> DictConfig:
+def resumed(folder: Path, given: DictConfig) -> DictConfig:
     """Read the configuration of an earlier run; extend its budget on request.
 
     A run that only drafted gets an effort that measures, normal by default, if a budget is given.
@@ -36,7 +36,7 @@ def resumed(folder: Path, asked: DictConfig) -> DictConfig:
     Raises:
         PrunerError: another option was to change, or a run that measured was to draft only.
     """
-    config = resumed_config(folder, asked, more=MORE)
+    config = resumed_config(folder, given, more=MORE)
     if build(config.effort).measures:
         return config
     if (folder / JOURNAL_FILE).is_file():
@@ -45,5 +45,5 @@ def resumed(folder: Path, asked: DictConfig) -> DictConfig:
             f"run={folder} builds its network)"
         )
     if any(config.budget[end] is not None for end in ENDS):
-        config.effort = asked.effort
+        config.effort = given.effort
     return config

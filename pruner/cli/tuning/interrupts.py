@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
-from pruner.progress import Tell
+from pruner.progress import Log
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -31,15 +31,15 @@ class Interrupts:
     Python gives signals to its main thread only: in other threads nothing is watched.
     """
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._before: dict[signal.Signals, Any] = {}
         self.caught: signal.Signals | None = None
 
     def __enter__(self) -> Callable[[], bool]:
         """Install the handlers; return a function that is true after a signal."""
         for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
-            self._before[number] = signal.signal(number, self._asked)
+            self._before[number] = signal.signal(number, self._on_signal)
         return lambda: self.caught is not None
 
     def __exit__(
@@ -57,10 +57,10 @@ class Interrupts:
         """The shell's exit code after a signal: 130 for Ctrl-C."""
         return 0 if self.caught is None else 128 + self.caught
 
-    def _asked(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.caught = signal.Signals(number)
         # A second signal gets the system's default: a handler of ours would wait for the end of a
         # call of TVM, such as the search of MetaSchedule.
         for one in SIGNALS:
             signal.signal(one, signal.SIG_DFL)
-        self._tell(f"{self.caught.name}: ending with the results so far; once more ends at once")
+        self._log(f"{self.caught.name}: ending with the results so far; once more ends at once")

@@ -12,32 +12,32 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.trust import named_code
 from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.live import milliseconds
-from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
+from pruner.cli.tuning.platform import chosen_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.processes import Worker
 from pruner.tune.deploy.build import network_worker
-from pruner.tune.deploy.files import LOADER, deploying
+from pruner.tune.deploy.built_files import LOADER, deploying
 from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
-from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import DraftWorkers, draft_tasks
+from pruner.tune.networks.draft_network import FOLDER as DRAFTS
+from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.result import Tuned
 from pruner.tune.workloads import Workload
 
 
 def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Show the tasks of a network; return the last line's object."""
-    platform = asked_platform(config, measures=False)
+    platform = chosen_platform(config, measures=False)
     folder = earlier or open_run(config, network_label(config))
     tasks = network_tasks(config, platform, folder, keep=False)
     return listed(config, platform, tasks, folder)
@@ -49,7 +49,7 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     Slow processes are started before they are needed.
     """
     with network_worker() as worker, DraftWorkers() as workers:
-        platform = asked_platform(config, measures=False)
+        platform = chosen_platform(config, measures=False)
         folder = earlier or open_run(config, network_label(config))
         tasks = network_tasks(config, platform, folder, worker=worker)
         result = drafted(config, tasks, platform, folder, workers)
@@ -78,7 +78,7 @@ def network_tasks(
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    form = network_form(config, platform.device)
+    form = network_format(config, platform.device)
     say(f"importing {source.label}, {form} ...")
     return extract_tasks(source, platform.target_json, folder, form, keep=keep, worker=worker)
 
@@ -98,7 +98,7 @@ def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Wo
     return found
 
 
-def network_form(config: DictConfig, device: str) -> NetworkForm:
+def network_format(config: DictConfig, device: str) -> NetworkFormat:
     """Resolve ``layout=`` and ``precision=`` for a device.
 
     Raises:
@@ -106,7 +106,7 @@ def network_form(config: DictConfig, device: str) -> NetworkForm:
     """
     precision = chosen_precision(config.precision)
     layout = chosen_layout(config.layout, device=device, precision=precision)
-    return NetworkForm(layout=layout, precision=precision)
+    return NetworkFormat(layout=layout, precision=precision)
 
 
 def listed(
@@ -166,7 +166,7 @@ def drafted(
         folder / DRAFTS,
         seed=config.seed,
         workers=workers,
-        tell=say,
+        log=say,
     )
     replayed = drafts.replayed(workloads)
     if replayed.tasks:
@@ -246,7 +246,7 @@ def deploy_run(
             draft=draft,
             seed=config.seed,
             worker=worker,
-            tell=say,
+            log=say,
         )
     for line in built.lines():
         say(line)

@@ -20,7 +20,7 @@ from pruner.cli.tune import run
 from pruner.cli.tuning.folder import run_label
 from pruner.errors import PrunerError
 from pruner.files import held
-from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY
+from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
 from pruner.tune.deploy.loaded import Network
 from pruner.tune.measure.machine import host_cpu
 
@@ -68,11 +68,11 @@ def optimize(
     """
     words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
     words |= {"layout": layout, "seed": seed, "network": f"{type(model).__name__}.pt2"}
-    asked = [f"{key}={value}" for key, value in words.items() if value is not None]
+    overrides = [f"{key}={value}" for key, value in words.items() if value is not None]
     if threads is not None:
-        asked.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
+        overrides.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
     with quiet(not progress):
-        place = _run(model, inputs, [*asked, *options], folder)
+        place = _run(model, inputs, [*overrides, *options], folder)
     return _built(place)
 
 

@@ -8,20 +8,20 @@ from omegaconf import DictConfig
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.errors import DataError, PrunerError
-from pruner.models.analyzer.analyzer import Analyzer, AnyForm
+from pruner.models.analyzer.analyzer import Analyzer, AnyFormula
 from pruner.program.device import device_from_mapping
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.kinds import CUDA, OPENCL
+from pruner.tune.measure.devices import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.places import visible_gpus, with_devices
 from pruner.tune.measure.remote import check_health
 
 CPU = "cpu"
 
 
-def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
+def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
     """Make and print the platform of the options.
 
     ``measures``: its device is needed now, on this machine.
@@ -52,8 +52,8 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
         if platform.address is None and platform.device == CUDA:
             there = len(visible_gpus())
         platform = with_devices(platform, config.measure.get("devices", 1), there)
-        if len(platform.places) > 1:
-            say(f"{len(platform.places)} devices measure at the same time")
+        if len(platform.environments) > 1:
+            say(f"{len(platform.environments)} devices measure at the same time")
     say(f"target {platform.target_json}")
     return platform
 
@@ -100,7 +100,7 @@ def platform_of(config: DictConfig, target: Any) -> Platform:
     return make_platform(device, target=target, address=address)
 
 
-def load_draft(platform: Platform, form: AnyForm = "hardware") -> Analyzer | None:
+def load_draft(platform: Platform, form: AnyFormula = "hardware") -> Analyzer | None:
     """Load the platform's analyzer; report and return None if missing.
 
     Raises:

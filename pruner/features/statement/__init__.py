@@ -8,5 +8,5 @@
 * `reuse`: distance to the next touch of the same data
 * `touches`: bytes and elements each loop has touched so far
 * `stride`: distance of iterations in a buffer
-* `tensors`: small array helpers
+* `array_helpers`: small array helpers
 """

@@ -9,6 +9,7 @@ import numpy as np
 
 from pruner.arrays import Floats, IntLike
 from pruner.features.statement.accesses import Access, Buffers, store_accesses
+from pruner.features.statement.array_helpers import column
 from pruner.features.statement.memory import (
     AccessFeatures,
     Footprint,
@@ -18,7 +19,6 @@ from pruner.features.statement.memory import (
     make_frame,
 )
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
-from pruner.features.statement.tensors import column
 from pruner.features.statement.touches import NodeKeys, Seen, TouchTable, number_loops
 from pruner.program.index.affine import any_nonzero
 from pruner.program.nests import BufferStore, Loop, LoopNests

@@ -20,11 +20,11 @@ from pruner.features.columns import (
     CURVE_SAMPLES,
     MAX_BUFFERS,
     STATEMENT_COLUMNS,
-    STATEMENT_PLACES,
+    STATEMENT_INDEX,
 )
 from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.array_helpers import column, first_row, pick, slog
 from pruner.features.statement.memory import AccessFeatures, LoopFrame
-from pruner.features.statement.tensors import column, first_row, pick, slog
 from pruner.program.index.affine import Truth, any_nonzero, everywhere, plain, where
 from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
 
@@ -64,7 +64,7 @@ def statement_columns(
 
     ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
     """
-    table = ColumnValues(STATEMENT_PLACES, analysis.frame.num, np.float32)
+    table = ColumnValues(STATEMENT_INDEX, analysis.frame.num, np.float32)
     logs = _computation(table, analysis, products) | _scope(analysis)
     if stored is not None:
         logs |= _allocation(analysis, stored)

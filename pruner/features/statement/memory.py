@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
 from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_PLACES
+from pruner.features.columns import ACCESS_INDEX
 from pruner.features.statement.accesses import Access
-from pruner.features.statement.reuse import Reuse, compute_reuse
-from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.tensors import (
+from pruner.features.statement.array_helpers import (
     column,
     each_level,
     first_row,
@@ -28,6 +26,8 @@ from pruner.features.statement.tensors import (
     pick_row,
     slog,
 )
+from pruner.features.statement.reuse import Reuse, compute_reuse
+from pruner.features.statement.stride import Target, touch_stride
 from pruner.features.statement.touches import Seen
 from pruner.program.index.affine import LoopVar, any_nonzero, least, most, plain
 from pruner.program.nests import Loop, Mark
@@ -164,12 +164,12 @@ class AccessFeatures:
         if not kept or self.reuse.kept_bytes is self.reuse.distance_bytes:
             return self._columns
         out = self._columns.copy()
-        out[ACCESS_PLACES["reuse_dis_bytes"]] = slog(self.reuse.kept_bytes)
+        out[ACCESS_INDEX["reuse_dis_bytes"]] = slog(self.reuse.kept_bytes)
         return out
 
     def _made_columns(self) -> Floats:
         reuse = self.reuse
-        out = ColumnValues(ACCESS_PLACES, len(self.bytes))
+        out = ColumnValues(ACCESS_INDEX, len(self.bytes))
         for kind, name in enumerate(("read", "write", "read_write")):
             out[f"acc_type.{name}"] = self.access.kind == kind
         for kind, name in enumerate(("loop", "serial", "none")):

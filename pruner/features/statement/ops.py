@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pruner.arrays import IntLike
-from pruner.features.columns import COUNT_COLUMNS, COUNT_PLACES
+from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
 from pruner.features.statement.accesses import load_indices
 from pruner.program.dag.expr import (
     Axis,
@@ -29,12 +29,12 @@ from pruner.program.index.divide import opened
 from pruner.program.index.lookup import is_sum
 from pruner.program.nests import BufferStore
 
-FLOAT, INT = COUNT_PLACES["float_mad"], COUNT_PLACES["int_mad"]  # the first of each group
+FLOAT, INT = COUNT_INDEX["float_mad"], COUNT_INDEX["int_mad"]  # the first of each group
 _ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = (  # places inside a group
-    COUNT_PLACES[f"float_{kind}"] - FLOAT
+    COUNT_INDEX[f"float_{kind}"] - FLOAT
     for kind in ("addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
 )
-BOOL_OP, SELECT_OP = COUNT_PLACES["bool_op"], COUNT_PLACES["select_op"]
+BOOL_OP, SELECT_OP = COUNT_INDEX["bool_op"], COUNT_INDEX["select_op"]
 _GROUP = {
     "add": _ADDSUB, "sub": _ADDSUB, "mul": _MUL, "div": _DIVMOD, "mod": _DIVMOD,
     "floordiv": _DIVMOD, "floormod": _DIVMOD, "min": _CMP, "max": _CMP,

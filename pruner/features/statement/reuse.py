@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.statement.tensors import first_row, pick_row, product_where
+from pruner.features.statement.array_helpers import first_row, pick_row, product_where
 from pruner.features.statement.touches import Seen
 
 LOOP, SERIAL, NONE = 0, 1, 2

@@ -2,7 +2,7 @@
 
 GPU symbols S1 to S8 are the paper's.
 
-* `table`: the columns, and the container of their values
+* `symbol_table`: the columns, and the container of their values
 * `statement`: operations, loops by role and reach of accesses of one statement
 * `gpu`: the paper's symbols and the hardware model's further ones
 * `cpu`: register tile, caches, lanes, cores

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from pruner.features.statement.tensors import pick
+from pruner.features.batched import Table, tables_of
+from pruner.features.statement.array_helpers import pick
 from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
@@ -35,8 +36,14 @@ from pruner.features.symbols.statement import (
     nest_statements,
     product_of,
 )
-from pruner.features.symbols.table import CACHES, CPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
-from pruner.features.together import Table, tables_of
+from pruner.features.symbols.symbol_table import (
+    CACHES,
+    CPU_COLUMNS,
+    PerProgram,
+    SymbolRow,
+    Symbols,
+    fill,
+)
 from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 
@@ -90,7 +97,7 @@ class _CpuRow:
         self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.table.CPU_COLUMNS`."""
+        """Return the values of :data:`~pruner.features.symbols.symbol_table.CPU_COLUMNS`."""
         operations = count_operations(self._s.value)
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores

@@ -1,15 +1,15 @@
 """GPU symbols of the analyzer, of any program's loop nests.
 
-The columns are :data:`~pruner.features.symbols.table.GPU_COLUMNS`. Where a loop that was fused from
-several dimensions is only partly inside a block, each dimension spans the interval of its index,
-and together never more than the iterations that move the access.
+The columns are :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`. Where a loop that was
+fused from several dimensions is only partly inside a block, each dimension spans the interval of
+its index, and together never more than the iterations that move the access.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from pruner.features.statement.tensors import column
+from pruner.features.statement.array_helpers import column
 from pruner.features.symbols.statement import (
     LoopRoles,
     Moving,
@@ -22,7 +22,7 @@ from pruner.features.symbols.statement import (
     nest_statements,
     product_of,
 )
-from pruner.features.symbols.table import GPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
+from pruner.features.symbols.symbol_table import GPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import (
     ACCUMULATORS,
@@ -80,7 +80,7 @@ class _GpuRow:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
+        """Return the values of :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
         threads = self._extent(roles.threads) * self._lanes
         blocks = self._extent(roles.blocks)

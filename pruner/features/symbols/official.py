@@ -9,10 +9,10 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.array_helpers import product_where
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
-from pruner.features.statement.tensors import product_where
-from pruner.features.symbols.table import OFFICIAL_COLUMNS, PerProgram, SymbolRow, fill
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, PerProgram, SymbolRow, fill
 from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
 _SKIPPED = (Mark.BLOCK_X, Mark.THREAD_X)  # feature_psa.cc skips these two names only, not y and z
@@ -26,7 +26,7 @@ def official_symbols(
 
     Returns:
         float32 [N, S, 11]: one row a statement in the order of :func:`statement_features`, columns
-        as in :data:`~pruner.features.symbols.table.OFFICIAL_COLUMNS`.
+        as in :data:`~pruner.features.symbols.symbol_table.OFFICIAL_COLUMNS`.
     """
     num = nests.num_programs
     rows: dict[int, SymbolRow] = {}

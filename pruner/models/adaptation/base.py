@@ -14,10 +14,10 @@ from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
 from pruner.models.checkpoint.checkpoint import ADAPTED
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center, ColumnScaler
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
@@ -39,7 +39,7 @@ class Setting:
     def __init__(
         self,
         *,
-        make_network: Callable[[], Network],
+        make_network: Callable[[], RankingNetwork],
         source: NeuralRanker | None = None,
         source_store: ProgramTable | None = None,
         relative: bool = True,
@@ -90,8 +90,8 @@ class Adaptation(ABC):
     fitted relative to the measured programs, which are the model's own favourites, and scored
     relative to the candidates, it reads other inputs than it learned from. (K80 to V100,
     fine-tuning on 40 programs a task: Top-1 0.87 over tasks instead of 0.95 with either centre in
-    both places.) So the centre of a task is set once: the mean of its first population where `meet`
-    was called, else the mean of its first measured programs.
+    both places.) So the centre of a task is set once: the mean of its first population where
+    `set_reference_population` was called, else the mean of its first measured programs.
 
     `keeps_source`: the weights still hold what the source learned. `learns`: they also learn from
     the target.
@@ -117,7 +117,7 @@ class Adaptation(ABC):
         """The present ranker, in evaluation mode; replaced or changed by `update`."""
         return self._ranker
 
-    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """Set a task's centre to the mean of its first population.
 
         Later calls change nothing.

@@ -11,7 +11,7 @@ from torch.nn import functional
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.losses import as_lists
 from pruner.models.training.training import build_network
 

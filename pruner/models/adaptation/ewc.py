@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 
 
 class ElasticWeights(FittedAdaptation):

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, LabelledBatch
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.lit import MakeOptimizer
 from pruner.models.training.losses import LambdaRank, RankingLoss

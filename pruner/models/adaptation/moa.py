@@ -10,7 +10,7 @@ from torch import nn
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.checkpoint.checkpoint import SIAMESE
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 
 Normalisation = Literal["source", "online"]

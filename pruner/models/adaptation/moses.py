@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 
 
 class Moses(FittedAdaptation):

@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 
 HEAD = "head"
 """Parameters whose names begin so are a platform's own; the rest is the shared trunk."""

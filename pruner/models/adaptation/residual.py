@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.batch import ProgramBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
 
-class CorrectedNetwork(Network):
+class CorrectedNetwork(RankingNetwork):
     """``base(x) + correction(x)``; base is frozen, always in evaluation mode."""
 
     def __init__(self, base: nn.Module, correction: nn.Module) -> None:

@@ -4,7 +4,7 @@ import torch
 
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.training import build_network
 
 

@@ -19,7 +19,7 @@ from pruner.features.statement.analysis import analyse_stores
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
@@ -30,9 +30,9 @@ from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay
 
-Form = Literal["paper", "hardware"]
-AnyForm = Literal["official"] | Form
-FORMS = ("official", *get_args(Form))
+Formula = Literal["paper", "hardware"]
+AnyFormula = Literal["official"] | Formula
+FORMULAS = ("official", *get_args(Formula))
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
@@ -47,7 +47,7 @@ class Analyzer(ABC):
     """
 
     device: Device
-    form: AnyForm = "hardware"
+    form: AnyFormula = "hardware"
     without: str | None = None
 
     @abstractmethod
@@ -157,7 +157,7 @@ class ReleasedAnalyzer(Analyzer):
     """The ``official`` form: ``-log(milliseconds)`` of the public release, to the digit."""
 
     device: GpuDevice
-    form: AnyForm = "official"
+    form: AnyFormula = "official"
 
     def score_nests(self, nests: LoopNests) -> Scores:
         """See :class:`Analyzer`; limits as in the other forms."""
@@ -201,18 +201,18 @@ class CpuAnalyzer(SymbolAnalyzer):
 
 @overload
 def load_analyzer(
-    conf: Path, platform: str, *, form: Form = "hardware", without: str | None = None
+    conf: Path, platform: str, *, form: Formula = "hardware", without: str | None = None
 ) -> SymbolAnalyzer: ...
 
 
 @overload
 def load_analyzer(
-    conf: Path, platform: str, *, form: AnyForm, without: str | None = None
+    conf: Path, platform: str, *, form: AnyFormula, without: str | None = None
 ) -> Analyzer: ...
 
 
 def load_analyzer(
-    conf: Path, platform: str, *, form: AnyForm = "hardware", without: str | None = None
+    conf: Path, platform: str, *, form: AnyFormula = "hardware", without: str | None = None
 ) -> Analyzer:
     """The analyzer of a platform from ``<conf>/platform`` and ``<conf>/draft``.
 

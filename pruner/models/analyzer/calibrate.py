@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.errors import PrunerError
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates
 from pruner.models.analyzer.cpu import CpuRates
@@ -46,7 +46,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CalibrationResult:
     """Fitted constants, and the error before and after.
 
     The error is the weighted root mean square error of log latency.
@@ -64,7 +64,7 @@ def calibrate(
     *,
     ridge: float = 0.5,
     max_steps: int = 25,
-) -> Fit:
+) -> CalibrationResult:
     """Fit the rates in :data:`FREE` to samples of measured programs.
 
     Fast programs weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the
@@ -96,7 +96,9 @@ def calibrate(
     names = ", ".join(s.task for s in usable)
     origin = f"fitted to {count} measured programs of {len(usable)} tasks: {names}"
     fitted = dataclasses.replace(with_rates(x), origin=origin)
-    return Fit(constants=fitted, num_programs=count, error_before=before, error_after=after)
+    return CalibrationResult(
+        constants=fitted, num_programs=count, error_before=before, error_after=after
+    )
 
 
 def _errors(sample: Sample, analyzer: SymbolAnalyzer) -> Float[np.ndarray, " program"]:

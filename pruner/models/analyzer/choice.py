@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import FORMS, Analyzer, AnyForm, load_analyzer
+from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.official import OfficialSwitches
 from pruner.models.analyzer.paper import PaperSwitches
@@ -14,14 +14,14 @@ from pruner.models.analyzer.switches import GROUPS, HardwareSwitches, Switches
 from pruner.models.model import Model
 from pruner.program.device import CpuDevice, Device, GpuDevice
 
-GPU_TERMS: Mapping[AnyForm, type[Switches]] = {
+GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
     "official": OfficialSwitches,
     "paper": PaperSwitches,
     "hardware": HardwareSwitches,
 }
 
 
-def terms(form: AnyForm, device: type[Device]) -> type[Switches]:
+def terms(form: AnyFormula, device: type[Device]) -> type[Switches]:
     """The terms of a form on a kind of device."""
     return CpuSwitches if issubclass(device, CpuDevice) else GPU_TERMS[form]
 
@@ -39,15 +39,15 @@ class AnalyzerChoice(Model):
 
     needs_fit: ClassVar[bool] = False
 
-    form: AnyForm = "hardware"
+    form: AnyFormula = "hardware"
     without: str | None = None
     calibrate: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` for an unknown form or term, with the valid names."""
-        if self.form not in FORMS:
-            raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMS)}")
+        if self.form not in FORMULAS:
+            raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMULAS)}")
         known = dict.fromkeys(
             name for kind in (GpuDevice, CpuDevice) for name in terms(self.form, kind).names()
         )

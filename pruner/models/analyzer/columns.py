@@ -23,12 +23,12 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.features.column import Column
-from pruner.features.symbols.table import CPU_COLUMNS, GPU_COLUMNS, Symbols
+from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.choice import terms
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.switches import HardwareSwitches
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.nests import LoopNests
 
 SCORE = 0  # column of the analyzer's score

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import PerStatement, Symbols
+from pruner.features.symbols.symbol_table import PerStatement, Symbols
 from pruner.models.analyzer.switches import Switches
 from pruner.program.device import CpuDevice
 

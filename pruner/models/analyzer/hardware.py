@@ -22,7 +22,7 @@ blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import PerProgram, PerStatement, Symbols
+from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.models.analyzer.tensor import tensor_latency_s

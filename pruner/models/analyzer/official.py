@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import OFFICIAL_COLUMNS, position
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, position
 from pruner.models.analyzer.switches import Switches
 from pruner.program.device import GpuDevice
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import PerStatement, Symbols
+from pruner.features.symbols.symbol_table import PerStatement, Symbols
 from pruner.models.analyzer.switches import Switches
 from pruner.models.analyzer.tensor import matrix_peak
 from pruner.program.device import GpuDevice

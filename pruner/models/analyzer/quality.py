@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import PrunerError
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
-from pruner.models.analyzer.calibrate import Fit, Sample, calibrate
+from pruner.models.analyzer.calibrate import CalibrationResult, Sample, calibrate
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import expected_latency
 from pruner.models.judging.metrics import ScoredTask
@@ -163,7 +163,7 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 
 def cross_calibrated(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
-) -> tuple[dict[int, SymbolAnalyzer], dict[int, Fit]]:
+) -> tuple[dict[int, SymbolAnalyzer], dict[int, CalibrationResult]]:
     """Analyzers and fits by fold, each fitted to the other fold.
 
     Fits start from the default rates: the rates of a platform's file may have seen these tasks.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import PerProgram, Symbols
+from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.device import GpuDevice
 from pruner.program.nests import ACCUMULATORS, OPERAND_FRAGMENTS, SHARED, Scope

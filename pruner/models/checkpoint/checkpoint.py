@@ -27,7 +27,7 @@ from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, Trainable
 from pruner.models.trees.xgboost import TreeRanker
-from pruner.places import boxed_checkpoints
+from pruner.paths import boxed_checkpoints
 
 FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
@@ -158,9 +158,10 @@ def load_checkpoint(
     except PrunerError as error:
         raise type(error)(f"{path}: {error}") from error
     except Exception as error:  # arguments and states of every model fail in ways of their own
-        told = first_line(error)
+        message = first_line(error)
         raise DataError(
-            f"{path}: its state does not fit a {info.model.name} ({type(error).__name__}: {told})"
+            f"{path}: its state does not fit a {info.model.name} ({type(error).__name__}: "
+            f"{message})"
         ) from error
 
 

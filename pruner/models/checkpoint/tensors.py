@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError
-from pruner.files import write_whole
+from pruner.files import write_atomic
 
 SUFFIX = ".safetensors"
 _CONTENT, _SHA256 = "pruner", "sha256"
@@ -36,7 +36,7 @@ def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(_without_tensors(content, (), tensors))
     metadata = {_CONTENT: text, _SHA256: _digest(text, tensors)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path) as partial:
+    with write_atomic(path) as partial:
         partial.write_bytes(save(tensors, metadata))
 
 

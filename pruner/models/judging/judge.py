@@ -7,14 +7,14 @@ from typing import Any, Self
 from jaxtyping import Int
 from torch import Tensor
 
-from pruner.data.networks import Network
-from pruner.data.splits import Split
+from pruner.data.networks import RecordedNetwork
+from pruner.data.splits import TaskSplit
 from pruner.errors import DataError
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.networks import ScoredNetwork, network_rows, scored_networks
 from pruner.models.judging.summary import full_report, task_rows
 from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import Ranker
 
 
@@ -31,7 +31,7 @@ class Report:
     networks: Sequence[ScoredNetwork] = ()
 
     @classmethod
-    def of(cls, tasks: Sequence[ScoredTask], networks: Sequence[Network] = ()) -> Self:
+    def of(cls, tasks: Sequence[ScoredTask], networks: Sequence[RecordedNetwork] = ()) -> Self:
         """Judge scored tasks, and the networks that they belong to."""
         found = scored_networks(tasks, networks)
         return cls(metrics=full_report(tasks, found), tasks=tasks, networks=found)
@@ -47,7 +47,9 @@ class Report:
         return network_rows(self.networks)
 
 
-def judge(ranker: Ranker, programs: ProgramTable, split: Split, *, min_programs: int = 1) -> Report:
+def judge(
+    ranker: Ranker, programs: ProgramTable, split: TaskSplit, *, min_programs: int = 1
+) -> Report:
     """Rank the test programs of every task and compute the metrics.
 
     If the split holds out networks, the report has their metrics too.
@@ -70,7 +72,7 @@ def judge_programs(
     index: Int[Tensor, " program"],
     *,
     min_programs: int = 1,
-    networks: Sequence[Network] = (),
+    networks: Sequence[RecordedNetwork] = (),
 ) -> Report:
     """Rank the given programs, task by task; raises DataError like `judge`."""
     # Among very few programs any ranking finds a good one.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.data.networks import Network
+from pruner.data.networks import RecordedNetwork
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import random_ratio
 from pruner.models.judging.metrics import ScoredTask
@@ -45,7 +45,7 @@ class ScoredNetwork:
 
 
 def scored_networks(
-    tasks: Sequence[ScoredTask], networks: Sequence[Network]
+    tasks: Sequence[ScoredTask], networks: Sequence[RecordedNetwork]
 ) -> list[ScoredNetwork]:
     """Every network on every platform that has a ranked task of it."""
     by_platform: dict[str, list[ScoredTask]] = {}
@@ -65,7 +65,7 @@ def scored_networks(
     ]
 
 
-def _weighted(tasks: Sequence[ScoredTask], network: Network) -> tuple[ScoredTask, ...]:
+def _weighted(tasks: Sequence[ScoredTask], network: RecordedNetwork) -> tuple[ScoredTask, ...]:
     # A task may belong to several networks, with another weight in each.
     pairs = [(task, network.weight(task.key)) for task in tasks if task.key is not None]
     return tuple(replace(task, weight=float(calls)) for task, calls in pairs if calls)

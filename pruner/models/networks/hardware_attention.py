@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pruner.errors import DataError
-from pruner.features.hardware import known_platforms, platform_features
-from pruner.models.model import Network
+from pruner.features.device_vector import known_platforms, platform_features
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.layers import MaskedSelfAttention, residual_layers, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
-from pruner.models.programs.scaler import places
+from pruner.models.programs.scaler import rank_in_task
 
 
 class HardwareEncoder(nn.Module):
@@ -51,7 +51,7 @@ class HardwareEncoder(nn.Module):
         return encoded[batch.platform]
 
 
-class HardwareAttention(Network):
+class HardwareAttention(RankingNetwork):
     """Rank programs from statement features and device constants.
 
     Higher scores are predicted faster.
@@ -68,7 +68,7 @@ class HardwareAttention(Network):
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Score normalised features; the first token of a program is its device."""
         rows: Tensor = self.statement_encoder(batch.statement)
-        place = places(batch.program)
+        place = rank_in_task(batch.program)
         longest = int(place.max()) + 2 if len(place) else 1
         tokens = rows.new_zeros(batch.num_programs, longest, rows.shape[1])
         # The device has place 0, so the statements begin at place 1.

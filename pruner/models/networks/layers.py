@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pruner.models.together import processes, summed
+from pruner.models.collectives import processes, summed
 
 MAX_RESIDUAL = 256
 """Layers of a stack: TenSet has 2. A checkpoint may claim a number that is never made."""

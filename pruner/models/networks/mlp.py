@@ -3,12 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.layers import residual_layers, segment_sum, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
-class TenSetMLP(Network):
+class TenSetMLP(RankingNetwork):
     """Columns -> 256 -> 256 per statement, sum, two residual layers, score."""
 
     def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pruner.errors import PrunerError
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.branches import BranchDropout, DraftBranch, DraftScore
 from pruner.models.networks.hardware_attention import HardwareEncoder
 from pruner.models.networks.layers import (
@@ -29,7 +29,7 @@ from pruner.models.networks.layers import (
 from pruner.models.programs.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
-class PaCM(Network):
+class PaCM(RankingNetwork):
     """Rank programs from statement features and the dataflow pattern; higher is better.
 
     `num_dataflow_rows` is 10 in the paper and 8 in the official code (no epilogue rows), 14 with

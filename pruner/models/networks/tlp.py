@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
 from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer
 from pruner.models.programs.batch import ProgramBatch
 
@@ -26,7 +26,7 @@ ENCODER = (64, 128, 256, 256)
 HEAD = (256, 128, 64, 1)
 
 
-class TLP(Network):
+class TLP(RankingNetwork):
     """Rank programs from their schedule primitives; higher is better.
 
     `platforms` names the platforms with a head of their own (MTL-TLP); without names all platforms

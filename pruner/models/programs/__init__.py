@@ -3,7 +3,7 @@
 * `dataset`: from record folders to a table of programs
 * `reading`: from a record file to featurised programs
 * `cache`: featurised programs on disk
-* `table`: all programs of a run, without padding
+* `program_table`: all programs of a run, without padding
 * `loading`: batches for a fit
 * `assemble`: the programs of a split's sides, or a choice of them
 * `batch`: the input of a model

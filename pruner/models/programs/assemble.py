@@ -8,14 +8,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pruner.data.frozen import SIDES, Side
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 
 _RANGES = 20  # of label, see `spread`
 
 
-def programs_on_side(store: ProgramTable, split: Split, side: Side) -> Int[Tensor, " program"]:
+def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[Tensor, " program"]:
     """Programs of the store on `side` of the split, in store order.
 
     Failed programs are on the training side only: they can be learned from, but not judged by.
@@ -30,7 +30,7 @@ def programs_on_side(store: ProgramTable, split: Split, side: Side) -> Int[Tenso
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
 
-def divide(store: ProgramTable, split: Split) -> dict[Side, Int[Tensor, " program"]]:
+def divide(store: ProgramTable, split: TaskSplit) -> dict[Side, Int[Tensor, " program"]]:
     """Programs of every side of the split."""
     return {side: programs_on_side(store, split, side) for side in SIDES}
 

@@ -29,10 +29,10 @@ from pruner.data.tenset.task_pickle import NETWORK_INFO
 from pruner.errors import DataError
 from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import PrimitiveTokens
-from pruner.files import write_whole
+from pruner.files import write_atomic
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally
-from pruner.models.programs.table import ProgramTable, TaskPrograms
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.tir import saved
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ def write_entry(path: Path, key: str, found: FilePrograms) -> None:
     packed = io.BytesIO()
     np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path) as partial:
+    with write_atomic(path) as partial:
         partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
 
 
@@ -155,7 +155,7 @@ def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]
         tasks.append({"key": asdict(task.key), "num_failed": task.num_failed})
     return arrays, {
         "tasks": tasks,
-        "set_aside": list(found.set_aside),
+        "set_aside": list(found.quarantined),
         "refused": list(found.refused),
         "failures": dict(found.tally.failures),
         "counts": dict(found.tally.counts),
@@ -171,7 +171,7 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
             by_task[int(number)][name] = stored[full]
     return FilePrograms(
         tasks=[_task(arrays, known) for arrays, known in zip(by_task, about["tasks"], strict=True)],
-        set_aside=[tuple(line) for line in about["set_aside"]],
+        quarantined=[tuple(line) for line in about["set_aside"]],
         refused=[tuple(line) for line in about["refused"]],
         tally=Tally(
             failures=Counter(about["failures"]),

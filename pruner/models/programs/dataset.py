@@ -14,8 +14,8 @@ from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.models.programs.cache import FeatureCache
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally, read_programs
-from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.program.replay import definitions_of
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def load_programs(
         DataError: a platform has no records, no record is usable, or no program has features.
     """
     start = time.perf_counter()
-    reader = Reader(root, spec or ReadSpec())
+    reader = RecordReader(root, spec or ReadSpec())
     with Quarantine(report) as quarantine:
         store = reader.table(platforms, quarantine, watch)
     return Dataset(
@@ -88,7 +88,7 @@ def load_programs(
     )
 
 
-class Reader:
+class RecordReader:
     """Reads record files one after another, from the cache where possible.
 
     `tally` counts the records by result, `num_cached` of `num_files` came from the cache.
@@ -125,7 +125,7 @@ class Reader:
         each: Iterable[FilePrograms] = self._each(files)
         each = each if watch is None else watch(each, len(files))
         for file, programs in zip(files, each, strict=True):
-            programs.tell(file, quarantine)
+            programs.report_quarantined(file, quarantine)
             self.tally.add(programs.tally)
             measured += programs.tally.counts["measured"]
             found += programs.tasks

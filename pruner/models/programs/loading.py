@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from pruner.models.programs.batch import LabelledBatch
 
 if TYPE_CHECKING:
-    from pruner.models.programs.table import ProgramTable
+    from pruner.models.programs.program_table import ProgramTable
 
 _AHEAD = 4  # tasks that are loaded before they are needed
 _Item = TypeVar("_Item")

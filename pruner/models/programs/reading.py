@@ -17,7 +17,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.columns import draft_columns
-from pruner.models.programs.table import TaskPrograms
+from pruner.models.programs.program_table import TaskPrograms
 from pruner.program.replay import Definitions
 
 log = logging.getLogger(__name__)
@@ -77,22 +77,22 @@ class Tally:
 class FilePrograms:
     """The result of reading a record file.
 
-    `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
+    `tasks` have at least one program with features; `quarantined`: (line, reason, detail, beginning
     of the line) of each line that is no record; `refused`: (line, reason) of each program without
     features, or of the first line of a task without features.
     """
 
     tasks: Sequence[TaskPrograms]
     tally: Tally
-    set_aside: Sequence[tuple[int, str, str, str]]
+    quarantined: Sequence[tuple[int, str, str, str]]
     refused: Sequence[tuple[int, str]] = ()
 
-    def tell(self, file: TaskFile, quarantine: Quarantine) -> None:
+    def report_quarantined(self, file: TaskFile, quarantine: Quarantine) -> None:
         """Report the lines set aside and the programs refused to `quarantine`.
 
         An entry of the cache reports them as a fresh reading does.
         """
-        for line, reason, detail, excerpt in self.set_aside:
+        for line, reason, detail, excerpt in self.quarantined:
             quarantine.add(
                 file=str(file.path),
                 line=line,
@@ -104,7 +104,7 @@ class FilePrograms:
             quarantine.not_replayed(file=str(file.path), line=line, why=why)
 
 
-class _SetAside(Quarantine):
+class _QuarantinedLines(Quarantine):
     """A quarantine that stores its entries instead of writing a report."""
 
     def __init__(self) -> None:
@@ -127,13 +127,13 @@ def read_programs(
 ) -> FilePrograms:
     """Read and featurise a record file.
 
-    :meth:`FilePrograms.tell` reports the lines that were set aside. `tasks` has the operators of
-    TenSet's own tasks.
+    :meth:`FilePrograms.report_quarantined` reports the lines that were set aside. `tasks` has the
+    operators of TenSet's own tasks.
     """
-    set_aside, tally = _SetAside(), Tally()
+    quarantined, tally = _QuarantinedLines(), Tally()
     records = read_tasks(
         file.path,
-        set_aside,
+        quarantined,
         platform=file.platform,
         task=file.task,
         duplicates=spec.duplicates,
@@ -154,7 +154,7 @@ def read_programs(
         )
         if part is not None:
             found.append(part)
-    return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines, refused=refused)
+    return FilePrograms(tasks=found, tally=tally, quarantined=quarantined.lines, refused=refused)
 
 
 def featurize_task(

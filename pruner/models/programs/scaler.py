@@ -125,7 +125,7 @@ def group_means(
     return total / count[:, None]
 
 
-def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
+def rank_in_task(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
     """Place of every row inside its program.
 
     Rows of a program are neighbours.
@@ -158,7 +158,7 @@ class Center:
     @staticmethod
     def of(batch: ProgramBatch) -> "Center":
         """The mean of a batch of programs of one task."""
-        place = places(batch.program)
+        place = rank_in_task(batch.program)
         # The longest program decides; means of its last places are those of few programs.
         num_places = int(place.max()) + 1 if len(place) else 0
         rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
@@ -182,7 +182,7 @@ class Center:
     def relative(self, batch: ProgramBatch) -> ProgramBatch:
         """The batch with this mean subtracted."""
         statement = batch.statement.clone()
-        statement[:, :NUM_STATEMENT_FEATURES] -= self.statement[places(batch.program)]
+        statement[:, :NUM_STATEMENT_FEATURES] -= self.statement[rank_in_task(batch.program)]
         tokens = batch.tokens
         if tokens is not None and self.tokens is not None:
             tokens = tokens.minus(self.tokens[None], torch.zeros_like(tokens.skeleton))

@@ -4,7 +4,7 @@
 * `start`: a trained model that a fit continues
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network
-* `processes`: several processes of one fit
+* `distributed`: several processes of one fit
 * `lit`: the LightningModule
 * `datamodule`: the DataModule
 * `sampler`: the programs of a batch

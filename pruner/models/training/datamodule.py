@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pruner.errors import DataError
 from pruner.models.programs.loading import Loader, Share, as_is
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.sampler import BatchPlan, EpochSampler
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pruner import features
 from pruner.data.frozen import Side
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
 from pruner.features.dataflow import kind_of
 from pruner.models.checkpoint.checkpoint import (
@@ -38,15 +38,15 @@ from pruner.models.checkpoint.checkpoint import (
 )
 from pruner.models.checkpoint.convert import OLD_SUFFIX, existing
 from pruner.models.checkpoint.tensors import SUFFIX
-from pruner.models.model import Model, Network
+from pruner.models.model import Model, RankingNetwork
 from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import mean_weights
 from pruner.models.training.datamodule import RankingData
+from pruner.models.training.distributed import Process, in_processes
 from pruner.models.training.lit import RankingModule
-from pruner.models.training.processes import Process, in_processes
 from pruner.models.training.recipe import Pick, Recipe
 from pruner.models.training.soup import greedy
 from pruner.models.training.start import Scaling, Start
@@ -59,7 +59,7 @@ from pruner.models.training.training import (
     validated,
 )
 from pruner.models.trees.xgboost import Grown, TreeRanker
-from pruner.places import checkpoint_named
+from pruner.paths import checkpoint_named
 
 SOUP_SEEDS = 7919  # distance of the members' batch seeds, larger than any list of seeds
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
@@ -117,8 +117,8 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
     ModelSpec.of(recipe.model)
     if not isinstance(model, Model):
         raise PrunerError(
-            f"{type(model).__name__}: a model derives from pruner.models.model.Network or from "
-            "pruner.models.trees.xgboost.TreeRanker"
+            f"{type(model).__name__}: a model derives from pruner.models.model.RankingNetwork or "
+            "from pruner.models.trees.xgboost.TreeRanker"
         )
     if not model.needs_fit:
         raise PrunerError(f"{type(model).__name__} has nothing to train; use it with evaluate.py")
@@ -143,7 +143,7 @@ def checkpoint_file(path: Path) -> Path:
     """The file of a checkpoint, a bundled name, or a run folder.
 
     A run folder has one fit or one adapted model; bundled names are those of
-    `pruner.places.boxed_checkpoints`. Raises PrunerError for a run folder with several models.
+    `pruner.paths.boxed_checkpoints`. Raises PrunerError for a run folder with several models.
     """
     path = checkpoint_named(path)
     if not path.is_dir():
@@ -206,7 +206,7 @@ def chosen_programs(
 def fit(
     recipe: Recipe,
     programs: ProgramTable,
-    split: Split,
+    split: TaskSplit,
     *,
     folder: Path,
     config: Mapping[str, Any] | None = None,
@@ -265,7 +265,7 @@ def fit(
     return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
 
 
-def _sides(recipe: Recipe, programs: ProgramTable, split: Split) -> dict[Side, Tensor]:
+def _sides(recipe: Recipe, programs: ProgramTable, split: TaskSplit) -> dict[Side, Tensor]:
     """Programs of every side; the training side as the recipe picks."""
     sides = divide(programs, split)
     # Only the training side is thinned: the other sides must stay comparable between shares.
@@ -324,7 +324,7 @@ def _fit_network(
     recipe: Recipe,
     programs: ProgramTable,
     sides: Mapping[Side, Tensor],
-    network: Network,
+    network: RankingNetwork,
     info: CheckpointInfo,
     folder: Path,
     *,
@@ -385,7 +385,7 @@ def _fit_network(
 def _fit_soup(
     recipe: Recipe,
     programs: ProgramTable,
-    split: Split,
+    split: TaskSplit,
     fit_one: Callable[..., Fitted],
     folder: Path,
     options: Mapping[str, Any],

@@ -12,7 +12,7 @@ from pruner.models.checkpoint.convert import load_content
 from pruner.models.checkpoint.tensors import save_tensors
 
 
-class WholeFiles(TorchCheckpointIO):
+class CompleteFiles(TorchCheckpointIO):
     """Write Lightning's checkpoints atomically, as all files of this project.
 
     Lightning's own way uses the system's temporary files, and leaves a file there when killed.

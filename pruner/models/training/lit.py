@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pruner.models.collectives import joined
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.ranker import DIVERGED, Diverged, NeuralRanker
-from pruner.models.together import joined
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.losses import RankingLoss
 

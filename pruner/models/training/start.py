@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.errors import DataError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
-from pruner.models.model import Network
+from pruner.models.model import RankingNetwork
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.recipe import Recipe
 
@@ -52,7 +52,7 @@ class Start:
                 f"{programs.num_dataflow_rows}; features.dataflow={self.info.dataflow} makes them"
             )
 
-    def network(self) -> Network:
+    def network(self) -> RankingNetwork:
         """A copy of the network, in training mode.
 
         Lightning does not change the mode that it finds.
@@ -63,7 +63,7 @@ class Start:
         """The normalisation of the fit; `fresh` has the new programs' statistics."""
         return deepcopy(self.ranker.scaler).train() if self.scaling == "keep" else fresh
 
-    def unseen(self, split: Split) -> Split:
+    def unseen(self, split: TaskSplit) -> TaskSplit:
         """The split without test tasks whose work the model has seen.
 
         Work on any platform counts. A split by rows stays as it is: it has every task on every

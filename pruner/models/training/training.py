@@ -21,15 +21,15 @@ from pruner.models.checkpoint.convert import load_content
 from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.denormals import flushed_denormals
+from pruner.models.training.distributed import SINGLE_PROCESS, Process
 from pruner.models.training.keep_best import KeepBest
-from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
+from pruner.models.training.lightning_ways import CompleteFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
-from pruner.models.training.processes import ALONE, Process
 
 GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
@@ -237,7 +237,7 @@ def fit_network(
     keep_last: bool = False,
     patience: int | None = None,
     average_epochs: int = 0,
-    process: Process = ALONE,
+    process: Process = SINGLE_PROCESS,
 ) -> FitResult:
     """Train to the trainer's last epoch, from ``folder/last.safetensors`` if it exists.
 
@@ -262,9 +262,9 @@ def fit_network(
     resumed = _resumed(folder / LAST, module)
     with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
-            callbacks=[*process.told(callbacks), keep, *averaged, every_epoch, *stop],
-            logger=process.told(loggers) or False,
-            plugins=[WholeFiles(), *process.plugins],
+            callbacks=[*process.active(callbacks), keep, *averaged, every_epoch, *stop],
+            logger=process.active(loggers) or False,
+            plugins=[CompleteFiles(), *process.plugins],
         )
         if goes_on and resumed is None:
             _consider(keep, GIVEN, module, data, process)

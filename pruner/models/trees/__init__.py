@@ -2,6 +2,6 @@
 
 * `xgboost`: XGBoost on pooled statements
 * `lightgbm`: LightGBM on pooled statements
-* `sound`: checks of boosters before their libraries read them
+* `validation`: checks of boosters before their libraries read them
 * `forest`: AdaTune's random forest: mean and spread
 """

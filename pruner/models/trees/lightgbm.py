@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.errors import MissingExtra
-from pruner.models.programs.table import ProgramTable
-from pruner.models.trees.sound import checked_lightgbm
+from pruner.models.programs.program_table import ProgramTable
+from pruner.models.trees.validation import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
 _LEVELS = 31  # its ranking needs whole labels; the gain of level l is l, not 2 ** l

@@ -16,10 +16,10 @@ from pruner.models.programs.batch import (
     NUM_WORKLOAD_FLAGS,
     ProgramBatch,
 )
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import group_means
-from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
-from pruner.models.trees.sound import check_xgboost
+from pruner.models.trees.validation import check_xgboost
 
 Pooling = Literal["sum", "mean", "max"]
 

@@ -2,7 +2,7 @@
 
 * `dag`: compute DAGs
 * `expr`: the expressions of their stages
-* `build`: small constructors of expressions
+* `constructors`: small constructors of expressions
 * `fold`: constant folding of bodies
 * `integer_value`: the value of an integer expression
 * `operators`: the standard operators

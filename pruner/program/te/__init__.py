@@ -5,13 +5,13 @@ The mirror image of :mod:`pruner.program.tir`; files of the same name do the sam
 * ``steps``: the vocabulary, schedule steps as values, and their reader (``tir/trace``)
 * ``skeleton``: records grouped by steps; the numbers in the steps are decisions
 * ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
-* ``apply``: :func:`~apply.apply`, one function a step (``tir/replay``, ``tir/trace``,
+* ``apply``: :func:`~apply.apply`, one function a step (``tir/apply_trace``, ``tir/trace``,
   ``tir/primitives``, ``tir/rfactor``)
-* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/places``)
+* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/scopes``)
 * ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
   (``tir/lower``)
-* ``replay``: :class:`~replay.Replay`, apply and lower in batches, tolerating faulty programs
-  (``tir/replay``)
+* ``apply_batch``: :class:`~apply_batch.Replay`, apply and lower in batches, tolerating faulty
+  programs (``tir/apply_trace``)
 * ``fusion``: the operators that a record has fused, inferred from its steps
 
 There is no ``verify``: records are of programs that were measured.

@@ -7,8 +7,8 @@ same job.
 
 * ``tree``: the state that instructions change, loops, blocks and buffers (``te/schedule``)
 * ``trace``: the vocabulary, one handler an instruction (``te/steps``, ``te/apply``)
-* ``replay``: :func:`~replay.apply`, and many programs with a tree for each structure
-  (``te/replay``)
+* ``apply_trace``: :func:`~apply_trace.apply`, and many programs with a tree for each structure
+  (``te/apply_batch``)
 * ``copies``: copies of a tree, also for some of its programs
 * ``primitives``, ``rfactor``: the rewrites of the tree that instructions make (``te/apply``)
 * ``layouts``: new dimensions and strides of buffers
@@ -19,7 +19,7 @@ same job.
 * ``autocopy``: copies whose loops TVM makes when it lowers a program; ``pipeline``: how many copies
   of a buffer a software pipeline keeps
 * ``regions``: the elements that blocks read and write, relaxed over loops (``te/bounds``)
-* ``places``: the loop that a buffer lives under, and its stored extents (``te/bounds``)
+* ``scopes``: the loop that a buffer lives under, and its stored extents (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
   (``te/lower``)
 * ``saved``: design spaces as files, needed to replay records of traces

@@ -18,7 +18,6 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import ACCUMULATORS, DYNAMIC_SHARED, WARP_LANES, Buffer, Mark, Scope
 from pruner.program.tir.layouts import forget_alignment
-from pruner.program.tir.places import buffer_places
 from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch
 from pruner.program.tir.primitives import (
     blockize,
@@ -31,6 +30,7 @@ from pruner.program.tir.primitives import (
     split,
     unblockize,
 )
+from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -206,7 +206,7 @@ def layouts_permute(tree: Tree) -> Mask:
     for block in tree.blocks():
         if PERMUTED not in block.annotations or AUTO_COPY not in block.annotations:
             continue
-        box = buffer_places(tree)[block.buffer].box
+        box = buffer_scopes(tree)[block.buffer].box
         rows, columns = (af.plain(region.hi - region.lo + 1) for region in box[-2:])
         even = np.equal(np.mod(columns, _ROW_OF_EVEN), 0) & np.equal(np.mod(rows, 2), 0)
         # InjectPermutedLayout takes rows of 64 elements, or pairs of rows of 32.

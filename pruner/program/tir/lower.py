@@ -30,9 +30,9 @@ from pruner.program.nests import (
     StoreKind,
 )
 from pruner.program.tir.pipeline import copies_ahead
-from pruner.program.tir.places import buffer_places
 from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import start_of
+from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.shared import dynamic_bytes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
 
@@ -56,9 +56,10 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
     store's ``reduction`` is the same as an ordinary update, which a draft counts.
 
-    Args: ``tree``, the result of :func:`pruner.program.tir.replay.apply`; ``form``, see the module.
+    Args: ``tree``, the result of :func:`pruner.program.tir.apply_trace.apply`; ``form``, see the
+    module.
     """
-    places = buffer_places(tree)  # first: it may find programs uncertain
+    places = buffer_scopes(tree)  # first: it may find programs uncertain
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
     shared, ahead = dynamic_bytes(tree), copies_ahead(tree)
     nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)

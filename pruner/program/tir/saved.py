@@ -33,7 +33,7 @@ from typing import Any, get_args
 from pruner.data.limits import MAX_DECISIONS
 from pruner.data.workload import MAX_EXTENT
 from pruner.errors import UnsupportedProgram
-from pruner.files import write_whole
+from pruner.files import write_atomic
 from pruner.program.dag.expr import (
     Axis,
     Binary,
@@ -113,7 +113,7 @@ class SavedSpace:
         path = folder / f"{name}{SUFFIX}"
         if not path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            with write_whole(path) as partial:
+            with write_atomic(path) as partial:
                 # mtime=0: equal spaces give equal files, byte by byte.
                 partial.write_bytes(gzip.compress(content, mtime=0))
         return name

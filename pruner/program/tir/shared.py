@@ -19,7 +19,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.layouts import aligned_elements
 from pruner.program.tir.pipeline import buffer_versions
-from pruner.program.tir.places import buffer_places
+from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
 _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
@@ -59,7 +59,7 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
     """
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())
-    for key, place in buffer_places(tree).items():
+    for key, place in buffer_scopes(tree).items():
         if tree.buffers[key].scope is Scope.SHARED and place.loop is not None:
             # A kernel is a child of the root: the outermost loop around the buffer's place.
             kernel = (*tree.path(place.loop), place.loop)[0]

@@ -2,7 +2,7 @@
 
 The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
 kind of instruction. Where programs need different trees :class:`Diverges` carries the values that
-separate them; :mod:`pruner.program.tir.replay` then goes on with each kind by itself.
+separate them; :mod:`pruner.program.tir.apply_trace` then goes on with each kind by itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TraceProgram:
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class TraceState:
     """State while the instructions run; ``strict`` checks foreign decisions."""
 
     tree: Tree
@@ -143,7 +143,7 @@ class State:
             if isinstance(value, LoopNode) and value not in alive:
                 self.results[number] = None
 
-    def select(self, rows: Ints) -> State:
+    def select(self, rows: Ints) -> TraceState:
         """Return a copy of the state for some programs."""
         copy = Copy(rows)
         tree = copy.tree(self.tree, len(rows))
@@ -157,7 +157,7 @@ class State:
         threads = {axis: copy.number(extent) for axis, extent in self.threads.items()}
         tiled = {slot: copy.number(extent) for slot, extent in self.tiled.items()}
         decisions = self.decisions[rows]
-        return State(tree, decisions, self.strict, results, fetches, threads, tiled)
+        return TraceState(tree, decisions, self.strict, results, fetches, threads, tiled)
 
     def finish(self, *, is_gpu: bool) -> None:
         """Apply MetaSchedule's postprocessors; raise as :meth:`take`."""
@@ -168,15 +168,15 @@ class State:
         if is_gpu:
             require_bound(self.tree)
         wishes = PragmaSettings(
-            parallel=self._asked("parallel"),
-            vectorize=self._asked("vectorize"),
-            unroll=self._asked("unroll_explicit", "unroll_implicit"),
+            parallel=self._requested("parallel"),
+            vectorize=self._requested("vectorize"),
+            unroll=self._requested("unroll_explicit", "unroll_implicit"),
         )
         rewrite_parallel_vectorize_unroll(self.tree, wishes)
         rewrite_reduction_blocks(self.tree)
         lower_auto_copies(self.tree)
 
-    def _asked(self, *keys: str) -> Any:
+    def _requested(self, *keys: str) -> Any:
         """Return an annotation of the root block, None without it."""
         found = [self.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
         return next((value for value in found if value is not None), None)
@@ -189,25 +189,25 @@ def _copied(value: Any, nodes: dict[Any, Any], copy: Copy) -> Any:
     return copy.number(value)
 
 
-def _get_block(s: State, i: Instruction) -> Block | Tree:
+def _get_block(s: TraceState, i: Instruction) -> Block | Tree:
     # TVM's root block is no statement here: the tree itself stands for it.
     name = i.attrs[0]
     return s.tree if name == "root" else s.tree.find(name)
 
 
-def _get_loops(s: State, _: Instruction, block: Block) -> list[LoopNode]:
+def _get_loops(s: TraceState, _: Instruction, block: Block) -> list[LoopNode]:
     return s.tree.path(block)
 
 
-def _get_consumers(s: State, _: Instruction, block: Block) -> list[Block]:
+def _get_consumers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
     return s.tree.consumers(block)
 
 
-def _get_producers(s: State, _: Instruction, block: Block) -> list[Block]:
+def _get_producers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
     return s.tree.producers(block)
 
 
-def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
+def _sample_perfect_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     parts = int(i.attrs[0])
     # A record's factors come from a file: their product must be the loop's extent.
@@ -218,14 +218,14 @@ def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLi
     return [s.decision(i.slot + k) for k in range(parts)]
 
 
-def _sample_partitioned_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
+def _sample_partitioned_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
     # Attribute 2 is innerpart_factor: the inner part must stay a multiple of it.
     if not np.all(np.equal(np.mod(loop.extent, int(i.attrs[2])), 0)):
         raise UnsupportedProgram("partitioned-tile", loop.var.name)
     return _sample_perfect_tile(s, i, loop)
 
 
-def _sample_categorical(s: State, i: Instruction) -> IntLike:
+def _sample_categorical(s: TraceState, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
     if s.strict:
         index = s.decisions[:, i.slot]
@@ -234,36 +234,36 @@ def _sample_categorical(s: State, i: Instruction) -> IntLike:
     return plain(candidates[s.decisions[:, i.slot]])
 
 
-def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode | int:
+def _sample_compute_location(s: TraceState, i: Instruction, block: Block) -> LoopNode | int:
     taken = settled(s, i)
     uniform(taken)  # raises where locations differ
     return places.shared(s.tree, block, taken)
 
 
-def settled(s: State, i: Instruction) -> Ints:
+def settled(s: TraceState, i: Instruction) -> Ints:
     """Return each program's location at a coming ``SampleComputeLocation``."""
     return places.settle(s.tree, s.get(i.inputs[0]), s.decisions[:, i.slot])
 
 
-def _split(s: State, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
+def _split(s: TraceState, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
     return primitives.split(s.tree, loop, factors)
 
 
-def _fuse(s: State, _: Instruction, *nodes: LoopNode) -> LoopNode:
+def _fuse(s: TraceState, _: Instruction, *nodes: LoopNode) -> LoopNode:
     return primitives.fuse(s.tree, nodes)
 
 
-def _reorder(s: State, _: Instruction, *nodes: LoopNode) -> None:
+def _reorder(s: TraceState, _: Instruction, *nodes: LoopNode) -> None:
     primitives.reorder(s.tree, nodes)
 
 
-def _bind(s: State, i: Instruction, loop: LoopNode) -> None:
+def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
     axis = str(i.attrs[0])
     primitives.bind(loop, axis)
     s.threads[axis] = loop.extent
 
 
-def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
+def _annotate(s: TraceState, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
     key = str(i.attrs[0])
     # RewriteCooperativeFetch takes the extents of the Bind instructions before the annotation.
     if key == "meta_schedule.cooperative_fetch":
@@ -277,15 +277,15 @@ def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: 
     target.annotations[key] = value
 
 
-def _unannotate(_: State, i: Instruction, target: Tree | Block | LoopNode) -> None:
+def _unannotate(_: TraceState, i: Instruction, target: Tree | Block | LoopNode) -> None:
     target.annotations.pop(str(i.attrs[0]), None)
 
 
-def _blockize(s: State, _: Instruction, loop: LoopNode) -> Block:
+def _blockize(s: TraceState, _: Instruction, loop: LoopNode) -> Block:
     return primitives.blockize(s.tree, loop)
 
 
-def _transform_layout(s: State, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
+def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
     """Change the layout of the block's output; ``pieces`` are new dimensions.
 
     (axis, divisors, factors of the extent or None) each.
@@ -306,34 +306,34 @@ def _product(factors: list[IntLike]) -> IntLike:
     return plain(out)
 
 
-def _storage_align(s: State, i: Instruction, block: Block) -> None:
+def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:
     number, axis, factor, offset = (int(attr) for attr in i.attrs)
     if number != 0:
         raise UnsupportedProgram("storage-align", block.name)
     storage_align(block, axis % len(s.tree.buffers[block.buffer].shape), factor, offset)
 
 
-def _cache_read(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+def _cache_read(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     return primitives.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
 
 
-def _cache_write(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+def _cache_write(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     if int(i.attrs[0]) != 0 or consumers:
         raise UnsupportedProgram("cache-write", block.name)
     return primitives.cache_write(s.tree, block, str(i.attrs[1]))
 
 
-def _read_at(s: State, i: Instruction, loop: LoopNode, block: Block) -> Block:
+def _read_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
     return read_at(s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1]))
 
 
-def _write_at(s: State, i: Instruction, loop: LoopNode, block: Block) -> Block:
+def _write_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
     if int(i.attrs[0]) != 0:
         raise UnsupportedProgram("write-at", block.name)
     return write_at(s.tree, loop, block, str(i.attrs[1]))
 
 
-def _set_scope(s: State, i: Instruction, block: Block) -> None:
+def _set_scope(s: TraceState, i: Instruction, block: Block) -> None:
     if int(i.attrs[0]) != 0:
         raise UnsupportedProgram("set-scope", block.name)
     buffer = s.tree.buffers[block.buffer]
@@ -342,13 +342,13 @@ def _set_scope(s: State, i: Instruction, block: Block) -> None:
     buffer.scope, buffer.name = Scope.of(scope), f"{buffer.name}_{scope}"
 
 
-def _rfactor(s: State, i: Instruction, loop: LoopNode) -> Block:
+def _rfactor(s: TraceState, i: Instruction, loop: LoopNode) -> Block:
     # TVM's rfactor takes a loop of a single block.
     (block,) = s.tree.blocks(loop)
     return rfactor(s.tree, block, loop, int(i.attrs[0]))
 
 
-def _compute_at(s: State, _: Instruction, block: Block, loop: LoopNode | int) -> None:
+def _compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode | int) -> None:
     if isinstance(loop, LoopNode):
         primitives.compute_at(s.tree, block, loop)
         if np.any(primitives.lacking(s.tree, loop)):
@@ -357,19 +357,19 @@ def _compute_at(s: State, _: Instruction, block: Block, loop: LoopNode | int) ->
         primitives.compute_inline(s.tree, block)
 
 
-def _reverse_compute_at(s: State, _: Instruction, block: Block, loop: LoopNode) -> None:
+def _reverse_compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode) -> None:
     primitives.reverse_compute_at(s.tree, block, loop)
 
 
-def _compute_inline(s: State, _: Instruction, block: Block) -> None:
+def _compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
     primitives.compute_inline(s.tree, block)
 
 
-def _reverse_compute_inline(s: State, _: Instruction, block: Block) -> None:
+def _reverse_compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
     primitives.reverse_compute_inline(s.tree, block)
 
 
-def _nothing(_: State, __: Instruction, *___: Any) -> None:
+def _nothing(_: TraceState, __: Instruction, *___: Any) -> None:
     """Ignore markers."""
 
 

@@ -175,7 +175,7 @@ class Tree:
 
     ``layouts``: of the buffers whose layout changed. ``uncertain``: programs whose regions TVM
     may compute otherwise; they count as refused. ``places``: of its buffers, once the tree is
-    finished; see :func:`pruner.program.tir.places.buffer_places`.
+    finished; see :func:`pruner.program.tir.scopes.buffer_scopes`.
     """
 
     buffers: list[Buffer]

@@ -1,10 +1,10 @@
 """Search on recorded pools with a simulated clock, and compare the curves.
 
-* `pool`: a pool as a space, its measurer, the clock
+* `recorded_space`: a pool as a space, its measurer, the clock
 * `recorded`: from records to a pool
-* `session`: the tuning loop on recorded pools
+* `recorded_run`: the tuning loop on recorded pools
 * `learners`: learned scores for pools
-* `tuning`: adaptation methods under test
+* `adaptation_run`: adaptation methods under test
 * `comparison`: summarise a set of tunings
 * `statistics`: paired tests and intervals
 """

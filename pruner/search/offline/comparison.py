@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.search.offline.adaptation_run import Quality, TuningCurve
 from pruner.search.offline.statistics import (
     Reach,
     bootstrap_interval,
@@ -21,13 +22,12 @@ from pruner.search.offline.statistics import (
     restricted_mean,
     sign_flip_p,
 )
-from pruner.search.offline.tuning import Quality, TuningCurve
 
 Unit = Literal["trials", "seconds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MethodRun:
     """The tuning curve of one method with one seed.
 
     ``labels``: quality on held-out target tasks by number of labels; ``source``: quality on
@@ -46,10 +46,10 @@ class Cell:
         return {**asdict(self), "curve": curve}
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Cell:
+    def from_json(values: Mapping[str, Any]) -> MethodRun:
         """Inverse of `to_json`."""
         curve = {name: np.array(v) for name, v in values["curve"].items()}
-        return Cell(
+        return MethodRun(
             method=values["method"],
             seed=values["seed"],
             curve=TuningCurve(**curve),
@@ -58,13 +58,13 @@ class Cell:
         )
 
 
-class Comparison:
+class MethodComparison:
     """The cells of one source and target; every method has every seed.
 
     The target of a seed is the final latency of `baseline` with that seed.
     """
 
-    def __init__(self, cells: Sequence[Cell], baseline: str) -> None:
+    def __init__(self, cells: Sequence[MethodRun], baseline: str) -> None:
         self.baseline = baseline
         self.methods = list(dict.fromkeys(cell.method for cell in cells))
         self.seeds = sorted({cell.seed for cell in cells})
@@ -75,11 +75,11 @@ class Comparison:
             "seconds": float(max(curve.elapsed_s[-1] for curve in curves)),
         }
 
-    def cells(self, method: str) -> list[Cell]:
+    def cells(self, method: str) -> list[MethodRun]:
         """Cells of a method by ascending seed."""
         return [self._cells[method, seed] for seed in self.seeds]
 
-    def reach(self, cell: Cell, unit: Unit) -> Reach:
+    def reach(self, cell: MethodRun, unit: Unit) -> Reach:
         """When a run reached the baseline's final latency of its seed."""
         target = self._cells[self.baseline, cell.seed].curve.final
         curve = cell.curve
@@ -111,7 +111,7 @@ class Comparison:
     def _areas(self, method: str) -> NDArray[np.float64]:
         return np.array([cell.curve.area for cell in self.cells(method)])
 
-    def _to_target(self, cells: Sequence[Cell], unit: Unit) -> dict[str, Any]:
+    def _to_target(self, cells: Sequence[MethodRun], unit: Unit) -> dict[str, Any]:
         """Restricted mean (Kaplan-Meier) up to the longest run, and runs that arrived."""
         runs = [self.reach(cell, unit) for cell in cells]
         horizon = self.horizon[unit]
@@ -142,7 +142,7 @@ def _with_interval(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": float(array.mean()), "interval": interval}
 
 
-def _by_labels(cells: Sequence[Cell], metric: str) -> dict[str, Any]:
+def _by_labels(cells: Sequence[MethodRun], metric: str) -> dict[str, Any]:
     return {
         name: _with_interval([getattr(cell.labels[name], metric) for cell in cells])
         for name in cells[0].labels

@@ -13,15 +13,15 @@ import torch
 
 from pruner.arrays import Decisions
 from pruner.models.adaptation.base import Adaptation
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center
-from pruner.models.programs.table import ProgramTable
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
-from pruner.search.offline.recorded import RecordedPool, table
+from pruner.search.offline.recorded import RecordedTask, table
 from pruner.search.policy import State
 
 
-class PoolModel:
+class RecordedModel:
     """A ranker that learns from several pools and scores each pool.
 
     The centre of a task (see `Adaptation.meet`) is the mean of its complete pool: features need no
@@ -30,7 +30,7 @@ class PoolModel:
     scores before the first update with two programs of a task.
     """
 
-    def __init__(self, pools: Sequence[RecordedPool], adaptation: Adaptation) -> None:
+    def __init__(self, pools: Sequence[RecordedTask], adaptation: Adaptation) -> None:
         self.adaptation = adaptation
         self._store = ProgramTable.build(pool.programs for pool in pools)
         self._spaces = [pool.space for pool in pools]
@@ -45,9 +45,9 @@ class PoolModel:
                 center = Center.of(self._store.programs(programs))
                 adaptation.ranker.centers[pool.key] = center
 
-    def learner(self, number: int) -> PoolLearner:
+    def learner(self, number: int) -> RecordedLearner:
         """The learner of pool `number`, which updates this model."""
-        return PoolLearner(self, number)
+        return RecordedLearner(self, number)
 
     def note(self, number: int, decisions: Decisions) -> None:
         """Add the measured decisions of pool `number` to the training data."""
@@ -73,10 +73,10 @@ class PoolModel:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolLearner:
+class RecordedLearner:
     """The learner of one pool; see :class:`pruner.search.decision_search.TaskLearner`."""
 
-    model: PoolModel
+    model: RecordedModel
     number: int
 
     def __call__(self, history: History) -> ScoreFunction | None:

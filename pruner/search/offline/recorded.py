@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.programs.program_table import TaskPrograms
 from pruner.models.programs.reading import Tally, featurize_task
-from pruner.models.programs.table import TaskPrograms
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
-from pruner.search.offline.pool import PoolSpace
+from pruner.search.offline.recorded_space import RecordedSpace
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RecordedPool:
+class RecordedTask:
     """N measured programs of a task, all arrays in one order.
 
     ``latency_s``, ``cost_s`` (building and measuring), ``draft`` [N]: the analyzer's score, None
     where it has none for this task; ``programs``: their features.
     """
 
-    space: PoolSpace
+    space: RecordedSpace
     latency_s: NDArray[np.float64]
     cost_s: NDArray[np.float64]
     draft: Scores | None
@@ -47,13 +47,13 @@ class RecordedPool:
         return len(self.latency_s)
 
 
-def recorded_pool(
+def recorded_task(
     records: TaskRecords,
     *,
     analyzer: Analyzer | None = None,
     programs: TaskPrograms | None = None,
     tasks: Definitions | None = None,
-) -> RecordedPool | None:
+) -> RecordedTask | None:
     """Make a task's pool; None when no program can be featurised.
 
     `programs` are the features where they exist already, else they are computed. The draft is None
@@ -69,8 +69,8 @@ def recorded_pool(
     if analyzer is not None:
         dag = find_definition(records.workload_key, records.fused, records.steps, tasks)
         draft = _ranked_last_where_unknown(analyzer.score_steps(dag, records.steps), records.key)
-    return RecordedPool(
-        space=PoolSpace(decision_rows(records)),
+    return RecordedTask(
+        space=RecordedSpace(decision_rows(records)),
         latency_s=records.latency_s,
         cost_s=records.all_cost_s,
         draft=draft,
@@ -88,7 +88,7 @@ def decision_rows(records: TaskRecords) -> Decisions:
     return out
 
 
-def table(space: PoolSpace, score: Scores) -> ScoreFunction:
+def table(space: RecordedSpace, score: Scores) -> ScoreFunction:
     """A score function that looks up the scores [N] of pool rows."""
 
     def lookup(decisions: Decisions) -> Scores:

@@ -1,6 +1,6 @@
 """Compare adaptation methods by online tuning on another platform's recorded pools.
 
-* `bench`: tasks, labels and the source model
+* `context`: tasks, labels and the source model
 * `cells`: a method with a seed, each a file
-* `results`: summary, table, curves
+* `method_tables`: summary, table, curves
 """

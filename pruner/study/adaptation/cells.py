@@ -15,8 +15,7 @@ from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
 from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.progress import Progress
-from pruner.search.offline.comparison import Cell
-from pruner.search.offline.tuning import (
+from pruner.search.offline.adaptation_run import (
     Quality,
     affordable,
     label_sizes,
@@ -24,8 +23,9 @@ from pruner.search.offline.tuning import (
     tune,
     without_draft,
 )
+from pruner.search.offline.comparison import MethodRun
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import Bench, Budget
+from pruner.study.adaptation.context import AdaptationContext, Budget
 from pruner.study.grid import Job, results
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
@@ -61,10 +61,10 @@ class Cells:
         """Methods that have a result with every seed."""
         return [name for name in methods if not self.missing([(name, seed) for seed in seeds])]
 
-    def load(self, wanted: Wanted) -> Cell:
+    def load(self, wanted: Wanted) -> MethodRun:
         """A finished cell."""
         with as_written(self.path(wanted)):
-            return Cell.from_json(read_json(self.path(wanted), dict))
+            return MethodRun.from_json(read_json(self.path(wanted), dict))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Work:
     `make` builds a method from its name and its starting point.
     """
 
-    bench: Bench
+    context: AdaptationContext
     budget: Budget
     settings: RoundSettings
     make: Callable[[str, Setting], Adaptation]
@@ -101,7 +101,7 @@ def run_cells(
         for path in [work.cells.path(cell)]
     ]
     again = f"resume={work.cells.folder} keeps what is finished"
-    found = results(jobs, num_workers=num_workers, tell=progress.tell, again=again)
+    found = results(jobs, num_workers=num_workers, log=progress.log, again=again)
     for _ in progress.track(found, title, len(jobs)):
         pass
 
@@ -112,16 +112,16 @@ def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
     Returns the result as JSON.
     """
     name, seed = wanted
-    bench, budget = work.bench, work.budget
+    context, budget = work.context, work.budget
     adaptation = None
     if name != RANDOM:
         make = partial(_adaptation, work, FROM_SCRATCH if name == NO_DRAFT else name, seed)
         adaptation = make()
     curve = tune(
-        bench.pools,
+        context.pools,
         adaptation,
         without_draft(work.settings) if name == NO_DRAFT else work.settings,
-        trials=affordable(bench.pools, budget.trials),
+        trials=affordable(context.pools, budget.trials),
         batch=budget.batch,
         seed=seed,
     )
@@ -129,16 +129,16 @@ def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
     if adaptation is not None:
         _keep(work, wanted, adaptation)
     if adaptation is not None and name != NO_DRAFT:
-        sizes = label_sizes(budget.labels, bench.labelled.num_programs)
-        labels = quality_by_labels(make, bench.labelled, bench.held_out, sizes, seed=seed)
-        if bench.source_held_out is not None:
-            source = Quality.of(adaptation.ranker, bench.source_held_out)
-    return Cell(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
+        sizes = label_sizes(budget.labels, context.labelled.num_programs)
+        labels = quality_by_labels(make, context.labelled, context.held_out, sizes, seed=seed)
+        if context.source_held_out is not None:
+            source = Quality.of(adaptation.ranker, context.source_held_out)
+    return MethodRun(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
 
 
 def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
     """A method by name, with the budget's limit of steps an update."""
-    made = work.make(name, work.bench.setting(seed))
+    made = work.make(name, work.context.setting(seed))
     if isinstance(made, FittedAdaptation):
         limits = [made.fit.max_steps, work.budget.max_steps]
         made.fit.max_steps = min((one for one in limits if one is not None), default=None)
@@ -151,8 +151,8 @@ def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
     save_models(
         adaptation,
         partial(work.cells.model, wanted),
-        start=work.bench.start,
-        dataflow=work.bench.start.info.dataflow,  # type: ignore[arg-type]
-        keys=[pool.key for pool in work.bench.pools],
+        start=work.context.start,
+        dataflow=work.context.start.info.dataflow,  # type: ignore[arg-type]
+        keys=[pool.key for pool in work.context.pools],
         about={"method": method, "seed": seed},
     )

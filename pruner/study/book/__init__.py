@@ -2,7 +2,7 @@
 
 * `items`: read the files
 * `remake`: run the commands, copy the files that the page shows
-* `results`: numbers from the CSV files
+* `key_numbers`: numbers from the CSV files
 * `page`: Markdown and HTML
 * `plots`: SVG
 """

@@ -10,11 +10,10 @@ from typing import Literal, TypeVar
 import pandas as pd
 
 from pruner.errors import PrunerError
-from pruner.progress import Track, pass_on
+from pruner.progress import Tracker, pass_on
 from pruner.study.book.items import Item, Number, Plot, Table
-from pruner.study.book.plots import described, digest, svg
-from pruner.study.book.results import (
-    Measured,
+from pruner.study.book.key_numbers import (
+    KeyNumber,
     NoRows,
     Series,
     TextRows,
@@ -23,6 +22,7 @@ from pruner.study.book.results import (
     read_results,
     table_cells,
 )
+from pruner.study.book.plots import described, digest, svg
 from pruner.study.markdown import markdown_table
 from pruner.study.plots import short
 
@@ -90,7 +90,7 @@ class Page:
     """All blocks of the book, and its key numbers."""
 
     blocks: Sequence[PageBlock]
-    numbers: Sequence[tuple[Item, Measured]]
+    numbers: Sequence[tuple[Item, KeyNumber]]
 
     @property
     def outside(self) -> list[str]:
@@ -108,7 +108,7 @@ class Page:
 
 
 def build_page(
-    items: Sequence[Item], note: str = "", results: Path | None = None, track: Track = pass_on
+    items: Sequence[Item], note: str = "", results: Path | None = None, track: Tracker = pass_on
 ) -> Page:
     """Read the results of every item and lay out the page.
 
@@ -117,7 +117,7 @@ def build_page(
     except for an item that runs in parts, where it is named as still to come.
     """
     sections: list[PageBlock] = []
-    numbers: list[tuple[Item, Measured]] = []
+    numbers: list[tuple[Item, KeyNumber]] = []
     waiting = []
     for item in track(items, "items of the book", len(items)):
         rows = read_results(item, results)
@@ -170,7 +170,7 @@ def _duration(items: Sequence[Item]) -> str:
     return f"All items on two cores, one after another on each: about {', '.join(totals)}."
 
 
-def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
+def _summary(numbers: Sequence[tuple[Item, KeyNumber]]) -> TextRows:
     """All key numbers; item and table names stand in their first row."""
     cells = [["item", "of the paper", "key number", *VALUES]]
     above = ("", "")
@@ -182,7 +182,7 @@ def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
     return cells
 
 
-def _values(one: Measured) -> list[str]:
+def _values(one: KeyNumber) -> list[str]:
     paper = "" if one.number.paper is None else f"{one.number.paper:g}"
     verdict = "" if one.inside else " (outside)"
     chance = "" if one.chance is None else f"{one.chance:.3f}"
@@ -198,7 +198,7 @@ def _why(number: Number) -> str:
     return "; ".join(text for text in (number.differs, number.alone) if text)
 
 
-def _range(one: Measured) -> str:
+def _range(one: KeyNumber) -> str:
     if one.expected is None:
         return ""
     low, high = one.expected
@@ -223,7 +223,7 @@ class Contents:
     `lacking` names those without rows.
     """
 
-    numbers: Sequence[Measured]
+    numbers: Sequence[KeyNumber]
     tables: Sequence[tuple[Table, TextRows]]
     plots: Sequence[tuple[Plot, list[Series]]]
     lacking: Sequence[str]

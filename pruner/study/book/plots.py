@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pruner.study.book.items import Plot
-from pruner.study.book.results import Series
+from pruner.study.book.key_numbers import Series
 from pruner.study.plots import (
     BLUE,
     MANY,

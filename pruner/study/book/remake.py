@@ -12,7 +12,7 @@ from typing import Any
 from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.study.book.items import Item
 
 Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exit code}
@@ -45,7 +45,7 @@ def remake(
     folder: Path,
     place: Path,
     num_workers: int,
-    tell: Tell,
+    log: Log,
 ) -> Ends:
     """Run the items' commands in the folder `place`; results go to ``<folder>/<item>/``.
 
@@ -54,7 +54,7 @@ def remake(
     # The longest first: the last worker then has the least left to do.
     ordered = sorted(items, key=lambda item: -item.minutes.get(preset, 0))
     with Commands(place, ONE_THREAD) as commands:
-        run = partial(_run, preset=preset, root=root, folder=folder, commands=commands, tell=tell)
+        run = partial(_run, preset=preset, root=root, folder=folder, commands=commands, log=log)
         ends = dict(commands.each(ordered, run, num_workers))
     return {item.name: ends[item.name] for item in ordered}
 
@@ -65,7 +65,7 @@ def _run(
     root: Path,
     folder: Path,
     commands: Commands,
-    tell: Tell,
+    log: Log,
 ) -> tuple[str, Mapping[str, Any]]:
     """Run the commands of an item that have not ended well before.
 
@@ -74,7 +74,7 @@ def _run(
     out = (folder / item.name).resolve()
     finished = load_metrics(out) if out.is_dir() else None
     if finished is not None:
-        tell(f"{item.name}: finished before")
+        log(f"{item.name}: finished before")
         return item.name, finished
     # What an interrupted start left is not part of the results.
     shutil.rmtree(out, ignore_errors=True)
@@ -82,15 +82,15 @@ def _run(
     places = {"python": sys.executable, "root": root, "data": root.parent, "out": out}
     quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
     start = time.perf_counter()
-    tell(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
+    log(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
     for command in item.run[preset]:
         code = commands.run(command.format(**quoted), out / "log.txt", append=True)
         if code:
-            tell(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
+            log(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
             return item.name, {"error": code}
     end = {"seconds": round(time.perf_counter() - start, 1)}
     save_metrics(out, end)
-    tell(f"{item.name}: {end['seconds']:g} s")
+    log(f"{item.name}: {end['seconds']:g} s")
     return item.name, end
 
 

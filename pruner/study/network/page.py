@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_whole
+from pruner.files import write_atomic
+from pruner.study.book.key_numbers import TextRows
 from pruner.study.book.page import PageBlock, html_page
-from pruner.study.book.results import TextRows
 from pruner.study.network.pictures import curve_lines, latency_bars, phase_bars, task_bars
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
 from pruner.study.plots import label
-from pruner.tune.deploy.files import REPORT
+from pruner.tune.deploy.built_files import REPORT
 
 _EQUAL = 0.02  # latencies that differ by less are called equal
 _NOISY = 2.0  # ninth over first decile of timings that others disturbed
@@ -30,7 +30,7 @@ def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
     run, others = read_network_run(folder), [read_network_run(other) for other in compare]
     path = folder / REPORT
     text = html_page(f"{run.name}, tuned", list(blocks(run, others)))
-    with write_whole(path) as partial:
+    with write_atomic(path) as partial:
         partial.write_text(text, encoding="utf-8")
     return path
 
@@ -51,7 +51,9 @@ def _headline(run: NetworkRun) -> Iterator[str]:
     where = f" on {machine['processor']}" if "processor" in machine else ""
     where += f", {machine['date']}" if "date" in machine else ""
     if run.ours:
-        threads = run.deployed.get("threads") or (run.beside and run.beside.lane.threads)
+        threads = run.deployed.get("threads") or (
+            run.comparison and run.comparison.resources.threads
+        )
         yield (
             f"The network takes {_ms(run.ours['median_s'])}, measured: the median of "
             f"{run.ours.get('runs', 'its')} runs with {threads} threads{where}."
@@ -63,8 +65,8 @@ def _headline(run: NetworkRun) -> Iterator[str]:
                 "machine. Measure again on an idle machine before you trust the numbers."
             )
     yield from _sum(run)
-    if run.beside is not None and run.ours:
-        yield from _compared(run.ours, run.beside.ran)
+    if run.comparison is not None and run.ours:
+        yield from _compared(run.ours, run.comparison.ran)
     elif run.ours:
         yield (
             f"Nothing was timed with it yet: pruner deploy run={run.folder} adds torch eager and"
@@ -105,8 +107,8 @@ def _sum(run: NetworkRun) -> Iterator[str]:
 def _compared(ours: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     others = [row for row in sorted(rows, key=lambda row: row["median_s"]) if row is not ours]
     if others:
-        told = [f"{_than(row, ours)} {label(row['label'])}" for row in others]
-        yield f"It is {'; '.join(told)}."
+        comparisons = [f"{_than(row, ours)} {label(row['label'])}" for row in others]
+        yield f"It is {'; '.join(comparisons)}."
 
 
 def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
@@ -118,28 +120,28 @@ def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
 
 
 def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
-    if run.beside is None:
+    if run.comparison is None:
         return
     yield PageBlock(kind="heading", text="Compared with other libraries")
     yield PageBlock(
         kind="text",
-        text=f"Each library ran in a process of its own with {run.beside.lane}, in turns. Relative "
-        f"errors are those of the outputs against {run.beside.reference}'s. Ready: seconds from "
-        "the start to the first run, with drafting and compiling.",
+        text=f"Each library ran in a process of its own with {run.comparison.resources}, in turns. "
+        f"Relative errors are those of the outputs against {run.comparison.reference}'s. Ready: "
+        "seconds from the start to the first run, with drafting and compiling.",
     )
-    if run.beside.ran:
-        yield _plot(latency_bars(run.name, run.beside.ran))
+    if run.comparison.ran:
+        yield _plot(latency_bars(run.name, run.comparison.ran))
         head = ["library", "median (ms)", "least (ms)", "first to ninth decile (ms)", "runs",
                 "ours is", "relative error", "ready (s)", "version"]  # fmt: skip
-        rows = sorted(run.beside.ran, key=lambda row: float(row["median_s"]))
-        cells = [head, *(_contender(row, run.ours) for row in rows)]
+        rows = sorted(run.comparison.ran, key=lambda row: float(row["median_s"]))
+        cells = [head, *(_baseline_row(row, run.ours) for row in rows)]
         yield PageBlock(kind="table", cells=cells, names=[0])
-    for row in run.beside.rows:
+    for row in run.comparison.rows:
         if row["error"] is not None:
             yield PageBlock(kind="text", text=f"{label(row['label'])} did not run: {row['error']}")
 
 
-def _contender(row: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+def _baseline_row(row: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     error, facts = row["relative_error"], row["facts"]
     ready = [facts[name] for name in ("draft_s", "build_s", "ready_s") if name in facts]
     return [
@@ -244,12 +246,12 @@ def _facts(run: NetworkRun) -> Iterator[PageBlock]:
         yield PageBlock(kind="code", text=run.command)
     names = ("network", "sizes", "layout", "precision", "platform", "target", "seed", "budget",
              "task_order")  # fmt: skip
-    asked = {name: run.config[name] for name in names if run.config.get(name) is not None}
-    asked["platform"] = (asked.get("platform") or {}).get("name")
+    given = {name: run.config[name] for name in names if run.config.get(name) is not None}
+    given["platform"] = (given.get("platform") or {}).get("name")
     came = {k: run.metrics.get(k) for k in ("trials", "failed", "total_seconds")}
     deployed = {k: v for k, v in run.deployed.items() if k != "latencies_s"}
     machine = deployed.pop("machine", {})
-    facts = {**machine, **asked, **came, **deployed}
+    facts = {**machine, **given, **came, **deployed}
     cells = [[name, _fact(value)] for name, value in facts.items() if _is_short(value)]
     cells.insert(0, ["fact", "value"])
     yield PageBlock(kind="table", text="Machine, options, results", cells=cells)

@@ -16,7 +16,7 @@ from pruner.study.plots import (
     picture,
     short,
 )
-from pruner.study.tuning import RunCurve, curve_figure, time_figure
+from pruner.study.tuning_plots import RunCurve, curve_figure, time_figure
 
 MANY = 24  # tasks that a picture shows
 

@@ -1,4 +1,4 @@
-"""Read a network's run folder: tasks, trials, seconds, deployment, contenders."""
+"""Read a network's run folder: tasks, trials, seconds, deployment, baselines."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ import yaml
 from pruner.arrays import dtype_bytes
 from pruner.errors import DataError
 from pruner.files import as_written, load_metrics, read_json
-from pruner.study.tuning import RunCurve, best_curve
+from pruner.study.tuning_plots import RunCurve, best_curve
 from pruner.tune.compare.baselines import OURS
 from pruner.tune.compare.benchmark import SideBySide
-from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
+from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
+from pruner.tune.networks.network_tasks import MIN_SHARE
 from pruner.tune.networks.request import REQUEST
-from pruner.tune.networks.tasks import MIN_SHARE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 CONFIG_FILE = "config.yaml"
@@ -89,7 +89,7 @@ class NetworkRun:
     tasks: Sequence[TaskLine]
     curve: RunCurve | None
     deployed: Mapping[str, Any]
-    beside: SideBySide | None
+    comparison: SideBySide | None
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -103,7 +103,7 @@ class NetworkRun:
 
         Empty where it was not timed.
         """
-        rows = self.beside.ran if self.beside is not None else []
+        rows = self.comparison.ran if self.comparison is not None else []
         alone = self.deployed if self.deployed.get("median_s") is not None else {}
         return next((row for row in rows if row["name"] == OURS), alone)
 
@@ -123,7 +123,7 @@ def read_network_run(folder: Path) -> NetworkRun:
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
     metrics = load_metrics(folder) or {}
-    config, command = _asked(folder / CONFIG_FILE)
+    config, command = _read_config(folder / CONFIG_FILE)
     with as_written(folder / TASKS):
         tasks = _tasks(folder, metrics.get("tasks", {}), _rates(folder, config))
     return NetworkRun(
@@ -135,7 +135,7 @@ def read_network_run(folder: Path) -> NetworkRun:
         tasks=tasks,
         curve=network_curve(folder, tasks, metrics.get("seconds", {})),
         deployed=_json(folder / DEPLOY_FILE),
-        beside=SideBySide.read(folder / BESIDE_FILE),
+        comparison=SideBySide.read(folder / COMPARISON_FILE),
     )
 
 
@@ -215,7 +215,7 @@ def _first(folder: Path) -> dict[str, float]:
     return found
 
 
-def _asked(path: Path) -> tuple[dict[str, Any], str]:
+def _read_config(path: Path) -> tuple[dict[str, Any], str]:
     """The configuration, and the command line in its first comment."""
     if not path.is_file():
         return {}, ""
@@ -223,8 +223,8 @@ def _asked(path: Path) -> tuple[dict[str, Any], str]:
         text = path.read_text(encoding="utf-8")
         found = yaml.safe_load(text) or {}
     except (RecursionError, ValueError, yaml.YAMLError) as error:
-        told = " ".join(str(error).split())[:120]
-        raise DataError(f"{path}: no configuration ({told}); put it back") from error
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: no configuration ({message}); put it back") from error
     first = text.partition("\n")[0]
     return found, first[2:] if first.startswith("# ") else ""
 
@@ -235,13 +235,13 @@ def _json(path: Path) -> dict[str, Any]:
     return read_json(path, dict)
 
 
-def contender_rows(network: str, run: NetworkRun, ours: str) -> list[dict[str, Any]]:
-    """The contenders of a run; ``over_ours``: their median latency over ours."""
-    if run.beside is None:
+def baseline_rows(network: str, run: NetworkRun, ours: str) -> list[dict[str, Any]]:
+    """The baselines of a run; ``over_ours``: their median latency over ours."""
+    if run.comparison is None:
         return []
-    medians = {row["name"]: row["median_s"] for row in run.beside.ran}
+    medians = {row["name"]: row["median_s"] for row in run.comparison.ran}
     rows = []
-    for row in run.beside.rows:
+    for row in run.comparison.rows:
         out = {"network": network, "contender": row["label"], "error": row["error"]}
         if row["error"] is None:
             names = ("median_s", "min_s", "low_s", "high_s", "runs", "relative_error")

@@ -4,5 +4,5 @@
 * `runners`: how each loads a network or an operator and runs it
 * `jobs`: the jobs of a baseline's process
 * `benchmark`: alternating turns, medians, spread, relative errors
-* `runs`: the network or kernels of a run beside baselines and other runs
+* `compare_runs`: the network or kernels of a run beside baselines and other runs
 """

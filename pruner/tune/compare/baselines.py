@@ -21,21 +21,21 @@ ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Resources:
     """A device, ``cpu`` or ``cuda``, and the number of CPU cores."""
 
     threads: int
     device: str = CPU
 
     @staticmethod
-    def of(platform: Platform) -> Lane:
+    def of(platform: Platform) -> Resources:
         """Choose a platform's cores, or beside a GPU all of this process.
 
         On a GPU the cores only launch kernels, and compilers use them before anything is timed.
         """
         on_cpu = platform.device == CPU
         threads = platform.cores if on_cpu else len(os.sched_getaffinity(0))
-        return Lane(threads=threads, device=platform.device)
+        return Resources(threads=threads, device=platform.device)
 
     def __str__(self) -> str:
         """Format the lane for people."""
@@ -43,7 +43,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class Baseline:
     """A baseline that a worker (:mod:`pruner.tune.compare.jobs`) loads and runs.
 
     ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
@@ -68,7 +68,7 @@ class _Kind:
     """A runner of a network's source, with the packages that it needs.
 
     ``packages`` must be installed, ``extra`` installs them. ``from_onnx``: it can run a network
-    that is an ONNX file. ``on_gpu``: arguments there instead. ``tunes``: see :class:`Contender`.
+    that is an ONNX file. ``on_gpu``: arguments there instead. ``tunes``: see :class:`Baseline`.
     """
 
     label: str
@@ -111,7 +111,7 @@ _KINDS = {
         from_onnx=True,
     ),
 }
-BESIDE = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
+BASELINES = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
 
@@ -128,7 +128,7 @@ class Library:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_names(names: Iterable[str], known: Sequence[str] = BESIDE) -> None:
+def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
     """Check the names of baselines.
 
     Raises:
@@ -136,23 +136,23 @@ def check_names(names: Iterable[str], known: Sequence[str] = BESIDE) -> None:
     """
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise PrunerError(f"beside={unknown}: unknown; known: {', '.join(known)}")
+        raise PrunerError(f"baselines={unknown}: unknown; known: {', '.join(known)}")
 
 
 def installed() -> list[str]:
     """List the baselines with installed packages."""
-    return [name for name in BESIDE if name not in _KINDS or _KINDS[name].missing is None]
+    return [name for name in BASELINES if name not in _KINDS or _KINDS[name].missing is None]
 
 
-def line_up(
+def network_baselines(
     source: NetworkSource,
     names: Sequence[str],
     libraries: Mapping[str, Library],
     *,
     inputs: Path,
-    lane: Lane,
+    resources: Resources,
     half: bool = False,
-) -> list[Contender]:
+) -> list[Baseline]:
     """List the baselines of a network, on equal inputs, device and threads.
 
     `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
@@ -162,28 +162,28 @@ def line_up(
         PrunerError: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
-    given = {"source": asdict(source), "half": half and lane.device != CPU}
+    given = {"source": asdict(source), "half": half and resources.device != CPU}
     missing = "an ONNX file holds no torch module" if source.is_onnx else None
     # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
-    alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
+    alone = {"TVM_USE_RUNTIME_LIB": "1"} if resources.device == CPU else {}
     return [
-        *(_of_kind(name, given, inputs, lane, missing) for name in _KINDS if name in names),
+        *(_of_kind(name, given, inputs, resources, missing) for name in _KINDS if name in names),
         *(
-            _of_library(name, library, "TvmLibrary", {}, inputs, lane, alone)
+            _of_library(name, library, "TvmLibrary", {}, inputs, resources, alone)
             for name, library in libraries.items()
         ),
     ]
 
 
-def line_up_kernels(
+def kernel_baselines(
     spec: Mapping[str, Any] | None,
     names: Sequence[str],
     libraries: Mapping[str, Library],
     *,
     inputs: Path,
     output: tuple[tuple[int, ...], str],
-    lane: Lane,
-) -> list[Contender]:
+    resources: Resources,
+) -> list[Baseline]:
     """List the baselines of an operator, and kernels by name.
 
     `spec` are the options of a named operator, None for a program of the user's, which torch lacks;
@@ -197,26 +197,30 @@ def line_up_kernels(
     missing = None if known else "torch has no equivalent of this program"
     given = {"source": dict(spec or {})}
     return [
-        *(_of_kind(name, given, inputs, lane, missing) for name in FOR_KERNELS if name in names),
         *(
-            _of_library(name, library, "KernelLibrary", {"output": output}, inputs, lane)
+            _of_kind(name, given, inputs, resources, missing)
+            for name in FOR_KERNELS
+            if name in names
+        ),
+        *(
+            _of_library(name, library, "KernelLibrary", {"output": output}, inputs, resources)
             for name, library in libraries.items()
         ),
     ]
 
 
 def _of_kind(
-    name: str, given: Mapping[str, Any], inputs: Path, lane: Lane, missing: str | None
-) -> Contender:
+    name: str, given: Mapping[str, Any], inputs: Path, resources: Resources, missing: str | None
+) -> Baseline:
     kind = _KINDS[name]
-    own = kind.arguments if lane.device == CPU else {**kind.arguments, **kind.on_gpu}
-    arguments = {**given, "inputs": str(inputs), "device": lane.device, **own}
-    return Contender(
+    own = kind.arguments if resources.device == CPU else {**kind.arguments, **kind.on_gpu}
+    arguments = {**given, "inputs": str(inputs), "device": resources.device, **own}
+    return Baseline(
         name=name,
         label=kind.label,
         runner=kind.runner,
         arguments=arguments,
-        threads=lane.threads,
+        threads=resources.threads,
         missing=kind.missing or (None if kind.from_onnx else missing),
         tunes=kind.tunes,
     )
@@ -228,16 +232,16 @@ def _of_library(
     runner: str,
     given: Mapping[str, Any],
     inputs: Path,
-    lane: Lane,
+    resources: Resources,
     environment: Mapping[str, str] | None = None,
-) -> Contender:
-    arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
-    return Contender(
+) -> Baseline:
+    arguments = {"library": str(library.path), "inputs": str(inputs), "device": resources.device}
+    return Baseline(
         name=name,
         label=library.label,
         runner=runner,
         arguments={**arguments, **given},
-        threads=lane.threads,
+        threads=resources.threads,
         environment=environment or {},
         missing=library.missing,
         facts=library.facts,

@@ -12,26 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.files import as_written, read_json, write_whole
+from pruner.files import as_written, read_json, write_atomic
 from pruner.processes import Worker
-from pruner.progress import Tell, silent
-from pruner.tune.compare.baselines import CPU, Contender, Lane
+from pruner.progress import Log, silent
+from pruner.tune.compare.baselines import CPU, Baseline, Resources
 from pruner.tune.compare.jobs import load, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import relative_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaceSettings:
+class BenchmarkSettings:
     """How long each baseline runs.
 
     Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
     its start a process was seen to take up to 1.7 times as long. A turn lasts ``turn_s``; each has
     ``rounds`` of them, or, where its runs are longer than a turn, as many as start within
     ``most_s`` (three at least). ``prepare_s`` is the limit for loading, exporting and compiling; up
-    to ``together`` are prepared at a time, if none of them tunes itself meanwhile. ``energy_s``:
-    where a meter is given, the energy of ``energy_turns`` more turns of so many seconds each is
-    counted.
+    to ``num_parallel`` are prepared at a time, if none of them tunes itself meanwhile.
+    ``energy_s``: where a meter is given, the energy of ``energy_turns`` more turns of so many
+    seconds each is counted.
     """
 
     warm_up_s: float = 4.0
@@ -39,7 +39,7 @@ class RaceSettings:
     turn_s: float = 0.3
     most_s: float = 60.0
     prepare_s: float = 900.0
-    together: int = 1
+    num_parallel: int = 1
     energy_s: float = 0.0
     energy_turns: int = 3
 
@@ -48,25 +48,25 @@ class RaceSettings:
         return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
 
 
-class Fallen(PrunerError):
+class BaselineFailed(PrunerError):
     """Raised if a baseline cannot continue, with the reason in a line."""
 
 
-class ContenderWorker:
+class BaselineWorker:
     """The worker of a baseline, which loads at once and logs output."""
 
-    def __init__(self, contender: Contender, log: Path) -> None:
-        if contender.missing is not None:
-            raise Fallen(contender.missing)
-        log.write_bytes(b"")
-        environment = {**thread_limits(contender.threads), **contender.environment}
+    def __init__(self, baseline: Baseline, log_file: Path) -> None:
+        if baseline.missing is not None:
+            raise BaselineFailed(baseline.missing)
+        log_file.write_bytes(b"")
+        environment = {**thread_limits(baseline.threads), **baseline.environment}
         # spawned: libraries read their limits of threads when they are imported
-        self._worker = Worker(contender.jobs, method="spawn", environment=environment)
-        self._log = log
+        self._worker = Worker(baseline.jobs, method="spawn", environment=environment)
+        self._log = log_file
         self.close = self._worker.stop
-        arguments = (contender.runner, contender.arguments, contender.threads)
+        arguments = (baseline.runner, baseline.arguments, baseline.threads)
         # sent without waiting: several baselines may load at the same time
-        self._worker.send(load.__name__, *arguments, log=log)
+        self._worker.send(load.__name__, *arguments, log_file=log_file)
 
     def ask(self, job: str, argument: Any, timeout_s: float) -> Any:
         """Run a job and return its value.
@@ -75,7 +75,7 @@ class ContenderWorker:
             Fallen: the job failed, or exceeded its time.
         """
         with suppress(OSError):  # the process has ended, which `answer` reports
-            self._worker.send(job, argument, log=self._log)
+            self._worker.send(job, argument, log_file=self._log)
         return self.answer(timeout_s)
 
     def answer(self, timeout_s: float) -> Any:
@@ -86,15 +86,15 @@ class ContenderWorker:
         """
         reply = self._worker.receive(timeout_s)
         if reply.error is not None:
-            raise Fallen(reply.line)
+            raise BaselineFailed(reply.line)
         return reply.value
 
 
-SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
+SHORT_BENCHMARK = BenchmarkSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class BaselineTiming:
     """The result of a baseline: seconds of every run, or its `error`.
 
     ``relative_error``: of its outputs against the reference's, None without a reference; ``facts``
@@ -139,14 +139,14 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Baselines timed in turns in equal lanes, as stored in files.
+    """Baselines timed in turns with equal resources, as stored in files.
 
-    ``rows`` have the keys of :meth:`Timed.row`; relative errors are against the outputs of
+    ``rows`` have the keys of :meth:`BaselineTiming.row`; relative errors are against the outputs of
     ``reference``.
     """
 
     rows: Sequence[Mapping[str, Any]]
-    lane: Lane
+    resources: Resources
     reference: str
 
     @property
@@ -169,7 +169,11 @@ class SideBySide:
 
     def content(self) -> dict[str, Any]:
         """Return the content of ``beside.json``."""
-        return {**asdict(self.lane), "reference": self.reference, "contenders": list(self.rows)}
+        return {
+            **asdict(self.resources),
+            "reference": self.reference,
+            "contenders": list(self.rows),
+        }
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -178,8 +182,8 @@ class SideBySide:
             return None
         with as_written(path):
             found = read_json(path, dict)
-            lane = Lane(threads=found["threads"], device=found.get("device", CPU))
-            return cls(rows=found["contenders"], lane=lane, reference=found["reference"])
+            resources = Resources(threads=found["threads"], device=found.get("device", CPU))
+            return cls(rows=found["contenders"], resources=resources, reference=found["reference"])
 
 
 def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
@@ -199,51 +203,51 @@ def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def race(
-    contenders: Sequence[Contender],
+def run_interleaved(
+    baselines: Sequence[Baseline],
     folder: Path,
-    settings: RaceSettings = RaceSettings(),  # frozen
+    settings: BenchmarkSettings = BenchmarkSettings(),  # frozen
     *,
     reference: str | None = None,
     meter: EnergyMeter | None = None,
-    tell: Tell = silent,
-) -> list[Timed]:
+    log: Log = silent,
+) -> list[BaselineTiming]:
     """Prepare the baselines, then time each in alternating turns.
 
     `folder` keeps their logs and outputs. The outputs of `reference` are compared with all others.
     A baseline that fails affects no other.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}
-    running: dict[str, ContenderWorker] = {}
+    found = {one.name: BaselineTiming(name=one.name, label=one.label) for one in baselines}
+    running: dict[str, BaselineWorker] = {}
     with ExitStack() as stack:
-        for group in _groups(contenders, settings.together):
-            started = _started(group, folder, found, stack, tell)
+        for group in _groups(baselines, settings.num_parallel):
+            started = _started(group, folder, found, stack, log)
             for one, process in started:
                 try:
                     facts = process.answer(settings.prepare_s)
                     # outputs before any timing; this is also the run that allocates memory
                     process.ask(save.__name__, _outputs(folder, one.name), settings.prepare_s)
-                except Fallen as error:
-                    _drop(found, one.name, error, tell)
+                except BaselineFailed as error:
+                    _drop(found, one.name, error, log)
                     continue
                 found[one.name] = replace(found[one.name], facts={**one.facts, **facts})
                 running[one.name] = process
         most_s = len(running) * (settings.warm_up_s + settings.rounds * settings.turn_s)
-        tell(f"timing {len(running)} in turns, about {most_s:.0f} s")
-        _take_turns(running, found, settings, tell)
+        log(f"timing {len(running)} in turns, about {most_s:.0f} s")
+        _take_turns(running, found, settings, log)
         if meter is not None and settings.energy_s > 0:
-            tell(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
-            _count_energy(running, found, settings, meter, tell)
+            log(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
+            _count_energy(running, found, settings, meter, log)
     return _compared(list(found.values()), folder, reference)
 
 
-def _groups(contenders: Sequence[Contender], together: int) -> list[list[Contender]]:
+def _groups(baselines: Sequence[Baseline], num_parallel: int) -> list[list[Baseline]]:
     """Group baselines to prepare together; self-tuning baselines are prepared alone."""
-    groups: list[list[Contender]] = []
-    for one in contenders:
+    groups: list[list[Baseline]] = []
+    for one in baselines:
         last = groups[-1] if groups else []
-        if last and len(last) < together and not (one.tunes or last[0].tunes):
+        if last and len(last) < num_parallel and not (one.tunes or last[0].tunes):
             last.append(one)
         else:
             groups.append([one])
@@ -251,19 +255,19 @@ def _groups(contenders: Sequence[Contender], together: int) -> list[list[Contend
 
 
 def _started(
-    group: Sequence[Contender],
+    group: Sequence[Baseline],
     folder: Path,
-    found: dict[str, Timed],
+    found: dict[str, BaselineTiming],
     stack: ExitStack,
-    tell: Tell,
-) -> list[tuple[Contender, ContenderWorker]]:
+    log: Log,
+) -> list[tuple[Baseline, BaselineWorker]]:
     started = []
     for one in group:
-        tell(f"{one.label}: getting ready")
+        log(f"{one.label}: getting ready")
         try:
-            process = ContenderWorker(one, folder / f"{one.name}.log")
-        except Fallen as error:
-            _drop(found, one.name, error, tell)
+            process = BaselineWorker(one, folder / f"{one.name}.log")
+        except BaselineFailed as error:
+            _drop(found, one.name, error, log)
             continue
         stack.callback(process.close)
         started.append((one, process))
@@ -271,10 +275,10 @@ def _started(
 
 
 def _take_turns(
-    running: dict[str, ContenderWorker],
-    found: dict[str, Timed],
-    settings: RaceSettings,
-    tell: Tell,
+    running: dict[str, BaselineWorker],
+    found: dict[str, BaselineTiming],
+    settings: BenchmarkSettings,
+    log: Log,
 ) -> None:
     # turn -1 warms up
     for turns in range(-1, settings.rounds):
@@ -286,20 +290,20 @@ def _take_turns(
                 continue
             try:
                 latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
-            except Fallen as error:
+            except BaselineFailed as error:
                 running.pop(name)
-                _drop(found, name, error, tell)
+                _drop(found, name, error, log)
                 continue
             if not warms_up:
                 found[name] = replace(found[name], latencies_s=known + latencies_s)
 
 
 def _count_energy(
-    running: dict[str, ContenderWorker],
-    found: dict[str, Timed],
-    settings: RaceSettings,
+    running: dict[str, BaselineWorker],
+    found: dict[str, BaselineTiming],
+    settings: BenchmarkSettings,
     meter: EnergyMeter,
-    tell: Tell,
+    log: Log,
 ) -> None:
     """Measure watts in alternating turns: a warm device uses more."""
     for _ in range(settings.energy_turns):
@@ -310,28 +314,30 @@ def _count_energy(
                 start_s, before_j = meter.read()
                 process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                 end_s, after_j = meter.read()
-            except Fallen as error:
+            except BaselineFailed as error:
                 running.pop(name)
-                _drop(found, name, error, tell)
+                _drop(found, name, error, log)
                 continue
             except OSError as error:
-                tell(f"no energy: {error}")
+                log(f"no energy: {error}")
                 return
             watts = [*found[name].watts, (after_j - before_j) / (end_s - start_s)]
             found[name] = replace(found[name], watts=watts)
 
 
-def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:
+def _drop(found: dict[str, BaselineTiming], name: str, error: BaselineFailed, log: Log) -> None:
     # a median of fewer turns than the others had would not be comparable
     found[name] = replace(found[name], latencies_s=(), watts=(), error=str(error))
-    tell(f"{found[name].label}: left out, {error}")
+    log(f"{found[name].label}: left out, {error}")
 
 
 def _outputs(folder: Path, name: str) -> Path:
     return folder / f"{name}-outputs.npz"
 
 
-def _compared(rows: Sequence[Timed], folder: Path, reference: str | None) -> list[Timed]:
+def _compared(
+    rows: Sequence[BaselineTiming], folder: Path, reference: str | None
+) -> list[BaselineTiming]:
     ran = {row.name for row in rows if row.error is None}
     if reference not in ran:
         return list(rows)
@@ -358,5 +364,5 @@ def outputs_error(found: Path, wanted: Path) -> float:
 
 def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
     """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, atomically."""
-    with write_whole(path) as partial, partial.open("wb") as file:
+    with write_atomic(path) as partial, partial.open("wb") as file:
         np.savez(file, *arrays)

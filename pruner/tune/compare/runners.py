@@ -267,11 +267,11 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
 
     Its inputs are those of the operator, in their order. A bias goes into the convolution or
     product itself, where torch takes one. `spec`: as
-    :func:`pruner.program.dag.operators.options.checked` returns it.
+    :func:`pruner.program.dag.operators.task_options.checked` returns it.
     """
     torch = importlib.import_module("torch")
     operator, behind = find_operator(spec["operator"]), [EPILOGUES[n] for n in spec["epilogue"]]
-    assert operator.torch is not None, "line_up_kernels leaves it out"
+    assert operator.torch is not None, "kernel_baselines leaves it out"
     call, takes_bias = operator.torch(torch, spec), operator.torch_takes_bias
     is_biased = takes_bias and "bias" in spec["epilogue"]  # the first one behind it
     extra = sum(epilogue.inputs for epilogue in behind)

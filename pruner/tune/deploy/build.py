@@ -15,8 +15,8 @@ from pruner.tune.compare.benchmark import save_arrays
 from pruner.tune.compare.runners import Eager, OnnxRuntime
 from pruner.tune.compiling import pass_context, written_out
 from pruner.tune.cuda import provide_compiler
-from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
-from pruner.tune.deploy.files import TEMPORARY
+from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
+from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import with_interface
 from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.networks.extraction import TASKS
@@ -75,7 +75,7 @@ def build_network(
             another target; in one line that names the `log`.
     """
     job = (folder, sources, library, reference, threads)
-    built: Built = ask(__name__, build_here.__name__, *job, log=log, worker=worker)
+    built: Built = ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
     return built
 
 

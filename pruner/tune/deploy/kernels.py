@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import temporaries_in, write_whole
+from pruner.files import temporaries_in, write_atomic
 from pruner.tune.compiling import compiled
-from pruner.tune.deploy.apply import recorded_keys
-from pruner.tune.deploy.files import TEMPORARY, WORK, deploying
+from pruner.tune.deploy.apply_records import recorded_keys
+from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
 from pruner.tune.kinds import is_opencl
-from pruner.tune.networks.tasks import task_key
+from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.opencl.launches import RUNNER, launch_plan
 from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
@@ -124,7 +124,7 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         files[library.parent / OPENCL_LOADER] = RUNNER
     sources = []
     for path, text in files.items():
-        with write_whole(path) as written:
+        with write_atomic(path) as written:
             written.write_text(text, encoding="utf-8")
         sources.append(path)
     return Kernel(task=name, library=library, sources=sources)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import DataError, MissingExtra, PrunerError
-from pruner.files import write_whole
-from pruner.tune.deploy.files import REPORT
+from pruner.files import write_atomic
+from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged
 
 _ALIGNED = 64  # bytes; vector instructions of the programs rely on it
@@ -108,7 +108,7 @@ class Network:
         """Copy the library, which :func:`load` needs alone; return its path."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with write_whole(path) as partial:
+        with write_atomic(path) as partial:
             shutil.copyfile(self.path, partial)
         return path
 

@@ -14,20 +14,20 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker
-from pruner.progress import Tell, silent
-from pruner.tune.compare.baselines import OURS, Lane, Library, line_up
-from pruner.tune.compare.benchmark import SHORT_RACE, outputs_error, race, timings
-from pruner.tune.deploy.apply import recorded_keys
+from pruner.progress import Log, silent
+from pruner.tune.compare.baselines import OURS, Library, Resources, network_baselines
+from pruner.tune.compare.benchmark import SHORT_BENCHMARK, outputs_error, run_interleaved, timings
+from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, Built, build_network
-from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, forget
+from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, remove_built
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.numerics import TOLERANCE
-from pruner.tune.networks import drafted
-from pruner.tune.networks.drafting import is_view
+from pruner.tune.networks import draft_network
+from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
-from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.pools.conditions import about_machine
 from pruner.tune.run.database import same_target
@@ -61,7 +61,7 @@ class Deployed:
 
     library: Path
     target: str
-    lane: Lane
+    resources: Resources
     tasks: int
     applied: int
     drafted: int
@@ -81,7 +81,7 @@ class Deployed:
         if len(self.latencies_s):
             median_ms, error = 1e3 * float(np.median(self.latencies_s)), self.relative_error
             compared = "" if error is None else f", relative error {error:.2g}"
-            yield f"{median_ms:.4g} ms (median, {self.lane}){compared}"
+            yield f"{median_ms:.4g} ms (median, {self.resources}){compared}"
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Deployed:
         return {
             "library": str(self.library),
             "target": self.target,
-            **asdict(self.lane),
+            **asdict(self.resources),
             "tasks": self.tasks,
             "applied": self.applied,
             "drafted": self.drafted,
@@ -117,7 +117,7 @@ def deploy_network(
     draft: bool = True,
     seed: int = 0,
     worker: Worker | None = None,
-    tell: Tell = silent,
+    log: Log = silent,
 ) -> Deployed:
     """Build the network of a run folder; all results stay there.
 
@@ -143,13 +143,13 @@ def deploy_network(
             f"{folder}: no task of this network has a measured program; tune it longer, or deploy "
             "drafted ones with draft=true"
         )
-    tell(f"{len(measured)} of {len(tasks)} tasks have measured programs")
+    log(f"{len(measured)} of {len(tasks)} tasks have measured programs")
     # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
     if draft:
         with watch.time("draft"):
-            sources[DRAFTED] = _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
-    tell("building the network")
+            sources[DRAFTED] = _draft_rest(folder, tasks, measured, platform, analyzer, seed, log)
+    log("building the network")
     library = folder / WORK / LIBRARY
     built = build_network(
         folder, sources, library, folder / LOG, threads=platform.cores, worker=worker
@@ -157,9 +157,9 @@ def deploy_network(
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     most = TOLERANCE[request.form.precision]
     try:
-        deployed = _checked(folder, deployed, platform, watch, tell, most)
+        deployed = _checked(folder, deployed, platform, watch, log, most)
     except PrunerError:
-        forget(folder)
+        remove_built(folder)
         raise
     return _put(folder, deployed, platform)
 
@@ -194,12 +194,12 @@ def _draft_rest(
     platform: Platform,
     analyzer: Analyzer | None,
     seed: int,
-    tell: Tell,
+    log: Log,
 ) -> Path:
     """Draft the tasks without a schedule; return the database's folder."""
-    place = folder / drafted.FOLDER
+    place = folder / draft_network.FOLDER
     rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
-    drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
+    draft_network.draft_tasks(rest, platform, analyzer, place, seed=seed, log=log)
     return place
 
 
@@ -226,7 +226,7 @@ def _summary(
     return Deployed(
         library=built.library,
         target=str(request.tvm_target()),
-        lane=Lane.of(platform),
+        resources=Resources.of(platform),
         tasks=len(tasks),
         applied=applied,
         drafted=built.applied.by_source.get(DRAFTED, 0),
@@ -243,7 +243,7 @@ def _checked(
     deployed: Deployed,
     platform: Platform,
     watch: Stopwatch,
-    tell: Tell,
+    log: Log,
     most: float,
 ) -> Deployed:
     """Run the library in a new process and compare it with torch.
@@ -257,7 +257,7 @@ def _checked(
     reason = cannot_run(platform)
     changes: dict[str, Any] = {}
     if reason is None:
-        tell("running it with TVM's runtime")
+        log("running it with TVM's runtime")
         with watch.time("run"):
             changes = _run(folder, deployed)
     else:
@@ -276,7 +276,7 @@ def _checked(
 
 def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     """Put the library in place, with the loader and then ``deploy.json``."""
-    forget(folder)
+    remove_built(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
     loader = _LOADER.replace("{device}", device).replace("{alone}", _ALONE[device])
@@ -292,14 +292,14 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
 def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
     """Measure error, run and load times in a fresh process."""
     work = folder / WORK
-    contenders = line_up(
+    baselines = network_baselines(
         NetworkRequest.read(folder / REQUEST).source,
         [],
         {OURS: Library(label="ours", path=deployed.library)},
         inputs=work / INPUTS,
-        lane=deployed.lane,
+        resources=deployed.resources,
     )
-    (ours,) = race(contenders, work, SHORT_RACE)
+    (ours,) = run_interleaved(baselines, work, SHORT_BENCHMARK)
     if ours.error is not None:
         raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
     found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}

@@ -4,12 +4,12 @@ A failure is an outcome of its candidate, never of the run.
 
 * `measurer`: candidates in, outcomes out
 * `jobs`: the jobs of worker processes
-* `loaded`: TVM, imported once for all workers
+* `preload_tvm`: TVM, imported once for all workers
 * `numerics`: inputs, and how far results may be off
 * `repeats`: how often to repeat
 * `energy`: joules that a device has used
 * `priority`: real-time priority while timing
-* `places`: several devices of a kind at the same time
+* `devices`: several devices of a kind at the same time
 * `remote`: devices behind an RPC tracker
 * `machine`: the target of a platform's name
 * `targets`: CPU targets

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.files import write_whole
+from pruner.files import write_atomic
 from pruner.processes import NoReference
 from pruner.tune.compiling import compiled
 from pruner.tune.cuda import has_no_device, provide_compiler
@@ -42,7 +42,7 @@ from pruner.tune.opencl.runtime import (
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
-JOBS, LOADED = __name__, "pruner.tune.measure.loaded"
+JOBS, LOADED = __name__, "pruner.tune.measure.preload_tvm"
 PRELOADED = (LOADED, JOBS)  # modules that the workers' server imports, TVM first
 _CHEAP_S = 1.0  # a program that takes longer is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
@@ -195,7 +195,7 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
     elif seconds < _CHEAP_S:
         edges, _ = results("edges")
         kept |= {"edges": edges} if defined(edges) else {}
-    with write_whole(Path(out)) as partial, partial.open("wb") as file:
+    with write_atomic(Path(out)) as partial, partial.open("wb") as file:
         save_reference(file, kept)
     return seconds
 

@@ -171,11 +171,11 @@ def missing_device(platform: Platform) -> str | None:
 
 
 def on_opencl(
-    platform: Platform, device: Device, asked: str | int | None = None, *, own_limits: bool = True
+    platform: Platform, device: Device, wanted: str | int | None = None, *, own_limits: bool = True
 ) -> tuple[Platform, OpenCLDevice]:
     """Bind a platform to the OpenCL device that runs its programs.
 
-    ``asked``: number or words of the device (measure.device=), instead of the words in the
+    ``wanted``: number or words of the device (measure.device=), instead of the words in the
     platform's file. ``own_limits``: the device limits work groups and local memory, where the
     platform's file describes another device or none; they never exceed the device's.
 
@@ -183,10 +183,10 @@ def on_opencl(
         PrunerError: there is no such device, or no OpenCL.
     """
     assert isinstance(device, GpuDevice), type(device)
-    found = find_device(asked, device.opencl_device)
+    found = find_device(wanted, device.opencl_device)
     attributes = json.loads(platform.target_json)
     threads, shared = found.max_threads_per_block, found.shared_bytes_per_block
-    if (asked is None and device.opencl_device is not None) or not own_limits:
+    if (wanted is None and device.opencl_device is not None) or not own_limits:
         threads = min(threads, int(attributes["max_threads_per_block"]))
         shared = min(shared, int(attributes["max_shared_memory_per_block"]))
     attributes |= {
@@ -198,12 +198,14 @@ def on_opencl(
         attributes["model"] = POCL_MODEL
     # a runner finds its device by this variable: TVM itself numbers only the chosen device
     place = {CHOSEN: str(found.number)}
-    return replace(platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu), found
+    return replace(
+        platform, target=_built(attributes), environments=(place,), on_cpu=found.on_cpu
+    ), found
 
 
 def _missing_opencl(platform: Platform) -> str | None:
     try:
-        find_device(platform.places[0].get(CHOSEN))
+        find_device(platform.environments[0].get(CHOSEN))
     except PrunerError as error:
         return str(error)
     return None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import PrunerError
-from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Pool, Reply, preload
+from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool, preload
 from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
@@ -40,13 +40,13 @@ def never() -> bool:
 class MeasureSettings:
     """Settings to build and run candidates.
 
-    ``alone``: no other work of ours runs while a program is timed. On a CPU, exploration and
+    ``exclusive``: no other work of ours runs while a program is timed. On a CPU, exploration and
     compilation take the cores and the caches that the program is measured on, so there it is the
     default; a GPU or a remote device is not disturbed. ``lag`` batches (0 or 1) are proposed before
     the results of the previous batch arrive: exploration then overlaps with building, and without
-    ``alone`` with measuring, but lacks the results of one batch. Default: 0 if programs run alone.
-    ``reference_timeout_s``: for the reference results, which a builder computes on one core of this
-    machine without any schedule.
+    ``exclusive`` with measuring, but lacks the results of one batch. Default: 0 if programs run
+    alone. ``reference_timeout_s``: for the reference results, which a builder computes on one core
+    of this machine without any schedule.
     """
 
     timing: Timing = field(default_factory=Timing)
@@ -55,7 +55,7 @@ class MeasureSettings:
     run_timeout_s: float = 20.0
     reference_timeout_s: float = 120.0
     memory_gib: float = 8.0
-    alone: bool | None = None
+    exclusive: bool | None = None
     lag: int | None = None
     check: bool = True  # results of every best program against the unscheduled one
     baseline: bool = True  # the unscheduled program is timed once, on CPUs
@@ -99,7 +99,7 @@ class Outcome:
         return float(np.mean(self.costs_s)) if self.error is None else float("inf")
 
     @property
-    def tells_of_program(self) -> bool:
+    def concerns_program(self) -> bool:
         """True if the program itself ran or failed.
 
         False for ``_no_worker`` and ``_no_device``: the program was never tried.
@@ -113,8 +113,8 @@ class Platform:
 
     ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
     CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
-    that many cores, ``half_peak_flops_per_s`` the float16 peak of a GPU. ``places``: the devices
-    that measure at the same time, each as additional environment variables of its process.
+    that many cores, ``half_peak_flops_per_s`` the float16 peak of a GPU. ``environments``: the
+    devices that measure at the same time, each as additional environment variables of its process.
     """
 
     target: Any
@@ -124,7 +124,7 @@ class Platform:
     name: str = ""
     peak_flops_per_s: float | None = None
     half_peak_flops_per_s: float | None = None
-    places: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
+    environments: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
     on_cpu: bool = False
 
     @property
@@ -138,7 +138,7 @@ class Platform:
         return str(self.target)
 
 
-class Measurer:
+class DeviceMeasurer:
     """A pool of builders and a runner for every device."""
 
     def __init__(
@@ -156,10 +156,10 @@ class Measurer:
         cache, which stays; None: inside `folder`.
         """
         self._platform, self._settings, self._phases = platform, settings, phases
-        self.alone = settings.alone
-        if self.alone is None:
-            self.alone = platform.shares_cpu
-        self.lag = int(not self.alone) if settings.lag is None else settings.lag
+        self.exclusive = settings.exclusive
+        if self.exclusive is None:
+            self.exclusive = platform.shares_cpu
+        self.lag = int(not self.exclusive) if settings.lag is None else settings.lag
         preload(*PRELOADED)
         memory_bytes = int(settings.memory_gib * GIB)
         self._folder = _emptied(folder)
@@ -170,8 +170,8 @@ class Measurer:
         size = settings.builders or os.cpu_count() or 1
         if platform.device == OPENCL:  # builders have the driver compile, too
             cache = (kernels or self._folder / KERNELS).resolve()
-            threads |= {**platform.places[0], "POCL_CACHE_DIR": str(cache)}
-        self._builders = Pool(
+            threads |= {**platform.environments[0], "POCL_CACHE_DIR": str(cache)}
+        self._builders = WorkerPool(
             size,
             JOBS,
             timeout_s=settings.build_timeout_s,
@@ -180,23 +180,23 @@ class Measurer:
         )
         # no memory limit: a GPU's driver reserves host addresses by the size of the device
         own = not platform.shares_cpu and platform.address is None
-        devices = len(platform.places)
-        self._runner = Pool(
+        devices = len(platform.environments)
+        self._runner = WorkerPool(
             devices,
             JOBS,
             timeout_s=settings.run_timeout_s,
             memory_bytes=None if own else memory_bytes,
             environment=threads,
-            places=platform.places,
+            environments=platform.environments,
         )
         self._runs = ThreadPoolExecutor(devices)
         # the first results of a task wait for its reference, of which some take many seconds
-        at_once = 1 if self.alone else max(1, size // _BUILDERS_A_REFERENCE)
+        at_once = 1 if self.exclusive else max(1, size // _BUILDERS_A_REFERENCE)
         self._references = ThreadPoolExecutor(at_once)
         self._number = 0
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
-    def __enter__(self) -> Measurer:
+    def __enter__(self) -> DeviceMeasurer:
         """Start the workers before their time counts."""
         self._builders.warm_up()
         self._runner.warm_up()
@@ -221,7 +221,7 @@ class Measurer:
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
         built = self._builders.submit("build", text, self._platform.target_json, path)
         job = _Job(path=path, arguments=arguments, built=built)
-        if run and not self.alone:
+        if run and not self.exclusive:
             job.ran = self._runs.submit(self._run, job)
         return job
 
@@ -258,7 +258,7 @@ class Measurer:
         ``accept(position, outcome)`` returns True if a program would be the best so far: only such
         programs are checked.
         """
-        if self.alone:
+        if self.exclusive:
             with self._phases.time("build"):
                 # all builds first: a compiler at work would disturb the first timings
                 for job in batch.jobs:
@@ -378,7 +378,7 @@ class Measurer:
         path = self._new_library()
         if self.export(module, Path(path)) is not None:
             return None
-        if self.alone:
+        if self.exclusive:
             self._wait_for_references()
         once = Timing(number=1, repeats=1, min_repeat_ms=0)
         with self._phases.time("run"):

@@ -3,14 +3,14 @@
 ``tune_tir(..., strategy=search_strategy(), cost_model="none")``: everything else stays TVM's.
 
 * `strategy`: `search_strategy`, draft-then-verify as a search strategy of MetaSchedule
-* `model`: `cost_model`, the learned model behind TVM's evolutionary search
+* `cost_model`: `cost_model`, the learned model behind TVM's evolutionary search
 * `session`: the state that all tasks of a tuning share
 * `task`: one task as TVM's context describes it
-* `results`: from TVM's results and records to outcomes
+* `outcomes`: from TVM's results and records to outcomes
 * `target`: which described device a target stands for
 """
 
-from pruner.tune.metaschedule.model import cost_model
+from pruner.tune.metaschedule.cost_model import cost_model
 from pruner.tune.metaschedule.strategy import search_strategy
 from pruner.tune.tvm_import import warm_worker
 

@@ -19,10 +19,10 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.fit import cpu_threads
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.metaschedule.target import platform_of
-from pruner.tune.metaschedule.task import Task, identity
+from pruner.tune.metaschedule.task import MetaScheduleTask, identity
 from pruner.tune.phases import Phases
 from pruner.tune.run.learning import (
     AdaptedModel,
@@ -41,7 +41,7 @@ _MODELS: dict[str, Callable[[int], OnlineModel]] = {
 }
 
 
-class Session:
+class MetaScheduleSession:
     """The state of a constructor's call; TVM's copies for tasks share it."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Session:
         made = _model(model, seed or 0)
         self._shared = None if made is None else SharedModel(made)
 
-    def analyzer(self, target: Any, tell: Tell) -> Analyzer:
+    def analyzer(self, target: Any, log: Log) -> Analyzer:
         """Return the analyzer that drafts for a target.
 
         Raises:
@@ -75,11 +75,11 @@ class Session:
             return self._analyzer
         text = str(target)
         if text not in self._analyzers:
-            found = platform_of(target, self._platform, tell)
+            found = platform_of(target, self._platform, log)
             self._analyzers[text] = platform_analyzer(found)
         return self._analyzers[text]
 
-    def open(self, task: Task, designs: Sequence[DesignSpace]) -> UnionSpace:
+    def open(self, task: MetaScheduleTask, designs: Sequence[DesignSpace]) -> UnionSpace:
         """Open the spaces of a task.
 
         Raises:
@@ -88,18 +88,18 @@ class Session:
         return open_spaces(
             designs,
             name=task.name,
-            analyzer=self.analyzer(task.target, task.tell),
+            analyzer=self.analyzer(task.target, task.log),
             learns=self._shared is not None,
             phases=self.phases,
-            tell=task.tell,
+            log=task.log,
         )
 
-    def learner(self, task: Task, space: UnionSpace) -> LiveLearner | None:
+    def learner(self, task: MetaScheduleTask, space: UnionSpace) -> LiveLearner | None:
         """Make the learner of a task, None without a model or features."""
         if self._shared is None or not space.has_features:
             return None
         digest, target = identity(task.context)
-        platform = self.analyzer(task.target, task.tell).device.name
+        platform = self.analyzer(task.target, task.log).device.name
         key = TaskKey(
             platform=platform, task=f"{task.name}-{digest:x}", workload_key="[]", target=target
         )
@@ -109,7 +109,7 @@ class Session:
         """Limit torch to a thread: two slow down so small a network."""
         return cpu_threads(1)
 
-    def rng(self, task: Task) -> np.random.Generator:
+    def rng(self, task: MetaScheduleTask) -> np.random.Generator:
         """Make the random generator of a task, from our seed or TVM's."""
         if self._seed is None:
             return np.random.default_rng(task.seed)

@@ -15,11 +15,11 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.metaschedule.results import know_earlier, outcomes
-from pruner.tune.metaschedule.session import Session
-from pruner.tune.metaschedule.task import Task
+from pruner.tune.metaschedule.outcomes import know_earlier, outcomes
+from pruner.tune.metaschedule.session import MetaScheduleSession
+from pruner.tune.metaschedule.task import MetaScheduleTask
 from pruner.tune.run.learning import OnlineModel
-from pruner.tune.run.options import LIVE
+from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.traces import Traces
 from pruner.tune.tvm_import import load_tvm
 
@@ -53,7 +53,7 @@ def search_strategy(
         PrunerError: the model is unknown; or, when tuning starts, no described device fits the
             target.
     """
-    session = Session(platform=platform, analyzer=analyzer, model=model, seed=seed)
+    session = MetaScheduleSession(platform=platform, analyzer=analyzer, model=model, seed=seed)
     return PrunerStrategy(session, policy)
 
 
@@ -62,9 +62,9 @@ class TaskSearch:
 
     def __init__(
         self,
-        session: Session,
+        session: MetaScheduleSession,
         policy: PolicySettings,
-        task: Task,
+        task: MetaScheduleTask,
         *,
         schedules: Sequence[Any],
         database: Any,
@@ -78,7 +78,7 @@ class TaskSearch:
             PrunerError: no described device fits the target.
         """
         # before the first round: a missing platform ends the tuning instead of giving up its task
-        session.analyzer(task.target, task.tell)
+        session.analyzer(task.target, task.log)
         self._session, self._policy, self._task = session, policy, task
         self._schedules, self._database = schedules, database
         self._left, self._batch = budget
@@ -98,13 +98,13 @@ class TaskSearch:
                     self._search = self._open()
                 found = self._search.propose(num)
         except PrunerError as error:  # of this task; TVM continues with the others
-            self._task.tell(f"{self._task.name} is given up: {error}")
+            self._task.log(f"{self._task.name} is given up: {error}")
             return None
         seconds = time.perf_counter() - started
         self._rounds += 1
         self._left -= len(found)
         self._waiting = found
-        self._task.tell(
+        self._task.log(
             f"{self._task.name}: round {self._rounds}, {len(found)} candidates in {seconds:.2f} s"
         )
         return found or None
@@ -112,7 +112,7 @@ class TaskSearch:
     def observe(self, results: Sequence[Any]) -> None:
         """Add the results of the last round, in its order."""
         assert self._search is not None, self._task.name
-        self._search.observe(self._waiting, outcomes(results, self._task.tell))
+        self._search.observe(self._waiting, outcomes(results, self._task.log))
         self._waiting = []
 
     def _open(self) -> DecisionSearch:
@@ -128,14 +128,14 @@ class TaskSearch:
 class PrunerStrategy(_PySearchStrategy):
     """The search strategy object for TVM; see :func:`search_strategy`."""
 
-    def __init__(self, session: Session, policy: PolicySettings) -> None:
+    def __init__(self, session: MetaScheduleSession, policy: PolicySettings) -> None:
         self._session, self._policy = session, policy
-        self._task: Task | None = None
+        self._task: MetaScheduleTask | None = None
         self._search: TaskSearch | None = None
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         """Store the task (called by TVM)."""
-        self._task = Task.of(context)
+        self._task = MetaScheduleTask.of(context)
 
     def pre_tuning(
         self,
@@ -148,7 +148,7 @@ class PrunerStrategy(_PySearchStrategy):
         """Begin a task with its budget, spaces and database (called by TVM)."""
         assert self._task is not None, "TVM initializes a strategy before it tunes"
         if cost_model is not None:
-            self._task.tell('the strategy brings its own model; cost_model="none" saves TVM\'s')
+            self._task.log('the strategy brings its own model; cost_model="none" saves TVM\'s')
         self._search = TaskSearch(
             self._session,
             self._policy,

@@ -8,19 +8,19 @@ import re
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import Device, GpuDevice, load_device
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.targets import CPU_TARGETS
 
 _DEVICE_KINDS = {"llvm": "cpu", "cuda": "gpu"}  # of the targets that have an analyzer
 
 
-def platform_of(target: Any, name: str | None, tell: Tell) -> Platform:
+def platform_of(target: Any, name: str | None, log: Log) -> Platform:
     """Find the platform `name`, by default the best fit of the target.
 
-    A CPU is found by its instructions, a CUDA device by its architecture; `tell` receives a line
+    A CPU is found by its instructions, a CUDA device by its architecture; `log` receives a line
     where several fit.
 
     Raises:
@@ -30,7 +30,7 @@ def platform_of(target: Any, name: str | None, tell: Tell) -> Platform:
     devices = {path.stem: load_device(path) for path in _files()}
     fitting = {key: device for key, device in devices.items() if device.kind == kind}
     if name is None and fitting:
-        name = _cpu(target, tell) if kind == "cpu" else _gpu(target, fitting, tell)
+        name = _cpu(target, log) if kind == "cpu" else _gpu(target, fitting, log)
     if name is None or name not in fitting:
         what = f"platform={name} describes no such device" if name else "no described device fits"
         known = ", ".join(sorted(fitting)) or "none; TVM's own strategy takes this target"
@@ -44,7 +44,7 @@ def _files() -> list[Any]:
     return sorted((conf_folder() / "platform").glob("*.yaml"))
 
 
-def _cpu(target: Any, tell: Tell) -> str | None:
+def _cpu(target: Any, log: Log) -> str | None:
     """Find the CPU platform with the widest instructions of the target."""
     has = importlib.import_module("tvm.target.codegen").target_has_features
     for cpu in reversed(CPU_TARGETS):
@@ -52,14 +52,14 @@ def _cpu(target: Any, tell: Tell) -> str | None:
             return cpu.platform
     if not has(["sse2"], target):
         return None  # no x86-64
-    tell(
+    log(
         f"this target generates code for any x86-64; drafted as {CPU_TARGETS[0].platform}. "
         "Name the processor (mcpu) in the target to use its vectors"
     )
     return CPU_TARGETS[0].platform
 
 
-def _gpu(target: Any, devices: dict[str, Device], tell: Tell) -> str | None:
+def _gpu(target: Any, devices: dict[str, Device], log: Log) -> str | None:
     """Find a device of the target's architecture (sm_90a counts as sm_90)."""
     # the suffix selects architecture-specific instructions of the same device
     architecture = re.sub(r"(?<=\d)[a-z]$", "", str(target.attrs.get("arch", "")))
@@ -69,5 +69,5 @@ def _gpu(target: Any, devices: dict[str, Device], tell: Tell) -> str | None:
         if isinstance(device, GpuDevice) and device.architecture == architecture
     ]
     if len(found) > 1:
-        tell(f"{architecture}: drafted for {found[0]}; platform= one of {', '.join(found)} chooses")
+        log(f"{architecture}: drafted for {found[0]}; platform= one of {', '.join(found)} chooses")
     return found[0] if found else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.tvm_import import load_tvm
 
@@ -16,10 +16,10 @@ _LOG = "tvm.s_tir.meta_schedule"  # a context does not give its own logger away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Task:
+class MetaScheduleTask:
     """A task: program, target and random seed, from TVM's tuning context.
 
-    ``tell`` writes a line into TVM's log.
+    ``log`` writes a line into TVM's log.
 
     ``context`` is a context of our own with a copy of TVM's rules: a reference to TVM's context,
     which refers to us, would keep both from being freed.
@@ -28,10 +28,10 @@ class Task:
     name: str
     seed: int  # TVM's random state when the task began
     context: Any
-    tell: Tell
+    log: Log
 
     @classmethod
-    def of(cls, context: Any) -> Task:
+    def of(cls, context: Any) -> MetaScheduleTask:
         """Read the context that TVM passes to its callbacks."""
         own = load_tvm().meta_schedule.TuneContext(
             mod=context.mod,
@@ -45,7 +45,7 @@ class Task:
             name=str(context.task_name),
             seed=int(context.rand_state),
             context=own,
-            tell=logging.getLogger(_LOG).info,
+            log=logging.getLogger(_LOG).info,
         )
 
     @property

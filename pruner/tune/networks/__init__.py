@@ -4,15 +4,15 @@
   paper's Tables 3 and 4
 * `catalog`: their names
 * `sizes`: the sizes that a user may set
-* `memory`: check that a network fits before its weights are made
+* `host_memory`: check that a network fits before its weights are made
 * `source`: a named network, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned
 * `request`: a network with its target, and the lowered module, kept for the library
-* `tasks`: distinct functions, how often each is called, its share of the work
+* `network_tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
 * `extraction`: all of these in a worker process
 * `worker`: such a process, whose output is a log
-* `drafted`: a drafted schedule for every task without a measurement
-* `drafting`: the draft of a task, in a worker process
+* `draft_network`: a drafted schedule for every task without a measurement
+* `draft_task`: the draft of a task, in a worker process
 """

@@ -50,7 +50,7 @@ def initialised(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """A body around a shortcut (He et al., 2016).
 
     The shortcut is a convolution where sizes change.
@@ -69,7 +69,7 @@ class Residual(nn.Module):
 
 def _residual(
     inputs: int, width: int, expansion: int, stride: int, dilation: int, factor: int
-) -> Residual:
+) -> ResidualBlock:
     """Make two 3x3 convolutions, or expanded 1x1, 3x3, 1x1.
 
     Expanded, the stride is on the 3x3 convolution (ResNet v1.5).
@@ -83,7 +83,7 @@ def _residual(
             conv_norm(inner, inner, 3, stride, dilation=dilation, activation=relu),
             conv_norm(inner, outputs),
         ]
-    return Residual(nn.Sequential(*body), inputs, outputs, stride)
+    return ResidualBlock(nn.Sequential(*body), inputs, outputs, stride)
 
 
 def resnet_features(

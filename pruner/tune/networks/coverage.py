@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 
@@ -50,7 +50,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayShare:
     """The tasks with design spaces that TVM replays, and their share.
 
     ``share``: the arithmetic of these tasks, relative to the tasks with opened spaces; None: no
@@ -61,7 +61,7 @@ class Replayed:
     share: float | None
 
     @staticmethod
-    def of(spaces: Iterable[tuple[str, float, int | None]]) -> Replayed:
+    def of(spaces: Iterable[tuple[str, float, int | None]]) -> ReplayShare:
         """Summarise tasks, each given by name, operations and replayed spaces.
 
         The number of spaces that TVM replays is None where the spaces were not opened.
@@ -69,7 +69,7 @@ class Replayed:
         opened = [(name, flops, num) for name, flops, num in spaces if num is not None]
         total = sum(flops for _, flops, _ in opened)
         slow = sum(flops for _, flops, num in opened if num)
-        return Replayed(
+        return ReplayShare(
             tasks=[name for name, _, num in opened if num],
             share=slow / total if total else None,
         )

@@ -8,10 +8,10 @@ from typing import Any
 
 from pruner.files import as_written, read_json, write_json
 from pruner.processes import Worker, ask
-from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network, save_lowered
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.networks.tasks import NetworkTask, network_tasks
 from pruner.tune.tvm_import import load_tvm
 
 TASKS, LOG = "tasks.json", "import.log"
@@ -21,7 +21,7 @@ def extract_tasks(
     source: NetworkSource,
     target_json: str,
     folder: Path,
-    form: NetworkForm | None = None,
+    form: NetworkFormat | None = None,
     *,
     keep: bool = False,
     worker: Worker | None = None,
@@ -36,11 +36,11 @@ def extract_tasks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     request = NetworkRequest(
-        source=source.resolved, target=json.loads(target_json), form=form or NetworkForm()
+        source=source.resolved, target=json.loads(target_json), form=form or NetworkFormat()
     )
     # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
-    ask(__name__, write_tasks.__name__, folder, keep, log=folder / LOG, worker=worker)
+    ask(__name__, write_tasks.__name__, folder, keep, log_file=folder / LOG, worker=worker)
     return read_tasks(folder / TASKS)
 
 

@@ -3,7 +3,7 @@
 This is the only lowering of the project. Records are looked up by the structural hash of a
 function. So tuned and built functions must come from the same passes in the same order, each run
 once: lowering a lowered module changes hashes, and every record is silently lost.
-:class:`NetworkForm` has all that may differ between runs.
+:class:`NetworkFormat` has all that may differ between runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from pruner.tune.kinds import is_gpu
-from pruner.tune.networks.rewrites.constants import fold_constants
+from pruner.tune.networks.rewrites.constant_folding import fold_constants
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
 from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
 from pruner.tune.networks.rewrites.padding import pad_classifier
@@ -27,7 +27,7 @@ _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkForm:
+class NetworkFormat:
     """The layout and the precision of a network."""
 
     layout: Layout = "NCHW"
@@ -48,7 +48,7 @@ class NetworkForm:
         return f"{self.layout} {self.precision}"
 
 
-def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
+def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
     """Lower a Relax module to unscheduled TIR functions called by ``main``.
 
     Its parameters must be bound; functions are fused.
@@ -79,7 +79,7 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         passes.DeadCodeElimination(),
     ]
     on_cpu = target.kind.name == "llvm"
-    formed = _formed(module, form or NetworkForm())
+    formed = _formed(module, form or NetworkFormat())
     with target:
         lowered = tvm.transform.Sequential(steps)(pad_classifier(formed) if on_cpu else formed)
         if on_cpu:
@@ -88,7 +88,7 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         return narrowed(simple) if is_gpu(target) else simple
 
 
-def _formed(module: Any, form: NetworkForm) -> Any:
+def _formed(module: Any, form: NetworkFormat) -> Any:
     """Fold constants and apply the form, still in Relax's operators."""
     module = fold_constants(module)
     if form.channels_last:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import as_written, read_json, write_json, write_whole
-from pruner.tune.networks.lowering import NetworkForm, lower
+from pruner.files import as_written, read_json, write_atomic, write_json
+from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
@@ -29,7 +29,7 @@ class NetworkRequest:
 
     source: NetworkSource
     target: Mapping[str, Any]
-    form: NetworkForm = field(default_factory=NetworkForm)
+    form: NetworkFormat = field(default_factory=NetworkFormat)
 
     def save(self, path: Path) -> None:
         """Write the request as JSON."""
@@ -43,11 +43,11 @@ class NetworkRequest:
             DataError: the file is damaged.
         """
         with as_written(path):
-            asked = read_json(path, dict)
+            content = read_json(path, dict)
             return NetworkRequest(
-                source=NetworkSource.read(asked["source"]),
-                target=dict(asked["target"]),
-                form=NetworkForm(**asked["form"]),
+                source=NetworkSource.read(content["source"]),
+                target=dict(content["target"]),
+                form=NetworkFormat(**content["form"]),
             )
 
     def tvm_target(self) -> Any:
@@ -85,9 +85,9 @@ def save_lowered(module: Any, folder: Path) -> None:
         return
     module, parameters = module.clone(), [*main.params, *(var for var, _ in found.values())]
     module["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
-    with write_whole(folder / WEIGHTS) as partial, partial.open("wb") as file:
+    with write_atomic(folder / WEIGHTS) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)
-    with write_whole(folder / LOWERED) as partial:
+    with write_atomic(folder / LOWERED) as partial:
         partial.write_text(str(tvm.ir.save_json(module)), encoding="utf-8")
 
 

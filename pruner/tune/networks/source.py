@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks import memory
+from pruner.tune.networks import host_memory
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.tvm_import import load_tvm
 
@@ -39,9 +39,9 @@ class NetworkSource:
     seed: int = 0
 
     @staticmethod
-    def read(asked: Mapping[str, Any]) -> NetworkSource:
+    def read(content: Mapping[str, Any]) -> NetworkSource:
         """Read a source that was written as JSON."""
-        return NetworkSource(**{**asked, "options": NetworkOptions(**asked["options"])})
+        return NetworkSource(**{**content, "options": NetworkOptions(**content["options"])})
 
     @property
     def label(self) -> str:
@@ -182,8 +182,8 @@ def import_network(source: NetworkSource) -> Any:
         raise PrunerError(f"network={source.name}: no such file") from error
     except Exception as error:  # exporters and front ends raise kinds of their own
         line = (str(error).strip().splitlines() or [repr(error)])[0]
-        told = _unknown_operators(line) or f"{type(error).__name__}: {line}"
-        raise PrunerError(f"network={source.name}: {told}") from error
+        message = _unknown_operators(line) or f"{type(error).__name__}: {line}"
+        raise PrunerError(f"network={source.name}: {message}") from error
 
 
 def _unknown_operators(line: str) -> str | None:
@@ -201,17 +201,17 @@ def _unknown_operators(line: str) -> str | None:
 def _imported(source: NetworkSource) -> Any:
     if source.path is not None:
         source.check_unsized("a file has fixed sizes")
-        memory.check(source.name, source.path.stat().st_size)
+        host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return _from_onnx(source.path)
     torch = importlib.import_module("torch")
     if source.path is not None:
         return _from_exported(torch.export.load(source.path))
     if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
-        memory.check_named(source.name, source.options)
+        host_memory.check_named(source.name, source.options)
     network, inputs = network_of(source)
     # a user's factory makes the weights before their size is known
-    memory.check(source.name, memory.module_bytes(network), held=1)
+    host_memory.check(source.name, host_memory.module_bytes(network), held=1)
     with torch.no_grad():
         return _from_exported(torch.export.export(network, inputs))
 

@@ -139,19 +139,19 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
     )
 
 
-def find_device(asked: str | int | None, described: str | None = None) -> OpenCLDevice:
+def find_device(wanted: str | int | None, described: str | None = None) -> OpenCLDevice:
     """Find a device by its number or by words of its name.
 
     Upper and lower case are equal.
 
-    ``asked`` (measure.device=) comes before ``described`` (words, alternatives between ``|``, of a
+    ``wanted`` (measure.device=) comes before ``described`` (words, alternatives between ``|``, of a
     platform's file); None of both: the first device.
 
     Raises:
         PrunerError: there is none, or see :func:`devices`.
     """
     found = devices()
-    words = str(asked) if asked is not None else described
+    words = str(wanted) if wanted is not None else described
     if words is None:
         return found[0]
     alternatives = [word.strip().lower() for word in words.split("|")]

@@ -5,8 +5,8 @@ at least twice, minutes apart. ``docs/pools.md`` describes the files.
 
 * `settings`: the settings of a collection
 * `drawing`: choose programs
-* `ledger`: every draw, build and timing of a pool, written at once
-* `pool`: a task on a platform, from its ledger to its records
+* `measurement_log`: every draw, build and timing of a pool, written at once
+* `measured_set`: a task on a platform, from its measurement log to its records
 * `collector`: all pools, a pass at a time
 * `records`: TenSet's layout, MetaSchedule's database
 * `bundle`: the files to hand on from a finished collection

@@ -1,7 +1,7 @@
 """Copy a finished collection into a folder to hand on.
 
-It has records, their design spaces, ``about.json`` and checksums; not the ledgers and databases,
-which are larger and contain the same.
+It has records, their design spaces, ``about.json`` and checksums; not the measurement logs and
+databases, which are larger and contain the same.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def bundle(collection: Path, out: Path) -> Bundled:
         raise PrunerError(f"{collection}: no {ABOUT} in it; pruner collect makes one")
     about = read_json(collection / ABOUT, dict)
     files, spaces, count = [], set(), 0
-    for told in about["pools"]:
-        path = PoolPaths(out=collection, platform=told["platform"], task=told["task"]).records
+    for entry in about["pools"]:
+        path = PoolPaths(out=collection, platform=entry["platform"], task=entry["task"]).records
         records = _records(path)
-        if len(records) != told["valid"] + told["failed"]:
+        if len(records) != entry["valid"] + entry["failed"]:
             raise PrunerError(
-                f"{collection}: {told['platform']} {told['task']} is not finished; the "
+                f"{collection}: {entry['platform']} {entry['task']} is not finished; the "
                 "command that began it continues it"
             )
         files.append(path)

@@ -12,17 +12,29 @@ from typing import Literal
 from pruner.errors import PrunerError
 from pruner.files import as_written, hold, read_json, write_json
 from pruner.program.device import Device
-from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import BUILDS, KERNELS, Measurer, MeasureSettings, Platform, never
+from pruner.progress import Log, silent
+from pruner.tune.measure.measurer import (
+    BUILDS,
+    KERNELS,
+    DeviceMeasurer,
+    MeasureSettings,
+    Platform,
+    never,
+)
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions, about_machine
-from pruner.tune.pools.pool import Bench, Pool, Stopped, Unavailable
+from pruner.tune.pools.measured_set import (
+    CollectionStopped,
+    MeasuredSet,
+    MeasurementSetup,
+    Unavailable,
+)
 from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.workloads import Workload
 
 ABOUT = "about.json"  # of a collection: pools, machine, settings
 PROBED = 4  # programs of every pool that are timed to estimate the total time
-_TELL_S = 15.0  # least seconds between two lines of progress
+_LOG_PERIOD_S = 15.0  # least seconds between two lines of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +117,16 @@ class Collector:
     """
 
     def __init__(
-        self, plan: PoolPlan, tell: Tell = silent, stopped: Callable[[], bool] = never
+        self, plan: PoolPlan, log: Log = silent, stopped: Callable[[], bool] = never
     ) -> None:
-        self._plan, self._tell, self._stopped = plan, tell, stopped
+        self._plan, self._log, self._stopped = plan, log, stopped
         self._pace = _Pace()
-        self._last_told = 0.0
+        self._last_logged = 0.0
         self.short: dict[str, str] = {}  # why a pool is unfinished, by its name
         plan.out.mkdir(parents=True, exist_ok=True)
-        hold(plan.out)  # before ledgers are read, which cuts off an incomplete last line
+        hold(plan.out)  # before measurement logs are read, which cuts off an incomplete last line
         self.pools = [
-            (place, Pool(workload, place.platform.name, plan.out, plan.settings))
+            (place, MeasuredSet(workload, place.platform.name, plan.out, plan.settings))
             for place in plan.platforms
             for workload in place.workloads
         ]
@@ -147,14 +159,14 @@ class Collector:
         """
         return self._over_all(self._prepare)
 
-    def _over_all(self, work: Callable[[Bench, list[Pool]], None]) -> Collected:
+    def _over_all(self, work: Callable[[MeasurementSetup, list[MeasuredSet]], None]) -> Collected:
         start, interrupted = time.monotonic(), False
         try:
             for place in self._plan.platforms:
                 pools = [pool for of, pool in self.pools if of is place and not pool.is_finished]
                 if pools:
                     self._on(place, pools, work)
-        except Stopped:
+        except CollectionStopped:
             interrupted = True
         finally:
             # after an interruption, too: the finished pools are complete
@@ -162,64 +174,67 @@ class Collector:
         return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
 
     def _on(
-        self, place: PoolPlatform, pools: list[Pool], work: Callable[[Bench, list[Pool]], None]
+        self,
+        place: PoolPlatform,
+        pools: list[MeasuredSet],
+        work: Callable[[MeasurementSetup, list[MeasuredSet]], None],
     ) -> None:
-        self._tell(f"{place.platform.name}: starting the processes that build and run programs")
+        self._log(f"{place.platform.name}: starting the processes that build and run programs")
         phases, out = Phases(), self._plan.out
         where = out / BUILDS, out / KERNELS
-        with Measurer(place.platform, self._plan.measure, phases, *where) as measurer:
-            bench = Bench(
+        with DeviceMeasurer(place.platform, self._plan.measure, phases, *where) as measurer:
+            setup = MeasurementSetup(
                 platform=place.platform,
                 device=place.device,
                 measurer=measurer,
                 phases=phases,
                 conditions=Conditions(place.platform.device),
-                tell=self._tell,
+                log=self._log,
                 stopped=self._stopped,
                 check=self._plan.measure.check,
             )
-            work(bench, pools)
+            work(setup, pools)
         if all(pool.is_finished for pool in pools):
             shutil.rmtree(out / KERNELS, ignore_errors=True)
 
-    def _fill(self, bench: Bench, pools: list[Pool]) -> None:
+    def _fill(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
         """Time pools first in turn, with due second timings in between."""
-        waiting: list[Pool] = []
-        if not bench.platform.shares_cpu:  # this CPU is free while the device times programs
+        waiting: list[MeasuredSet] = []
+        if not setup.platform.shares_cpu:  # this CPU is free while the device times programs
             for pool in pools:
                 if pool.missing:
-                    pool.begin_check(bench)
+                    pool.begin_check(setup)
         for pool in pools:
-            if self._first(bench, pool, None):
+            if self._first(setup, pool, None):
                 waiting.append(pool)
             while waiting and min(p.ready_at for p in waiting) <= time.time():
-                self._again(bench, waiting)
+                self._again(setup, waiting)
         while waiting:
             self._wait(min(pool.ready_at for pool in waiting))
-            self._again(bench, waiting)
+            self._again(setup, waiting)
 
-    def _probe(self, bench: Bench, pools: list[Pool]) -> None:
+    def _probe(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
-            if probed and self._first(bench, pool, probed):
+            if probed and self._first(setup, pool, probed):
                 each_s = self._pace.each_s(pool.paths.platform, "first")
-                self._tell(f"{pool.name}: {each_s:.2f} s a program so far")
+                self._log(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
-    def _prepare(self, bench: Bench, pools: list[Pool]) -> None:
+    def _prepare(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
         for pool in pools:
             try:
-                pool.prepare(bench)
-                number = sum(pool.build(bench))
-                self._tell(f"{pool.name}: {number} programs built, {pool.built} are there")
+                pool.prepare(setup)
+                number = sum(pool.build(setup))
+                self._log(f"{pool.name}: {number} programs built, {pool.built} are there")
             except Unavailable:
                 raise
             except PrunerError as error:
                 self.short[pool.name] = str(error)
-                self._tell(f"left out: {error}")
+                self._log(f"left out: {error}")
             pool.close()
 
-    def _first(self, bench: Bench, pool: Pool, limit: int | None) -> bool:
+    def _first(self, setup: MeasurementSetup, pool: MeasuredSet, limit: int | None) -> bool:
         """Time a pool first; return whether second timings are due.
 
         An error costs only its task.
@@ -228,50 +243,50 @@ class Collector:
             start = time.monotonic()
             if pool.missing:
                 # opening takes seconds that the pace counts apart from timing
-                pool.prepare(bench)
+                pool.prepare(setup)
                 self._pace.add(pool.paths.platform, "open", time.monotonic() - start)
             since = time.monotonic()
-            for _ in pool.first(bench, limit):
+            for _ in pool.first(setup, limit):
                 since = self._passed(pool, since, "first")
         except Unavailable:
             raise
         except PrunerError as error:
             self.short[pool.name] = str(error)
-            self._tell(f"left out: {error}")
+            self._log(f"left out: {error}")
             return False
         return bool(pool.valid())
 
-    def _again(self, bench: Bench, waiting: list[Pool]) -> None:
+    def _again(self, setup: MeasurementSetup, waiting: list[MeasuredSet]) -> None:
         """Time the pool that waits longest again; finished pools leave `waiting`."""
         pool = min(waiting, key=lambda one: one.ready_at)
         since = time.monotonic()
         if pool.doubted:
-            for _ in pool.again(bench):
+            for _ in pool.again(setup):
                 since = self._passed(pool, since, "again")
         if not pool.doubted:
-            pool.finish(bench)
+            pool.finish(setup)
             waiting.remove(pool)
-            self._tell(self._line(pool, "finished"))
+            self._log(self._line(pool, "finished"))
 
     def _wait(self, until: float) -> None:
         left = until - time.time()
         if left > 1:
-            self._tell(f"waiting {left:.0f} s, so that timings are minutes apart")
+            self._log(f"waiting {left:.0f} s, so that timings are minutes apart")
         while time.time() < until:
             if self._stopped():
-                raise Stopped
+                raise CollectionStopped
             time.sleep(min(0.5, max(0.0, until - time.time())))
 
-    def _passed(self, pool: Pool, since: float, kind: _Kind) -> float:
+    def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:
         now = time.monotonic()
         self._pace.add(pool.paths.platform, kind, now - since)
-        if now - self._last_told > _TELL_S:
-            self._last_told = now
+        if now - self._last_logged > _LOG_PERIOD_S:
+            self._last_logged = now
             doing = "timing" if kind == "first" else "timing again"
-            self._tell(self._line(pool, doing))
+            self._log(self._line(pool, doing))
         return now
 
-    def _line(self, pool: Pool, doing: str) -> str:
+    def _line(self, pool: MeasuredSet, doing: str) -> str:
         number = [one for _, one in self.pools].index(pool) + 1
         return (
             f"[{number}/{len(self.pools)}] {pool.name}: {doing}, {len(pool.valid())} of "
@@ -296,7 +311,9 @@ class Collector:
         unfinished = [pool for pool in pools if not pool.is_finished]
         return Collected(
             records=records,
-            failed=sum(p.failed and p.has_record for q in pools for p in q.ledger.programs),
+            failed=sum(
+                p.failed and p.has_record for q in pools for p in q.measurement_log.programs
+            ),
             seconds=0.0,
             pools=len(pools) - len(unfinished),
             of=len(pools),

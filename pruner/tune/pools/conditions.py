@@ -73,7 +73,7 @@ def _mean(name: str, values: Sequence[float], unit: float) -> dict[str, float]:
 def _gpu() -> dict[str, float]:
     """Read the first GPU, as far as its driver offers numbers."""
     found = {}
-    for name, value in next(iter(_asked(_GPU)), {}).items():
+    for name, value in next(iter(_queried(_GPU)), {}).items():
         # the driver prints "[N/A]" for readings that a board lacks
         with suppress(ValueError):
             found[f"gpu_{name}"] = float(value)
@@ -82,10 +82,10 @@ def _gpu() -> dict[str, float]:
 
 def about_gpus() -> list[dict[str, str]]:
     """Describe every visible GPU by its driver; empty without a driver."""
-    return _asked(_OF_GPU)
+    return _queried(_OF_GPU)
 
 
-def _asked(names: Sequence[str]) -> list[dict[str, str]]:
+def _queried(names: Sequence[str]) -> list[dict[str, str]]:
     lines = nvidia_smi(f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits") or ()
     with suppress(ValueError):  # another number of values than was requested
         values = [[value.strip() for value in line.split(",")] for line in lines if line.strip()]

@@ -72,7 +72,7 @@ def _new(space: UnionSpace, rows: Decisions, seen: set[int]) -> Decisions:
     rows = rows[fresh]
     rows = rows[np.isfinite(space.draft_score(rows))] if len(rows) else rows
     # the trees of all draws may be gigabytes, and only few of the draws are kept
-    space.forget()
+    space.clear_cache()
     return rows
 
 

@@ -30,7 +30,7 @@ from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import held
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
-from pruner.progress import Tell, silent
+from pruner.progress import Log, silent
 from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.design import DesignSpace
@@ -54,7 +54,7 @@ class _Space:
 class _Import:
     out: Path
     quarantine: Quarantine
-    tell: Tell
+    log: Log
     reasons: Counter[str]
 
     def refuse(self, file: Path, line: int, error: Exception) -> None:
@@ -70,7 +70,7 @@ def import_databases(
     out: Path,
     platform: str,
     quarantine: Quarantine,
-    tell: Tell = silent,
+    log: Log = silent,
 ) -> ImportResult:
     """Write the databases' records to ``out/measure_records/<platform>/<task>.json.gz``.
 
@@ -79,7 +79,7 @@ def import_databases(
             there already.
     """
     final = new_platform(out, platform)
-    state = _Import(out, quarantine, tell, Counter())
+    state = _Import(out, quarantine, log, Counter())
     lines: dict[str, list[str]] = {}
     failed = 0
     for workloads, records in pairs:
@@ -150,7 +150,7 @@ def _task(
             made.append(_line(key, space, record))
         except (PrunerError, MalformedError) as error:
             state.refuse(file, record.line, error)
-    state.tell(f"{name}: {len(made)} of {len(records)} records, {len(spaces)} design spaces")
+    state.log(f"{name}: {len(made)} of {len(records)} records, {len(spaces)} design spaces")
     return name, made
 
 

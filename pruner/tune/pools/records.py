@@ -16,10 +16,10 @@ import numpy as np
 from pruner.data.root import FOLDER as RECORDS
 from pruner.data.steps import TRACE
 from pruner.data.workload import parse_workload
-from pruner.files import write_whole
+from pruner.files import write_atomic
 from pruner.program.device import CpuDevice, Device
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.pools.ledger import Ledger, Program
+from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
@@ -53,14 +53,14 @@ class PoolPaths:
         return self.out / RECORDS / self.platform / f"{self.task}.json.gz"
 
     @property
-    def ledger(self) -> Path:
+    def measurement_log(self) -> Path:
         """The log of all draws, builds and timings."""
         return self.out / "pools" / self.platform / f"{self.task}.jsonl"
 
     @property
     def work(self) -> Path:
         """The folder of libraries and reference, until the pool is finished."""
-        return self.ledger.with_suffix("")
+        return self.measurement_log.with_suffix("")
 
     @property
     def database(self) -> Path:
@@ -118,19 +118,25 @@ def header_of(workload: Workload, platform: Platform, device: Device) -> list[An
     return [workload.key, platform.target_json, hardware]
 
 
-def write_records(path: Path, ledger: Ledger, widths: Sequence[int], header: Sequence[Any]) -> int:
+def write_records(
+    path: Path, measurement_log: MeasurementLog, widths: Sequence[int], header: Sequence[Any]
+) -> int:
     """Write the record file of a pool; return the number of records."""
-    measured = [p for p in ledger.programs if p.has_record]
-    lines = [json.dumps(record(p, ledger.spaces, widths, header)) for p in measured]
+    measured = [p for p in measurement_log.programs if p.has_record]
+    lines = [json.dumps(record(p, measurement_log.spaces, widths, header)) for p in measured]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_whole(path) as partial:  # no time stamp: the same records give the same bytes
+    with write_atomic(path) as partial:  # no time stamp: the same records give the same bytes
         text = "".join(line + "\n" for line in lines)
         partial.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
     return len(measured)
 
 
 def write_database(
-    folder: Path, workload: Workload, platform: Platform, space: UnionSpace, ledger: Ledger
+    folder: Path,
+    workload: Workload,
+    platform: Platform,
+    space: UnionSpace,
+    measurement_log: MeasurementLog,
 ) -> None:
     """Write MetaSchedule's database of the programs that ran, atomically."""
     # TVM appends record by record: only a rename makes the folder complete at once
@@ -138,7 +144,7 @@ def write_database(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     database = Database(partial)
-    ran = [program for program in ledger.programs if program.valid]
+    ran = [program for program in measurement_log.programs if program.valid]
     for program in ran:
         (schedule,) = space.instantiate(np.array([program.row], np.int64))
         if schedule is not None:
@@ -148,19 +154,19 @@ def write_database(
     partial.rename(folder)
 
 
-def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
+def about_pool(measurement_log: MeasurementLog, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise a pool, with the machine's conditions, for ``about.json``."""
-    programs = ledger.programs
+    programs = measurement_log.programs
     valid = [program for program in programs if program.valid]
     twice = [p.passes[:2] for p in valid if len(p.passes) > 1]
     spread = [abs(second.latency_s / first.latency_s - 1.0) for first, second in twice]
-    names = {name for reading in ledger.conditions for name in reading} - {"at"}
+    names = {name for reading in measurement_log.conditions for name in reading} - {"at"}
     readings = {
-        name: [reading[name] for reading in ledger.conditions if name in reading]
+        name: [reading[name] for reading in measurement_log.conditions if name in reading]
         for name in sorted(names)
     }
     return {
-        **told,
+        **identity,
         "valid": len(valid),
         "failed": sum(p.failed and p.has_record for p in programs),
         "unchecked": sum(p.checked is False for p in valid),

@@ -1,6 +1,6 @@
 """Other tuners' searches in our harness.
 
-* `rival`: the interface of their settings
+* `baseline_tuner`: the interface of their settings
 * `metaschedule`: MetaSchedule's search
 * `ansor`: Ansor's, from outside
 * `ansor_child`: the same inside its environment

@@ -18,11 +18,11 @@ from typing import Any
 from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import complete_lines, cut_incomplete_line
-from pruner.places import sources_folder
-from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform
+from pruner.paths import sources_folder
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
-from pruner.tune.rivals.rival import RivalProcess
+from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
 
@@ -31,7 +31,7 @@ _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ansor(RivalProcess):
+class Ansor(BaselineTunerProcess):
     """Ansor's search and model, in its own environment; CPUs only."""
 
     environment: str = ".venv-ansor"
@@ -71,7 +71,7 @@ class Ansor(RivalProcess):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Tune a named operator; see :class:`pruner.tune.rivals.rival.RivalProcess`.
+        """Tune a named operator; see `BaselineTunerProcess`.
 
         Raises:
             PrunerError: the program is no named operator, the platform no local CPU, the Ansor
@@ -90,7 +90,7 @@ class Ansor(RivalProcess):
         start, earlier = time.time(), _elapsed_s(folder)
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
         if measure.check and not path.is_file():
-            with Measurer(platform, measure, Phases(), folder / BUILDS) as measurer:
+            with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
                 measurer.reference(workload.module, arguments(workload.module), path)
         spec = {
             "task": workload.name,
@@ -130,23 +130,23 @@ def _follow(
     interrupted: Callable[[], bool],
 ) -> None:
     """Run the child and report new journal lines; end it on request."""
-    told = len(complete_lines(folder / JOURNAL_FILE))
+    num_logged = len(complete_lines(folder / JOURNAL_FILE))
 
-    def tell_new() -> bool:
-        nonlocal told
+    def log_new() -> bool:
+        nonlocal num_logged
         rows = complete_lines(folder / JOURNAL_FILE)
-        for row in rows[told:]:
+        for row in rows[num_logged:]:
             with suppress(ValueError):  # a damaged one
                 report(read_trial(row))
-        told = len(rows)
+        num_logged = len(rows)
         return not interrupted()
 
     words = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
     commands = Commands(sources_folder(), child_environment(platform.cores))
     log = folder / "ansor.log"
-    code = commands.run(words, log, append=True, patience_s=0.0, watch=tell_new)
+    code = commands.run(words, log, append=True, patience_s=0.0, watch=log_new)
     # an interrupted child has a status, too; it is an error only without a request
-    if tell_new() and code != 0:
+    if log_new() and code != 0:
         raise PrunerError(f"Ansor ended with status {code}; see {log}")
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from pruner.files import JsonLines
 from pruner.processes import Worker, end_with_parent
-from pruner.program.dag.operators.options import tensors
+from pruner.program.dag.operators.task_options import tensors
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
 from pruner.tune.run.journal import Trial, read_trials
@@ -59,7 +59,7 @@ def result_of(worker: Worker, timeout_s: float) -> dict[str, Any]:
     return {**found, "seconds": reply.seconds}
 
 
-class Session:
+class AnsorSession:
     """The state of builder, runner and model: specification, journal, seconds."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def make_task(spec: dict[str, Any]) -> Any:
     )
 
 
-def make_model(session: Session) -> Any:
+def make_model(session: AnsorSession) -> Any:
     """Make Ansor's XGBoost model, with its training time counted.
 
     Its predictions belong to the search.
@@ -225,7 +225,7 @@ def main() -> None:
     """
     end_with_parent()
     spec = json.loads(sys.argv[1])
-    session = Session(spec)
+    session = AnsorSession(spec)
     log = Path(spec["log"])
     task, model = make_task(spec), make_model(session)
     callbacks = []

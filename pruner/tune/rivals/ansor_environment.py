@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pruner.errors import PrunerError
-from pruner.places import datasets_folder, sources_folder
+from pruner.paths import datasets_folder, sources_folder
 
 REQUIREMENTS = datasets_folder() / "ansor-requirements.txt"
 

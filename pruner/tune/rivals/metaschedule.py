@@ -18,7 +18,7 @@ from pruner.search.history import Candidate
 from pruner.search.policy import State
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.rival import RivalSearch
+from pruner.tune.rivals.baseline_tuner import BaselineTunerSearch
 from pruner.tune.run.database import records_of
 from pruner.tune.spaces.design import default_rules, drawn_spaces
 from pruner.tune.spaces.rules import rules_of
@@ -27,7 +27,7 @@ from pruner.tune.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaSchedule(RivalSearch):
+class MetaSchedule(BaselineTunerSearch):
     """TVM's own evolutionary search with XGBoost; the defaults are TVM's.
 
     As in TVM, all tasks of a run share one model, and the search has all cores. With fewer than
@@ -60,7 +60,7 @@ class MetaSchedule(RivalSearch):
         seed: int,
         phases: Phases,
     ) -> MetaScheduleSearch:
-        """Make the search of a task; see :class:`pruner.tune.rivals.rival.RivalSearch`."""
+        """Make the search of a task; see `BaselineTunerSearch`."""
         return MetaScheduleSearch(
             workload.module,
             platform,
@@ -152,7 +152,7 @@ class MetaScheduleSearch:
         results = [_result(outcome) for outcome in outcomes]
         self._strategy.notify_runner_results(theirs, results)
         # a program that was never tried is no failure for TVM's model
-        tried = [n for n, outcome in enumerate(outcomes) if outcome.tells_of_program]
+        tried = [n for n, outcome in enumerate(outcomes) if outcome.concerns_program]
         if tried:
             with self._phases.time("train"):
                 self._model.update(

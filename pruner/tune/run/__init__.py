@@ -1,7 +1,7 @@
 """A tuning run.
 
 * `tuning`: a single call from workloads to results
-* `options`: the options of a run
+* `tune_options`: the options of a run
 * `budget`: trials, seconds, patience
 * `setup`: spaces, searches and references of every task
 * `loop`: the loop of `pruner.search.loop` with a journal and a state on disk
@@ -9,7 +9,7 @@
 * `verifier`: choose the learned model of a run
 * `journal`: a row per trial
 * `database`: MetaSchedule's database
-* `warm`: measurements of earlier runs
+* `warm_start`: measurements of earlier runs
 * `snapshot`: the state for a resume
 * `result`: the results
 """

@@ -18,7 +18,7 @@ import numpy as np
 
 from pruner.errors import DataError
 from pruner.files import cut_incomplete_line, own_file
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.measure.numerics import are_timings
 from pruner.tune.run.journal import JOURNAL_FILE, Trial
 from pruner.tune.tvm_import import load_tvm
@@ -69,7 +69,7 @@ class Database:
         """Append a measured schedule of a task."""
         self.commit_json(module, record_json(module, schedule, costs_s, target))
 
-    def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], tell: Tell) -> int:
+    def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], log: Log) -> int:
         """Append the journal's records that the database lacks; return their number.
 
         A record is identified by the seconds of its repeats, which the journal has too. A record
@@ -91,7 +91,7 @@ class Database:
                     added += 1
                 except Exception as error:  # TVM's own kinds
                     why = f"TVM does not take it: {_first(error)}"
-                    tell(f"the record of trial {trial.trial} of {trial.task} is left out ({why})")
+                    log(f"the record of trial {trial.trial} of {trial.task} is left out ({why})")
         return added
 
     def commit_json(self, module: Any, record: Any) -> None:
@@ -118,7 +118,7 @@ class Database:
         return None if schedule is None else schedule.mod
 
 
-def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
+def open_database(folder: Path, *, own: bool, log: Log) -> Database:
     """Open the database in a folder.
 
     A database that TVM cannot read is set aside where it is the run's `own`, since the journal has
@@ -135,7 +135,7 @@ def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
         for name in (RECORDS, WORKLOADS):
             if (folder / name).exists():
                 (folder / name).replace(folder / f"{name}.damaged")
-        tell(f"{folder}: TVM cannot read the database ({_first(error)}); it is made again")
+        log(f"{folder}: TVM cannot read the database ({_first(error)}); it is made again")
         return Database(folder)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pruner.files import complete_lines, json_of
-from pruner.progress import Tell, silent
+from pruner.progress import Log, silent
 from pruner.tune.measure.numerics import are_timings
 
 JOURNAL_FILE = "trials.jsonl"
@@ -59,7 +59,7 @@ class Trial:
         return float(np.mean(self.costs_s)) if known else float("inf")
 
 
-def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
+def read_trials(path: Path, log: Log = silent) -> list[Trial]:
     """Read all complete lines of a journal, none without a file.
 
     A damaged line is reported with its number, and counts as not measured.
@@ -71,7 +71,7 @@ def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
             if trial.trial in known:
                 raise ValueError(f"trial {trial.trial} once more")
         except ValueError as error:
-            tell(f"{path}, line {number}: {error}; it counts as not measured")
+            log(f"{path}, line {number}: {error}; it counts as not measured")
             continue
         known.add(trial.trial)
         found.append(trial)

@@ -30,7 +30,7 @@ from pruner.models.checkpoint.checkpoint import (
     save_checkpoint,
 )
 from pruner.models.checkpoint.tensors import SUFFIX
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
@@ -57,7 +57,7 @@ class OnlineModel(Protocol):
     def reads_draft(self) -> bool:
         """True if it reads the analyzer's columns of a program."""
 
-    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """Normalise by the first population of a task."""
 
     def learn(self, store: ProgramTable) -> None:
@@ -83,7 +83,7 @@ class AdaptedModel:
         """Start from an adaptation; `start` describes its source, if any."""
         self._adaptation, self._start = adaptation, start
         # a source model scores before the first measurement, an untrained network does not
-        self._knows = adaptation.setting.source is not None
+        self._is_fitted = adaptation.setting.source is not None
 
     @property
     def dataflow(self) -> DataflowKind:
@@ -100,16 +100,16 @@ class AdaptedModel:
     @property
     def ranker(self) -> Ranker | None:
         """See :class:`OnlineModel`."""
-        return self._adaptation.ranker if self._knows else None
+        return self._adaptation.ranker if self._is_fitted else None
 
-    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`: the population's mean becomes the task's centre."""
-        self._adaptation.meet(key, population)
+        self._adaptation.set_reference_population(key, population)
 
     def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
         self._adaptation.update(store)
-        self._knows = True
+        self._is_fitted = True
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
         """See :class:`OnlineModel`."""
@@ -124,12 +124,12 @@ class AdaptedModel:
 
     def state(self) -> State:
         """See :class:`OnlineModel`."""
-        return {"knows": self._knows, "adaptation": _arrays(self._adaptation.state_dict())}
+        return {"knows": self._is_fitted, "adaptation": _arrays(self._adaptation.state_dict())}
 
     def load_state(self, state: State) -> None:
         """See :class:`OnlineModel`."""
         self._adaptation.load_state_dict(_tensors(state["adaptation"]))
-        self._knows = state["knows"]
+        self._is_fitted = state["knows"]
 
 
 class TreeModel:
@@ -154,7 +154,7 @@ class TreeModel:
         """See :class:`OnlineModel`."""
         return self._ranker
 
-    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`; absolute features need no centre."""
 
     def learn(self, store: ProgramTable) -> None:
@@ -199,7 +199,7 @@ class FrozenModel:
         self.dataflow = dataflow
         self.reads_draft = ranker.reads_draft
 
-    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`."""
 
     def learn(self, store: ProgramTable) -> None:
@@ -232,24 +232,24 @@ class SharedModel:
         self.model, self._refit = model, refit
         self._fitted = self._waiting = 0  # programs of the last fit, and programs since
         self._learned: dict[TaskKey, LiveLearner] = {}  # tasks with programs in earlier fits
-        self._news: list[LiveLearner] = []  # tasks with programs that no fit has seen
+        self._pending: list[LiveLearner] = []  # tasks with programs that no fit has seen
 
-    def has_news(self, learner: LiveLearner, number: int) -> None:
+    def add_pending(self, learner: LiveLearner, number: int) -> None:
         """Register a learner with `number` new programs for the next fit."""
         self._waiting += number
-        if not any(learner is other for other in self._news):
-            self._news.append(learner)
+        if not any(learner is other for other in self._pending):
+            self._pending.append(learner)
 
     def fit(self, *, whatever: bool = False) -> None:
         """Fit on all tasks if enough programs are new.
 
         ``whatever``: fit if any program is new.
         """
-        if not self._news or (self._waiting < self._refit * self._fitted and not whatever):
+        if not self._pending or (self._waiting < self._refit * self._fitted and not whatever):
             return
         self._fitted, self._waiting = self._fitted + self._waiting, 0
-        self._learned |= {learner.key: learner for learner in self._news}
-        self._news.clear()
+        self._learned |= {learner.key: learner for learner in self._pending}
+        self._pending.clear()
         programs = [learner.programs() for learner in self._learned.values()]
         parts = [p for p in programs if np.isfinite(p.latency_s).sum() > 0]
         # a ranking needs two programs
@@ -267,7 +267,7 @@ class SharedModel:
         return {
             # in the order of the first fits: it is the order of the training rows
             "parts": [key.task for key in self._learned],
-            "news": [learner.key.task for learner in self._news],
+            "news": [learner.key.task for learner in self._pending],
             "fitted": self._fitted,
             "waiting": self._waiting,
             "model": self.model.state(),
@@ -275,9 +275,9 @@ class SharedModel:
 
     def load_state(self, state: State) -> None:
         """Restore a result of `state`, after the learners restored theirs."""
-        known = {learner.key.task: learner for learner in self._news}
+        known = {learner.key.task: learner for learner in self._pending}
         self._learned = {known[task].key: known[task] for task in state["parts"]}
-        self._news = [known[task] for task in state["news"]]
+        self._pending = [known[task] for task in state["news"]]
         self._fitted, self._waiting = int(state["fitted"]), int(state["waiting"])
         self.model.load_state(state["model"])
 
@@ -305,25 +305,25 @@ class LiveLearner:
         phases: Phases,
         rng: np.random.Generator,
         *,
-        meet: int = 64,
+        num_reference: int = 64,
     ) -> None:
         """Connect a task to the shared model.
 
-        `rng` draws the `meet` programs whose mean becomes the task's centre.
+        `rng` draws the `num_reference` programs whose mean becomes the task's centre.
         """
         self.key, self._space, self._shared, self._phases = key, space, shared, phases
-        self._rng, self._meet, self._met = rng, meet, False
+        self._rng, self._num_reference, self._has_reference = rng, num_reference, False
         self._history = History(space)
         self._noted = 0  # programs of the history that the shared model counts
         self._features: ProgramFeatures | None = None  # of the first programs of the history
 
     def state(self) -> State:
         """Return the state that the history does not contain."""
-        return {"rng": self._rng.bit_generator.state, "met": self._met}
+        return {"rng": self._rng.bit_generator.state, "met": self._has_reference}
 
     def load_state(self, state: State) -> None:
         """Restore a result of `state`."""
-        self._rng.bit_generator.state, self._met = state["rng"], state["met"]
+        self._rng.bit_generator.state, self._has_reference = state["rng"], state["met"]
 
     def note(self, history: History) -> None:
         """Register new programs of the task's history for the next fit.
@@ -332,7 +332,7 @@ class LiveLearner:
         """
         self._history = history
         if len(history) > self._noted:
-            self._shared.has_news(self, len(history) - self._noted)
+            self._shared.add_pending(self, len(history) - self._noted)
             self._noted = len(history)
 
     def programs(self) -> TaskPrograms:
@@ -353,10 +353,10 @@ class LiveLearner:
     def __call__(self, history: History) -> ScoreFunction | None:
         """Fit on all measurements of all tasks, and return the score."""
         with self._phases.time("train"):
-            if not self._met:
-                population = self._space.sample(self._meet, self._rng)
-                self._shared.model.meet(self.key, self._featurised(population))
-                self._met = True
+            if not self._has_reference:
+                population = self._space.sample(self._num_reference, self._rng)
+                self._shared.model.set_reference_population(self.key, self._featurised(population))
+                self._has_reference = True
             self.note(history)
             self._shared.fit()
         return self.score

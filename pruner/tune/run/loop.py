@@ -14,21 +14,21 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.files import JsonLines
 from pruner.search.history import Candidate
-from pruner.search.loop import Loop, Round, Stopped, Task
+from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
 from pruner.search.task_order import Order
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.run.options import RunContext
 from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
+from pruner.tune.run.tune_options import RunContext
 
 OnBatch = Callable[[Mapping[str, Any]], None]  # receives a row of numbers after every batch
 
 
-class TuningRun(Loop):
+class TuningRun(TuningLoop):
     """All tasks of a run; another object on its folder continues."""
 
     tasks: list[LiveTask]  # type: ignore[assignment]
@@ -49,14 +49,14 @@ class TuningRun(Loop):
             context.measurer,
             budget=budget,
             order=order,
-            tell=context.tell,
+            log=context.log,
             lag=lag,
         )
         folder = context.folder
         self._prepared, self._context, self._phases = prepared, context, context.phases
         self._on_batch = report
         self._journal = JsonLines(folder / JOURNAL_FILE)
-        self._rows = read_trials(folder / JOURNAL_FILE, context.tell)  # of earlier starts
+        self._rows = read_trials(folder / JOURNAL_FILE, context.log)  # of earlier starts
         self._snapshot = folder / SNAPSHOT_FILE
         self._last_trial = max((row.trial for row in self._rows), default=0)
         self._programs = {task.name: task.workload.fingerprint for task in self.tasks}
@@ -64,20 +64,20 @@ class TuningRun(Loop):
         self._take_up()
 
     def run(self) -> None:
-        """Draft if requested, then spend the budget; raises as :meth:`Loop.run`."""
+        """Draft if requested, then spend the budget; raises as :meth:`TuningLoop.run`."""
         try:
             self._prepared.draft_all()
             self._since_s, self._phases.check = self._elapsed_s(), self._raise_if_stopped
             super().run()
-            self._tell_standstill()
+            self._log_standstill()
         finally:
             self._phases.check = lambda: None
 
-    def _tell_standstill(self) -> None:
+    def _log_standstill(self) -> None:
         """Report why the run ends before its trials are spent."""
         patience, tolerance = self._budget.patience, self._budget.tolerance
         if self._settled and self.trials < self._budget.trials and not self._stopped():
-            self._tell(
+            self._log(
                 f"{patience} rounds changed the total time by less than {tolerance:.1%}: the "
                 f"run ends after {self.trials} of {self._budget.trials} trials; a larger "
                 "budget.patience= continues it"
@@ -91,16 +91,16 @@ class TuningRun(Loop):
 
     def _raise_if_stopped(self) -> None:
         if self._stopped():
-            raise Stopped
+            raise RunStopped
 
-    def _begin(self, candidates: list[Candidate], task: Task) -> Any:
+    def _begin(self, candidates: list[Candidate], task: TuningTask) -> Any:
         with self._phases.time("instantiate"):
             return super()._begin(candidates, task)
 
-    def _size(self, task: Task, left: int, *, first: bool) -> int:
+    def _size(self, task: TuningTask, left: int, *, first: bool) -> int:
         size = super()._size(task, left, first=first)
         if first:
-            self._tell(f"{task.name}: choosing its first {size} programs")
+            self._log(f"{task.name}: choosing its first {size} programs")
         return size
 
     def _no_turn(self, outcome: Outcome) -> PrunerError:
@@ -201,9 +201,9 @@ class TuningRun(Loop):
         strange = sorted({row.task for row in rows} - modules.keys())
         if strange:
             raise DataError(f"resume={folder}: its journal has {strange[0]}, not a task of the run")
-        added = self._context.database.catch_up(modules, rows, self._context.tell)
+        added = self._context.database.catch_up(modules, rows, self._context.log)
         if added:
-            self._tell(f"{added} records of the journal were not in the database yet")
+            self._log(f"{added} records of the journal were not in the database yet")
         # before the journal's rows are counted: only the results of warm_start
         known_s = [task.current_best_s for task in self.tasks]
         for row in rows:
@@ -213,7 +213,7 @@ class TuningRun(Loop):
         try:
             self._restore(load_state(self._snapshot))
         except DataError as error:
-            self._tell(f"{error}; the search starts again with the results of {JOURNAL_FILE}")
+            self._log(f"{error}; the search starts again with the results of {JOURNAL_FILE}")
             self._rebuild(known_s)
 
     def _task(self, name: str) -> LiveTask:
@@ -238,8 +238,10 @@ class TuningRun(Loop):
         except PrunerError:
             raise
         except Exception as error:  # values of another version, or damaged ones
-            told = f"{type(error).__name__}: {error}"
-            raise DataError(f"{self._snapshot}: not a state of this run ({told:.120})") from error
+            message = f"{type(error).__name__}: {error}"
+            raise DataError(
+                f"{self._snapshot}: not a state of this run ({message:.120})"
+            ) from error
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse other programs, and a state that is older than the journal."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pruner.search.estimate import Estimate
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.networks.coverage import Replayed
+from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, arguments, flops
 
@@ -189,9 +189,11 @@ class Tuned:
         return Estimate.of(self.tasks)
 
     @property
-    def replayed(self) -> Replayed:
+    def replayed(self) -> ReplayShare:
         """The tasks with design spaces that TVM replays."""
-        return Replayed.of((one.name, one.weight * one.flops, one.replayed) for one in self.tasks)
+        return ReplayShare.of(
+            (one.name, one.weight * one.flops, one.replayed) for one in self.tasks
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Return the last line of ``tune.py``."""

@@ -19,15 +19,15 @@ from pruner.data.tasks import TaskKey
 from pruner.files import as_written, read_json, write_json
 from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
-from pruner.search.loop import Task
+from pruner.search.loop import TuningTask
 from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import load_reference, tolerance
-from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import draft_tasks, drafted_traces
-from pruner.tune.rivals.rival import RivalProcess, RivalSearch
+from pruner.tune.networks.draft_network import FOLDER as DRAFTS
+from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
+from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
-from pruner.tune.run.options import RunContext, TuneOptions
-from pruner.tune.run.warm import keep, read_known
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.run.warm_start import keep, read_known
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.traces import Traces
@@ -38,7 +38,7 @@ UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LiveTask(Task):
+class LiveTask(TuningTask):
     """A task with programs that are measured now.
 
     ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
@@ -65,13 +65,13 @@ class Prepared:
             PrunerError: symbolic shapes, or earlier runs of another target.
         """
         self._options, self._context = options, context
-        self.savable = not isinstance(options.policy, RivalSearch)
+        self.savable = not isinstance(options.policy, BaselineTunerSearch)
         self.shared = _shared(options)
         self._theirs = None
-        if isinstance(options.policy, RivalSearch):
+        if isinstance(options.policy, BaselineTunerSearch):
             self._theirs = options.policy.shared(context.platform)
         self._references: dict[str, Future[str | None]] = {}
-        self._sound: set[str] = set()  # tasks with a complete reference file
+        self._validated: set[str] = set()  # tasks with a complete reference file
         self._unchecked: set[str] = set()  # tasks without a computable reference
         untuned_s = _untuned(context.folder)
         self.tasks = [
@@ -124,7 +124,7 @@ class Prepared:
                 options.analyzer,
                 place,
                 seed=options.seed,
-                tell=context.tell,
+                log=context.log,
                 # the second half stays for measuring: a draft alone is no tuned network
                 stopped=partial(context.is_over, None if limit_s is None else limit_s / 2),
             )
@@ -132,10 +132,10 @@ class Prepared:
         self.replayed |= {draft.task: draft.replayed for draft in found.drafts}
         replayed = str(found.replayed(new))
         if replayed:
-            context.tell(replayed)
+            context.log(replayed)
         if len(found.drafts) < len(new) and not context.interrupted():
             left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
-            context.tell(f"{left}: half of budget.seconds={limit_s:g} is over")
+            context.log(f"{left}: half of budget.seconds={limit_s:g} is over")
 
     def _begin(self, number: int) -> Search:
         """Begin a task: reference, search, untuned time; report deviations.
@@ -144,18 +144,18 @@ class Prepared:
             PrunerError: it has no design space on this target, or none with legal programs.
         """
         task, options, context = self.tasks[number], self._options, self._context
-        context.tell(described(task.workload))
+        context.log(described(task.workload))
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
             self._begin_reference(task)
-        search = self._rival_search(number) or self._taught(number)
+        search = self._baseline_tuner_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _rival_search(self, number: int) -> Search | None:
+    def _baseline_tuner_search(self, number: int) -> Search | None:
         policy, context = self._options.policy, self._context
-        if not isinstance(policy, RivalSearch):
+        if not isinstance(policy, BaselineTunerSearch):
             return None
         return policy.make(
             self.tasks[number].workload,
@@ -169,11 +169,11 @@ class Prepared:
 
     def _open(self, number: int) -> Search:
         """Make the search of a task without any measurements."""
-        return self._rival_search(number) or self._decision_search(number)[0]
+        return self._baseline_tuner_search(number) or self._decision_search(number)[0]
 
     def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
         workload, policy = self.tasks[number].workload, self._options.policy
-        assert not isinstance(policy, RivalProcess | RivalSearch), policy
+        assert not isinstance(policy, BaselineTunerProcess | BaselineTunerSearch), policy
         space = _spaces(workload, self._options, self._context)
         self.replayed[workload.name] = len(space.replayed)
         # rebuilt from the journal: the same stream would draw the measured programs again
@@ -191,7 +191,7 @@ class Prepared:
         known = self._known[name]
         if known.records:
             taught = known.teach(search, space)
-            self._context.tell(
+            self._context.log(
                 f"{name}: {taught} programs of earlier runs are known, the best takes "
                 f"{1e3 * known.best_s:.4g} ms"
             )
@@ -205,7 +205,9 @@ class Prepared:
         name = self._context.platform.name
         key = TaskKey(platform=name, task=workload.name, workload_key=workload.key, target="")
         rng = np.random.default_rng(self._options.seed)
-        return LiveLearner(key, space, shared, self._context.phases, rng, meet=self._options.meet)
+        return LiveLearner(
+            key, space, shared, self._context.phases, rng, num_reference=self._options.num_reference
+        )
 
     def _begin_reference(self, task: LiveTask) -> None:
         """Begin to compute the reference, unless an earlier start has."""
@@ -217,15 +219,15 @@ class Prepared:
     def _has_reference(self, task: LiveTask) -> bool:
         """Check for a reference file, and the checksums of an earlier start's."""
         path, name = self._reference_file(task), task.workload.name
-        if name in self._references or name in self._sound or not path.is_file():
+        if name in self._references or name in self._validated or not path.is_file():
             return path.is_file()
         try:
             load_reference(str(path))
         except NoReference as error:
-            self._context.tell(f"{name}: its reference is computed again ({error})")
+            self._context.log(f"{name}: its reference is computed again ({error})")
             path.unlink()
             return False
-        self._sound.add(name)
+        self._validated.add(name)
         return True
 
     def _check(self, number: int) -> Check | None:
@@ -246,7 +248,7 @@ class Prepared:
                 return None
             reason = self._references.pop(name).result()
             if reason is not None:
-                self._context.tell(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
+                self._context.log(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
                 self._unchecked.add(name)
                 return None
         return Check(expected=str(path), tolerance=tolerance(task.arguments))
@@ -274,7 +276,7 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
         learns=options.make_model is not None,
         replay_only=options.replay_only,
         phases=context.phases,
-        tell=context.tell,
+        log=context.log,
     )
 
 
@@ -303,5 +305,5 @@ def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
         write_json(context.folder / UNTUNED_FILE, known)
     seconds = known[name]
     if seconds is not None:
-        context.tell(f"{name}: untuned {1e3 * seconds:.4g} ms")
+        context.log(f"{name}: untuned {1e3 * seconds:.4g} ms")
     return seconds

@@ -16,7 +16,7 @@ import numpy as np
 
 from pruner.archives import Arrays, read_arrays
 from pruner.errors import DataError
-from pruner.files import write_whole
+from pruner.files import write_atomic
 
 SNAPSHOT_FILE = "state.npz"
 OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
@@ -37,7 +37,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     tree = json.dumps(_plain(state, arrays), allow_nan=False)
     # as bytes: NumPy's text arrays take four bytes a character
     arrays[_TREE] = np.frombuffer(tree.encode(), np.uint8)
-    with write_whole(path) as partial, partial.open("wb") as file:
+    with write_atomic(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
 
 
@@ -55,8 +55,8 @@ def load_state(path: Path) -> dict[str, Any]:
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:  # no tree of ours in it
-        told = " ".join(str(error).split())[:120]
-        raise DataError(f"{path}: damaged ({type(error).__name__}: {told})") from error
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {message})") from error
     return found
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.files import JsonLines, held
-from pruner.progress import Tell, silent
+from pruner.progress import Log, silent
 from pruner.search.history import Candidate
-from pruner.tune.measure.measurer import BUILDS, Measurer, Outcome, never
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Outcome, never
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.rival import RivalProcess
+from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import OnBatch, TuningRun
-from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import LiveTask, Prepared, prepare
+from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -37,7 +37,7 @@ def tune(
     options: TuneOptions,
     folder: Path,
     *,
-    tell: Tell = silent,
+    log: Log = silent,
     report: OnBatch = silent,
     interrupted: Callable[[], bool] = never,
 ) -> Tuned:
@@ -49,7 +49,7 @@ def tune(
         workloads: one workload, or several that share the budget.
         options: platform, policy, budget and measurement; see `this_cpu`.
         folder: the run folder; its parent may be absent.
-        tell: receives lines of text for people.
+        log: receives lines of text for people.
         report: receives a row of numbers after every batch.
         interrupted: if it returns True, the run ends with its results so far; a later call
             continues it.
@@ -63,9 +63,9 @@ def tune(
     for place in (folder, work_dir):
         place.mkdir(parents=True, exist_ok=True)
     with held(folder, work_dir):  # TVM's records name programs by their line: one writer at a time
-        if isinstance(options.policy, RivalProcess):
+        if isinstance(options.policy, BaselineTunerProcess):
             return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
-        return _tuned(tasks, options, folder, work_dir, tell, report, interrupted)
+        return _tuned(tasks, options, folder, work_dir, log, report, interrupted)
 
 
 def _tuned(
@@ -73,23 +73,21 @@ def _tuned(
     options: TuneOptions,
     folder: Path,
     work_dir: Path,
-    tell: Tell,
+    log: Log,
     report: OnBatch,
     interrupted: Callable[[], bool],
 ) -> Tuned:
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
-    database = (
-        Database(None) if options.compile_only else open_database(work_dir, own=own, tell=tell)
-    )
-    tell("starting the processes that build and run programs")
-    with Measurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
+    database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
+    log("starting the processes that build and run programs")
+    with DeviceMeasurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(
             platform=options.platform,
             measurer=measurer,
             phases=phases,
             database=database,
             folder=folder,
-            tell=tell,
+            log=log,
             interrupted=interrupted,
         )
         prepared = prepare(tasks, options, context)
@@ -108,7 +106,7 @@ def _tuned(
         kernels = _export(found, context) if keep else {}
     tuned = _result(prepared, options, context, work_dir, kernels)
     if tuned.replayed.tasks:
-        tell(str(tuned.replayed))
+        log(str(tuned.replayed))
     return replace(tuned, models=models)
 
 
@@ -138,7 +136,7 @@ def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
             if module is not None:
                 reason = context.measurer.export(module, path) or ""
         if reason:
-            context.tell(f"{name}: its best program was not kept as a library ({reason})")
+            context.log(f"{name}: its best program was not kept as a library ({reason})")
         else:
             out[name] = path
     return out
@@ -209,7 +207,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
     """
     path, done = context.folder / JOURNAL_FILE, 0
     journal = JsonLines(path)
-    known = {(row.batch, row.position): row for row in read_trials(path, context.tell)}
+    known = {(row.batch, row.position): row for row in read_trials(path, context.log)}
     # rounded up: the last tasks may get fewer, no trial is left over
     trials, share = options.budget.trials, -(-options.budget.trials // len(tasks))
     is_over = partial(context.is_over, options.budget.seconds)
@@ -232,7 +230,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         done += len(chosen)
         built = sum(outcome.error is None for outcome in outcomes)
         if rest or not chosen:
-            context.tell(f"{task.workload.name}: {built} of {len(outcomes)} programs compile")
+            context.log(f"{task.workload.name}: {built} of {len(outcomes)} programs compile")
 
 
 def _is_known(row: Trial | None, candidate: Candidate) -> bool:
@@ -273,7 +271,7 @@ def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[
 
 
 def _in_its_own_process(
-    policy: RivalProcess,
+    policy: BaselineTunerProcess,
     workloads: Sequence[Workload],
     options: TuneOptions,
     folder: Path,

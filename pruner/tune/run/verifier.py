@@ -18,7 +18,7 @@ from pruner.models.registry import Trainable
 from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.start import Start
 from pruner.models.training.training import build_network
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, TreeModel
 
 MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
@@ -43,7 +43,7 @@ def verifier(
     checkpoint: Path | None,
     platform: str,
     seed: int,
-    tell: Tell,
+    log: Log,
     inputs: Inputs | None = None,
     own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
@@ -79,7 +79,7 @@ def verifier(
             raise PrunerError("adaptation=none scores with a trained model: give checkpoint=RUN")
         return lambda: AdaptedModel(make_adaptation(setting=setting()))
     ranker, info = ranker_of(checkpoint, own)
-    _tell_platform(checkpoint, info, platform, tell)
+    _log_platform(checkpoint, info, platform, log)
     if not isinstance(ranker, NeuralRanker):
         _check_frozen(checkpoint, info, make_adaptation, Setting(make_network=make_model))
         return lambda: FrozenModel(ranker, info.dataflow)  # type: ignore[arg-type]
@@ -121,10 +121,10 @@ def _check_frozen(
         )
 
 
-def _tell_platform(path: Path, info: CheckpointInfo, platform: str, tell: Tell) -> None:
+def _log_platform(path: Path, info: CheckpointInfo, platform: str, log: Log) -> None:
     if info.seen_tasks and platform not in info.seen_tasks:
         known = ", ".join(sorted(info.seen_tasks))
-        tell(f"checkpoint={path}: trained on {known}, never on {platform}, which is tuned now")
+        log(f"checkpoint={path}: trained on {known}, never on {platform}, which is tuned now")
 
 
 def _check_network(network: Model, name: str) -> None:

@@ -71,7 +71,7 @@ class LiveSpace(Protocol):
         Minus infinity where a program is illegal, NaN where it is legal and the draft has no score.
         """
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Release cached programs after a proposal."""
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:

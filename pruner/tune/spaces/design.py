@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
-from pruner.tune.faults import tell_fault
+from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda
 from pruner.tune.spaces.mma import can_finish
 from pruner.tune.spaces.rules import provide_rules, rules_of
@@ -80,7 +80,7 @@ class DesignSpace:
 
         Without ``decisions`` TVM draws.
 
-        A fault of TVM (`tell_fault`) is logged and costs the program; any other error is raised.
+        A fault of TVM (`log_fault`) is logged and costs the program; any other error is raised.
         ``verify=False`` leaves ``VerifyGPUCode`` out, for programs that are known to pass it.
         """
         found = self.finished(decisions, seed, verify=verify)
@@ -118,7 +118,7 @@ class DesignSpace:
             # a condition of a primitive does not hold; a decision is out of range
             return None
         except RuntimeError as error:  # InternalError and its like: TVM fails, it does not refuse
-            tell_fault("a program is left out", error)
+            log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
 

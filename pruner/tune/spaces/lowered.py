@@ -23,7 +23,7 @@ from pruner.program.tir.lower import lower
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 from pruner.tune.spaces.batched.prim_func import (
-    Reader,
+    PrimFuncReader,
     inside,
     kind_of,
     loops_inside,
@@ -50,7 +50,7 @@ def read_scheduled(func: Any) -> Tree:
     return tree
 
 
-class _ScheduledReader(Reader):
+class _ScheduledReader(PrimFuncReader):
     def _check(self, func: Any) -> None:
         """Accept weights to be rewritten: they have their layout by now."""
 

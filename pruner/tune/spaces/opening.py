@@ -11,7 +11,7 @@ import numpy as np
 
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.progress import Tell
+from pruner.progress import Log
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.batched.space import BatchedSpace
@@ -29,7 +29,7 @@ def open_spaces(
     analyzer: Analyzer | None,
     learns: bool,
     phases: Phases,
-    tell: Tell,
+    log: Log,
     replay_only: bool = False,
 ) -> UnionSpace:
     """Open all spaces of a task that have legal programs.
@@ -50,20 +50,20 @@ def open_spaces(
     if made and not spaces:
         raise PrunerError(f"{name}: no random program is legal on this target")
     if empty:
-        tell(
+        log(
             f"{name}: {empty} of {len(made)} design spaces are left out, "
             "none of their random programs is legal on this target"
         )
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
-        tell(
+        log(
             f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
             f"replay, slowly{_blind([s for s, _ in spaces], learns=learns)} "
             f"({', '.join(sorted(set(reasons)))})"
         )
     union = UnionSpace([s for s, _ in spaces], phases, analyzer, reasons)
     # the probes cached their trees, which may be gigabytes over all spaces
-    union.forget()
+    union.clear_cache()
     return union
 
 

@@ -161,7 +161,7 @@ class ReplaySpace:
             out.append(self._read[key])
         return out
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Keep everything: the cache is bounded, and expensive to refill."""
 
     def features(

@@ -101,16 +101,16 @@ class UnionSpace:
         """
         if self._drafted is None:
             assert self._analyzer is not None
-            rng, told = np.random.default_rng(20250330), [np.zeros(0)]
+            rng, known = np.random.default_rng(20250330), [np.zeros(0)]
             for space in self.spaces:
                 if not space.can_draft:  # and drawing takes seconds
                     continue
                 rows = space.sample(min(_REFERENCE, space.affordable or _REFERENCE), rng)
                 for _ in range(_GENERATIONS + 1):
                     scores = space.draft_score(rows, self._analyzer)
-                    told.append(scores[np.isfinite(scores)])
+                    known.append(scores[np.isfinite(scores)])
                     rows = space.mutate(rows[select(scores, len(rows), rng)], rng)
-            scores = np.concatenate(told)
+            scores = np.concatenate(known)
             self._drafted = scores if len(scores) else np.zeros(1)
         return self._drafted
 
@@ -149,10 +149,10 @@ class UnionSpace:
                     out[row] = schedule
         return out
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Release the cached programs of all spaces after a proposal."""
         for space in self.spaces:
-            space.forget()
+            space.clear_cache()
 
     def _parts(
         self, decisions: Decisions

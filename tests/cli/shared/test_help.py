@@ -8,7 +8,7 @@ import pytest
 
 from pruner.cli.shared.help import commands, comments, help_text, list_of_commands, purpose
 from pruner.cli.shared.known import groups_of, read_words
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 
 FILE = """# what the choice is
 first: 1 # beside it

@@ -20,7 +20,7 @@ def nested(name, value):
         ("seed", -1), ("seeds", []), ("seeds", [0, "x"]), ("seeds", [0, 0]), ("train_share", 1.5),
         ("num_threads", -1), ("stop_after", 0), ("trainer.max_epochs", True), ("optimizer.lr", -1),
         ("inputs.scale", "foo"), ("measure.cv_limit", "a"), ("run_id", "../x"), ("run_id", ".."),
-        ("budget.trials", 100.0), ("verify", "no"), ("verify", None), ("measure.alone", "no"),
+        ("budget.trials", 100.0), ("verify", "no"), ("verify", None), ("measure.exclusive", "no"),
         ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
         ("data.root", 3), ("checkpoint", 3), ("budget.labels", ["a"]), ("models.own", 3),
         ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.lag", 2),
@@ -38,7 +38,7 @@ def test_a_wrong_value_is_named(name, value):
     [
         ("seeds", None), ("seeds", [0, 1]), ("num_threads", None), ("optimizer.lr", 7e-4),
         ("inputs.scale", "max"), ("run_id", None), ("run_id", "a-1"), ("budget.seconds", 0.5),
-        ("measure.alone", None), ("measure.alone", True), ("measure.min_repeat_ms", 0),
+        ("measure.exclusive", None), ("measure.exclusive", True), ("measure.min_repeat_ms", 0),
         ("policy.prior", 0), ("measure.lag", 0),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Progress where there is no terminal: lines now and then, with an estimate."""
 
 from pruner.cli.shared import progress
-from pruner.cli.shared.training import trees_counted
+from pruner.cli.shared.recipe_options import trees_counted
 
 
 def test_a_log_gets_a_line_with_an_estimate_after_five_seconds(monkeypatch, capsys):

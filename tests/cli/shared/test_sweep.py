@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 TINY = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1", "batches.programs=8")
 BUNDLED = (f"data.root={REPOSITORY}/datasets/bundled", "data.platform=cpu-avx2", "split=bundled")

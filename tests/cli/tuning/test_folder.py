@@ -10,7 +10,7 @@ from pruner.cli.shared.options import build
 from pruner.cli.shared.runs import save_config
 from pruner.cli.tuning.folder import resumed
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.tune.run.journal import JOURNAL_FILE
 
 

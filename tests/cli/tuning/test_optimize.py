@@ -16,7 +16,7 @@ from pruner.cli.tuning.optimize import _exported, plain_outputs
 from pruner.errors import PrunerError
 from pruner.study.grid import started
 from tests.cli.tuning.modules import assert_alike, made
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
 
@@ -65,7 +65,7 @@ def test_commands_take_its_folder(tmp_path):
     assert before.interface.threads == 1
     with pytest.raises(PrunerError, match="exists and is never overwritten"):
         pruner.optimize(module, inputs, effort="draft", folder=folder)
-    found = command("deploy", f"run={folder}", "beside=[eager]")
+    found = command("deploy", f"run={folder}", "baselines=[eager]")
     assert {"ours", "eager"} == set(found["beside"])
     found = command("tune.py", f"resume={folder}", "budget.trials=4")
     assert found["trials"] == 4

@@ -9,7 +9,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from pruner.cli.tuning import torch_compile
 from tests.cli.tuning.modules import assert_alike, made
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
 

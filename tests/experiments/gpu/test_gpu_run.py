@@ -19,7 +19,7 @@ from experiments.gpu.state import State
 from pruner.cli.shared.known import read_words
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 # With them a package is gigabytes; a plan needs none of it, and programs that have it are there.
 WITHOUT = "[torch,nvidia-*,triton,sympy,networkx]"

@@ -9,7 +9,7 @@ from experiments.gpu.options import CampaignOptions
 from experiments.gpu.ready import described_gpu
 from pruner.errors import PrunerError
 from pruner.program.device import load_device
-from tests.places import CONF
+from tests.paths import CONF
 
 DEVICES = [load_device(path) for path in sorted((CONF / "platform").glob("*.yaml"))]
 

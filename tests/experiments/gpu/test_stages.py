@@ -30,7 +30,7 @@ class World:
         self.now, self.slower, self.began, self.told, self.written = 0.0, slower, [], [], []
         self.campaign = Campaign(
             options,
-            tell=self.told.append,
+            log=self.told.append,
             write=lambda _: self.written.append(self.now),
             clock=lambda: self.now,
         )

@@ -18,7 +18,7 @@ from experiments.gpu.tables import (
     operator_rows,
 )
 from pruner.files import write_json
-from pruner.tune.pools.ledger import Ledger
+from pruner.tune.pools.measurement_log import MeasurementLog
 from pruner.tune.pools.records import about_pool
 from tests.study.network.fabricated import contender, fabricate, trial
 
@@ -248,7 +248,7 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     (both.pools / "design_spaces").mkdir(parents=True)
     records.mkdir(parents=True)
     (records / "matmul_8_8_8.json.gz").touch()
-    none = about_pool(Ledger(tmp_path / "ledger.jsonl"), {"platform": "h200"})
+    none = about_pool(MeasurementLog(tmp_path / "ledger.jsonl"), {"platform": "h200"})
     found = {"valid": 3, "failed": 1, "unchecked": 2, "timings": 7, "spread_median": 0.01}
     assert found.keys() <= none.keys()  # as pruner collect writes them
     pools = [{**none, **found, "task": name} for name in ("matmul_8_8_8", "unfinished")]

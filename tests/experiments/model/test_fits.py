@@ -28,7 +28,7 @@ from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
 from tests.models import synthetic

@@ -14,7 +14,7 @@ from experiments.networks.cells import (
 )
 from experiments.networks.prefixes import Point
 from pruner.files import write_json
-from pruner.study.network.run import contender_rows, read_network_run
+from pruner.study.network.run import baseline_rows, read_network_run
 from tests.study.network.fabricated import contender, fabricate
 
 OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]  # conv_a is called twice: 3 s
@@ -128,7 +128,7 @@ def test_contenders_are_relative_to_ours(tmp_path):
     failed = {"name": "compile", "label": "compile", "error": "no compiler"}
     entries = [contender("ours", 2.0), contender("eager", 5.0), failed]
     run = read_network_run(fabricate(tmp_path / "run", OURS, contenders=entries))
-    ours, eager, compiled = contender_rows("tiny", run, "ours")
+    ours, eager, compiled = baseline_rows("tiny", run, "ours")
     assert (ours["over_ours"], eager["over_ours"]) == (1.0, 2.5)
     assert eager["ready_s"] == 3.0
     assert compiled == {"network": "tiny", "contender": "compile", "error": "no compiler"}

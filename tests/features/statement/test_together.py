@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
+from pruner.features.batched import BatchedStores
 from pruner.features.caches import cpu_rows
 from pruner.features.columns import WORKLOAD_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
-from pruner.features.together import StoresTogether
 from tests.features.cpu_nests import NESTS
 
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -49,7 +49,7 @@ def test_rows_are_those_of_each_alone():
     ],
 )
 def test_what_has_one_structure_is_measured_once(names, groups):
-    assert len(StoresTogether.of([NESTS[name] for name in names]).groups) == groups
+    assert len(BatchedStores.of([NESTS[name] for name in names]).groups) == groups
 
 
 def test_further_columns_are_of_each_program():
@@ -63,8 +63,8 @@ def test_further_columns_are_of_each_program():
 
 
 def test_many_programs_are_measured_by_themselves(monkeypatch):
-    monkeypatch.setattr("pruner.features.together._WIDE", 2)
-    assert len(StoresTogether.of([NESTS["tiles"], NESTS["others"], NESTS["one"]]).groups) == 4
+    monkeypatch.setattr("pruner.features.batched._WIDE", 2)
+    assert len(BatchedStores.of([NESTS["tiles"], NESTS["others"], NESTS["one"]]).groups) == 4
 
 
 def test_a_nest_that_fails_costs_itself():

@@ -9,7 +9,7 @@ from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import in_type, matmul_dag
-from tests.places import CONF
+from tests.paths import CONF
 
 PLATFORMS = CONF / "platform"
 LINE = 64

@@ -6,7 +6,7 @@ import pytest
 from pruner.arrays import dtype_bytes
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.statement import Operations, count_operations, nest_statements
-from pruner.features.symbols.table import CPU_COLUMNS, GPU_COLUMNS, OFFICIAL_COLUMNS, fill
+from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, OFFICIAL_COLUMNS, fill
 from pruner.program.dag.expr import Binary, Cast, Const, Load
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from pruner.features.batched import tables_of
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.statement import nest_statements
-from pruner.features.together import tables_of
 from pruner.program.device import load_device
 from tests.features.cpu_nests import NESTS
-from tests.places import CONF
+from tests.paths import CONF
 
 
 @pytest.mark.parametrize("platform", ["cpu-avx2", "cpu-avx512"])

@@ -12,12 +12,12 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.sampler import TaskBatches
 from pruner.models.training.training import build_network
 from tests.models import synthetic
-from tests.places import CONF
+from tests.paths import CONF
 
 FILES = CONF / "adaptation"
 METHODS = sorted(path.stem for path in FILES.glob("*.yaml"))

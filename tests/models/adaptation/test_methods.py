@@ -15,8 +15,8 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.warm import Continue
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.judging import metrics
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center
-from pruner.models.programs.table import ProgramTable
 from tests.models import synthetic
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation, scores
@@ -131,8 +131,8 @@ def test_the_first_population_is_the_centre_for_good():
         [synthetic.features(rng, 6, max_statements=1, slots=2) for _ in range(2)],
     )
     adapted = adaptation("none", here)
-    adapted.meet(key, batches[0])
-    adapted.meet(key, batches[1])
+    adapted.set_reference_population(key, batches[0])
+    adapted.set_reference_population(key, batches[1])
     adapted.update(here.target)
     mean = batches[0].statement.mean(axis=0)
     np.testing.assert_allclose(adapted.ranker.centers[key].statement[0], mean, rtol=1e-5)

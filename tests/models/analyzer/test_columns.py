@@ -10,7 +10,7 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.switches import HardwareSwitches
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.replay import nests_of
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 

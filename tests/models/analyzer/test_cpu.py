@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError, PrunerError
-from pruner.features.symbols.table import CPU_COLUMNS, Symbols, fill
+from pruner.features.symbols.symbol_table import CPU_COLUMNS, Symbols, fill
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
 from pruner.program.device import device_from_mapping
-from pruner.program.te import replay
+from pruner.program.te import apply_batch
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.symbols.test_cpu import tiled_steps
-from tests.places import CONF
+from tests.paths import CONF
 
 N = 256
 
@@ -107,7 +107,7 @@ def test_a_damaged_record_costs_its_own_score_only(monkeypatch):
             raise AssertionError("the worst")
         return lower(schedule)
 
-    monkeypatch.setattr(replay, "lower", failing)
+    monkeypatch.setattr(apply_batch, "lower", failing)
     found = cpu().score_steps(dag, steps)
     bad = np.isin(np.arange(20), (best, worst))
     np.testing.assert_allclose(found, np.where(bad, -np.inf, whole))

@@ -8,7 +8,7 @@ import pytest
 from pruner.errors import DataError, PrunerError
 from pruner.features.batch import FeatureSpec, featurize
 from pruner.features.symbols.gpu import gpu_symbols
-from pruner.features.symbols.table import OFFICIAL_COLUMNS, Symbols
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.calibrate import Sample, calibrate
 from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
@@ -24,7 +24,7 @@ from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import in_type, matmul_dag, matmul_steps
-from tests.places import CONF
+from tests.paths import CONF
 
 EXAMPLES = [  # docs/paper.md 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
     ("a100_40", (128, 128, 128), (1, 8, 2, 2), (1, 8, 2, 2), (4, 2), 3.58184e-3),

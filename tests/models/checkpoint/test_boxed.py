@@ -12,8 +12,8 @@ from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.models.predict import predict
 from pruner.models.training.fit import checkpoint_file, ranker_of, start_of
-from pruner.places import boxed_checkpoints, checkpoints_folder
-from tests.places import DATASETS, SHARED
+from pruner.paths import boxed_checkpoints, checkpoints_folder
+from tests.paths import DATASETS, SHARED
 
 NAMES = ["cpu", "gpu"]
 MAX_BYTES = 2_000_000

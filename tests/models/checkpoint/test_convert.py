@@ -12,14 +12,14 @@ from pruner.models.checkpoint.convert import existing, load_content
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file
-from pruner.models.training.lightning_ways import WholeFiles
+from pruner.models.training.lightning_ways import CompleteFiles
 from tests.models import synthetic, zoo
 from tests.models.checkpoint.test_checkpoint import info, ranker
 
 xgboost = pytest.importorskip("xgboost")
 WRITERS = {
     "of ours": save_tensors,
-    "of lightning": lambda path, content: WholeFiles().save_checkpoint(content, str(path)),
+    "of lightning": lambda path, content: CompleteFiles().save_checkpoint(content, str(path)),
 }
 
 
@@ -56,7 +56,7 @@ def test_what_lightning_saves_of_a_fit_comes_back(tmp_path):
         "optimizer_states": [optimizer.state_dict()],
         "callbacks": {"Best{'monitor': 'valid/top1'}": {"best": torch.tensor(0.5), "inf": 1e400}},
     }
-    ways = WholeFiles()
+    ways = CompleteFiles()
     ways.save_checkpoint(content, str(tmp_path / "last.safetensors"))
     found = ways.load_checkpoint(str(tmp_path / "last.safetensors"), weights_only=True)
     assert found["callbacks"] == content["callbacks"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.data.networks import Network
+from pruner.data.networks import RecordedNetwork
 from pruner.data.tasks import TaskKey
 from pruner.models.judging.judge import Report
 from pruner.models.judging.metrics import ScoredTask
@@ -22,7 +22,9 @@ def ranked(name, latency_s, score, platform="k80"):
 
 
 def network(name, **calls):
-    return Network(name=name, calls={f'["{task}",1]': n for task, n in calls.items()}, kind="cuda")
+    return RecordedNetwork(
+        name=name, calls={f'["{task}",1]': n for task, n in calls.items()}, kind="cuda"
+    )
 
 
 # The best is 1 s and 3 s, the one ranked first has 2 s and 4 s.

@@ -12,7 +12,7 @@ from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttenti
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.registry import MODELS
 from tests.models import synthetic, zoo
 

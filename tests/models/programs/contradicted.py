@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from pruner.data.root import RecordRoot
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 TASK = "cpu-avx2/matmul_128_128_128.json"
 

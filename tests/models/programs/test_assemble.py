@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.models.programs.assemble import divide, spread
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from tests.models import synthetic
 
 
@@ -63,6 +63,6 @@ def test_programs_that_failed_can_be_learnt_from_and_judge_nobody():
     store = store_of([2.0, np.inf, 1.0], [np.inf, 3.0], [1.0, np.inf, 4.0])
     assert store.label.tolist() == [0.5, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.25]
     first, second, third = store.keys
-    split = Split(name="x", seed=0, train=(first,), valid=(second,), test=(third,))
+    split = TaskSplit(name="x", seed=0, train=(first,), valid=(second,), test=(third,))
     sides = {side: index.tolist() for side, index in divide(store, split).items()}
     assert sides == {"train": [0, 1, 2], "valid": [4], "test": [5, 7]}

@@ -6,7 +6,7 @@ import torch
 
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.scaler import Center, places
+from pruner.models.programs.scaler import Center, rank_in_task
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
@@ -40,7 +40,7 @@ def test_the_mean_of_the_analyzer_is_taken_away_too():
 
 
 def test_places_count_rows_inside_a_program():
-    assert places(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
+    assert rank_in_task(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
 
 
 def test_every_place_of_every_task_has_mean_zero_and_flags_stay():
@@ -48,7 +48,7 @@ def test_every_place_of_every_task_has_mean_zero_and_flags_stay():
     relative = store.relative()
     for task in range(2):
         batch = relative.programs(relative.programs_of([task]))
-        place = places(batch.program)
+        place = rank_in_task(batch.program)
         for p in range(3):
             mean = batch.statement[place == p, :164].mean(dim=0)
             torch.testing.assert_close(mean, torch.zeros(164), atol=1e-4, rtol=0)

@@ -4,7 +4,7 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.programs.assemble import sampled, sampled_tasks
-from pruner.models.programs.table import ProgramTable, TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from tests.models import synthetic
 
 

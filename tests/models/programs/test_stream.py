@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from pruner.data.root import RecordRoot
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP
-from pruner.models.programs import table as module
+from pruner.models.programs import program_table as module
 from pruner.models.programs.dataset import load_programs
 from pruner.models.programs.loading import Share, needs_of
 from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import EpochSampler, MixedBatches, TaskBatches
-from tests.places import DATASETS
+from tests.paths import DATASETS
 
 PLATFORM = "cpu-avx512"
 TASKS = (
@@ -164,7 +164,7 @@ SPLIT = {"name": "x", "seed": 0, "by_rows": True}
 
 def fitted(programs, folder, stop_after=None, **changes):
     keys = programs.keys
-    split = Split(train=keys, valid=keys, test=keys, **SPLIT)
+    split = TaskSplit(train=keys, valid=keys, test=keys, **SPLIT)
     batches = TaskBatches(tasks=2, programs=8, window=2)
     options = {"accelerator": "cpu"}
     recipe = Recipe(batches=batches, trainer=options, epochs=2, **{"model": TenSetMLP, **changes})

@@ -60,7 +60,7 @@ def test_one_task_without_tokens_leaves_the_store_without():
     rng = np.random.default_rng(0)
     from dataclasses import replace
 
-    from pruner.models.programs.table import ProgramTable
+    from pruner.models.programs.program_table import ProgramTable
 
     with_tokens, other = synthetic.task(rng, "a", 4), synthetic.task(rng, "b", 4)
     parts = [with_tokens, replace(other, features=replace(other.features, tokens=None))]

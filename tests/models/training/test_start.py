@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pruner import features
-from pruner.data.splits import Split
+from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import fit, start_of
@@ -32,7 +32,7 @@ def tasks(platform, seed, names):
 
 def split(store):
     """All tasks but the last two learn, then one validates and one judges."""
-    return Split(
+    return TaskSplit(
         name="x", seed=0, train=store.keys[:-2], valid=store.keys[-2:-1], test=store.keys[-1:]
     )
 
@@ -183,7 +183,7 @@ def test_test_tasks_that_it_has_seen_do_not_judge(tmp_path):
     start = start_of(fit(recipe(), A, split(A), folder=tmp_path / "a").checkpoint)
     assert start.unseen(split(B)).test == ()  # every synthetic task is the same work
     other = [key.__class__(**{**_fields(key), "workload_key": '["y"]'}) for key in B.keys]
-    changed = Split(name="x", seed=0, train=(), valid=(), test=(*other, B.keys[0]))
+    changed = TaskSplit(name="x", seed=0, train=(), valid=(), test=(*other, B.keys[0]))
     assert start.unseen(changed).test == tuple(other)
 
 

@@ -17,8 +17,8 @@ from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Binary, Call, Const, Load, walk
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.operators.epilogue import EPILOGUES
-from pruner.program.dag.operators.options import checked, key_of, name_of, tuned_operators
-from tests.places import CONF
+from pruner.program.dag.operators.task_options import checked, key_of, name_of, tuned_operators
+from tests.paths import CONF
 
 
 def key(*parts: Any) -> str:
@@ -190,7 +190,7 @@ def test_options_become_the_key_of_the_same_work() -> None:
 TOY = """
 '''Sums over windows along the last of two axes.'''
 from pruner.data.workload import ARGUMENTS, pad_amounts
-from pruner.program.dag.build import axes, load
+from pruner.program.dag.constructors import axes, load
 from pruner.program.dag.operators.builder import DagBuilder
 from pruner.program.dag.operators.builder import Operator
 from pruner.program.dag.operators.windows import window

@@ -17,8 +17,8 @@ from pruner.features.workload import text_flags
 from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
-from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.program.tir.tree import Binding
@@ -136,7 +136,7 @@ def test_what_is_uncertain_of_buffers_alone_is_refused(tmp_path, monkeypatch):
         if tree.num_programs == 2:
             tree.uncertain = np.array([False, True])
 
-    monkeypatch.setattr("pruner.program.replay.buffer_places", told_late)
+    monkeypatch.setattr("pruner.program.replay.buffer_scopes", told_late)
     name = location_space().save(tmp_path)
     steps = steps_of(name, DECISIONS[[1, 3]])
     done = replay(SpaceFolder(tmp_path), steps, lambda nests: nests.num_programs)

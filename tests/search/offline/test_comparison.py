@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pruner.search.offline.comparison import Cell, Comparison
+from pruner.search.offline.adaptation_run import Quality, TuningCurve
+from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.offline.statistics import Reach
-from pruner.search.offline.tuning import Quality, TuningCurve
 
 
 def cell(method, seed, relative, seconds=(10.0, 20.0, 30.0, 40.0), top1=0.5):
@@ -15,7 +15,7 @@ def cell(method, seed, relative, seconds=(10.0, 20.0, 30.0, 40.0), top1=0.5):
         elapsed_s=np.array(seconds),
     )
     quality = Quality(top1=top1, top5=0.9)
-    return Cell(method=method, seed=seed, curve=curve, labels={"0": quality}, source=quality)
+    return MethodRun(method=method, seed=seed, curve=curve, labels={"0": quality}, source=quality)
 
 
 CELLS = [
@@ -27,14 +27,14 @@ CELLS = [
 
 
 def test_the_target_is_the_baselines_final_latency_of_the_same_seed():
-    found = Comparison(CELLS, "scratch")
+    found = MethodComparison(CELLS, "scratch")
     reach = [found.reach(c, "trials") for c in found.cells("moa")]
     assert reach == [Reach(at=20.0, reached=True), Reach(at=40.0, reached=False)]
     assert found.reach(found.cells("scratch")[0], "seconds") == Reach(at=30.0, reached=True)
 
 
 def test_censored_runs_count_up_to_the_longest_run():
-    found = Comparison(CELLS, "scratch").summary("moa")
+    found = MethodComparison(CELLS, "scratch").summary("moa")
     assert found["trials_to_target"]["mean"] == pytest.approx((20 + 40) / 2)
     assert found["trials_to_target"]["reached"] == 1
     assert found["trials_to_target"]["speedup"] == pytest.approx(40 / 30)
@@ -44,7 +44,7 @@ def test_censored_runs_count_up_to_the_longest_run():
 
 
 def test_areas_are_compared_in_pairs():
-    found = Comparison(CELLS, "scratch")
+    found = MethodComparison(CELLS, "scratch")
     moa, scratch = found.summary("moa"), found.summary("scratch")
     assert moa["area"]["mean"] == pytest.approx(
         np.log(1.8 * 1.3 * 1.2 * 1.2 * 1.8 * 1.5 * 1.5 * 1.3) / 8
@@ -58,7 +58,7 @@ def test_areas_are_compared_in_pairs():
 def test_a_cell_survives_its_file():
     import json
 
-    again = Cell.from_json(json.loads(json.dumps(CELLS[3].to_json())))
+    again = MethodRun.from_json(json.loads(json.dumps(CELLS[3].to_json())))
     assert again.labels == CELLS[3].labels
     assert again.source == CELLS[3].source
     assert again.curve.relative_latency.tolist() == CELLS[3].curve.relative_latency.tolist()

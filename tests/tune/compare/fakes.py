@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pruner.tune.compare.baselines import Contender
+from pruner.tune.compare.baselines import Baseline
 
 FAKE = {}
 
@@ -44,4 +44,4 @@ def run_for(seconds):
 def fake(name, latencies_s, diary, *, output=(1.0, 2.0), fails="", **more):
     arguments = {"name": name, "latencies": latencies_s, "output": output, "diary": str(diary)}
     arguments |= {"fails": fails, **more}
-    return Contender(name=name, label=name, runner=name, arguments=arguments, jobs=__name__)
+    return Baseline(name=name, label=name, runner=name, arguments=arguments, jobs=__name__)

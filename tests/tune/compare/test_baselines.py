@@ -8,8 +8,8 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.compare import baselines
-from pruner.tune.compare.baselines import BESIDE, Lane, Library, line_up
-from pruner.tune.compare.benchmark import RaceSettings, race, save_arrays
+from pruner.tune.compare.baselines import BASELINES, Library, Resources, network_baselines
+from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
 from pruner.tune.compare.jobs import thread_limits
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource, inputs_of
@@ -18,9 +18,9 @@ from tests.tune.networks.small_networks import residual
 SOURCE = NetworkSource(name="tests.tune.networks.small_networks:residual")
 
 
-def lined_up(names, libraries=None, source=SOURCE, lane=Lane(threads=2), **more):  # noqa: B008
-    places = {"inputs": Path("inputs.npz"), "lane": lane, **more}
-    return {one.name: one for one in line_up(source, names, libraries or {}, **places)}
+def lined_up(names, libraries=None, source=SOURCE, resources=Resources(threads=2), **more):  # noqa: B008
+    places = {"inputs": Path("inputs.npz"), "resources": resources, **more}
+    return {one.name: one for one in network_baselines(source, names, libraries or {}, **places)}
 
 
 def test_all_get_as_many_threads_and_the_same_inputs():
@@ -38,20 +38,20 @@ def told(contender):
 
 
 def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
-    library, gpu = Library(label="ours", path=Path("a.so")), Lane(threads=4, device="cuda")
-    found = lined_up(["eager", "onnxruntime"], {"ours": library}, lane=gpu, half=True)
+    library, gpu = Library(label="ours", path=Path("a.so")), Resources(threads=4, device="cuda")
+    found = lined_up(["eager", "onnxruntime"], {"ours": library}, resources=gpu, half=True)
     assert {told(one)["device"] for one in found.values()} == {"cuda"}
     assert told(found["eager"])["half"] is told(found["onnxruntime"])["half"] is True
     assert "half" not in told(found["ours"])  # it is what it was built as
     # TVM's `_autoload_backends` loads no device's runtime in a process that has this
     assert "TVM_USE_RUNTIME_LIB" not in found["ours"].environment
-    graphs = lined_up(["compile", "autotune"], lane=gpu)
+    graphs = lined_up(["compile", "autotune"], resources=gpu)
     assert told(graphs["compile"])["options"] == {}
     # as torch's mode of that name does
     assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
     frozen = told(lined_up(["autotune"])["autotune"])["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
-    all_of_torch = lined_up(["eager", "compile", "autotune"], {"ours": library}, lane=gpu)
+    all_of_torch = lined_up(["eager", "compile", "autotune"], {"ours": library}, resources=gpu)
     assert {name for name, one in all_of_torch.items() if one.tunes} == {"compile", "autotune"}
     on_cpu = lined_up(["eager"], half=True)
     assert told(on_cpu["eager"]) == {**told(found["eager"]), "device": "cpu", "half": False}
@@ -59,10 +59,10 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
 
 def test_the_lane_of_a_platform():
     cpu = Platform(target=None, device="cpu", cores=3)
-    assert Lane.of(cpu) == Lane(threads=3)
-    assert str(Lane.of(cpu)) == "3 threads"
-    gpu = Lane.of(Platform(target=None, device="cuda"))
-    assert gpu == Lane(threads=len(os.sched_getaffinity(0)), device="cuda")
+    assert Resources.of(cpu) == Resources(threads=3)
+    assert str(Resources.of(cpu)) == "3 threads"
+    gpu = Resources.of(Platform(target=None, device="cuda"))
+    assert gpu == Resources(threads=len(os.sched_getaffinity(0)), device="cuda")
     assert str(gpu) == "cuda"
 
 
@@ -75,7 +75,7 @@ def test_what_cannot_run_says_why(monkeypatch):
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    assert baselines.installed() == [name for name in BESIDE if name != "onnxruntime"]
+    assert baselines.installed() == [name for name in BASELINES if name != "onnxruntime"]
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
 
@@ -93,9 +93,9 @@ def test_torch_and_onnxruntime_agree(tmp_path):
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     names = ("eager", "compile", "autotune", "onnxruntime")
-    entries = line_up(SOURCE, names, {}, inputs=inputs, lane=Lane(threads=2))
-    settings = RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
-    found = race(entries, tmp_path, settings, reference="eager")
+    entries = network_baselines(SOURCE, names, {}, inputs=inputs, resources=Resources(threads=2))
+    settings = BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
+    found = run_interleaved(entries, tmp_path, settings, reference="eager")
     assert [row.error for row in found] == [None] * 4
     assert all(row.relative_error < 1e-5 for row in found[1:])
     assert all(row.median_s > 0 and row.facts["ready_s"] > 0 for row in found)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.tune.compare.baselines import Contender
-from pruner.tune.compare.benchmark import RaceSettings, _groups, outputs_error, race
+from pruner.tune.compare.baselines import Baseline
+from pruner.tune.compare.benchmark import BenchmarkSettings, _groups, outputs_error, run_interleaved
 from pruner.tune.compare.jobs import timed_turn
 from tests.tune.compare.fakes import fake
 
-SETTINGS = RaceSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
+SETTINGS = BenchmarkSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def diary(tmp_path):
 
 def test_turns_alternate_and_all_runs_after_the_warm_up_count(tmp_path, diary):
     both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
-    a, b = race(both, tmp_path / "race", SETTINGS)
+    a, b = run_interleaved(both, tmp_path / "race", SETTINGS)
     assert diary.read_text() == "ab" + "abababab"
     assert (a.median_s, b.median_s) == (2.0, 2.0)  # 1, 3, 1, 3 ... and 2, 2 ...
     row = a.row()
@@ -30,20 +30,20 @@ def test_turns_alternate_and_all_runs_after_the_warm_up_count(tmp_path, diary):
 
 def test_a_slow_one_gets_three_turns_and_no_more_than_its_time(tmp_path, diary):
     both = [fake("s", [40.0], diary), fake("f", [1.0], diary)]
-    race(both, tmp_path, replace(SETTINGS, most_s=50.0, rounds=5))
+    run_interleaved(both, tmp_path, replace(SETTINGS, most_s=50.0, rounds=5))
     assert diary.read_text() == "sf" + "sfsfsfff"
 
 
 def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     told = []
-    missing = Contender(name="m", label="m", missing="x not installed; run: pip install x")
+    missing = Baseline(name="m", label="m", missing="x not installed; run: pip install x")
     entries = [
         fake("s", [1.0], diary, fails="start"),
         fake("a", [1.0], diary),
         fake("r", [1.0], diary, fails="run"),
         missing,
     ]
-    found = {row.name: row for row in race(entries, tmp_path, SETTINGS, tell=told.append)}
+    found = {row.name: row for row in run_interleaved(entries, tmp_path, SETTINGS, log=told.append)}
     assert found["a"].error is None
     assert found["s"].error == "exit status 1: no such library"
     assert found["r"].error == "ValueError: no memory"
@@ -70,12 +70,12 @@ class Meter:
 def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary):
     both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
     settings = replace(SETTINGS, rounds=1, energy_s=2.0, energy_turns=2)
-    a, b = race(both, tmp_path, settings, meter=Meter())
+    a, b = run_interleaved(both, tmp_path, settings, meter=Meter())
     assert diary.read_text() == "ab" + "ab" + "abab"
     assert a.latencies_s == [1.0, 3.0]
     assert (a.watts, b.watts) == ([1.5, 1.5], [2.5, 2.5])
     assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
-    alone = race(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
+    alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
     assert "watts" not in alone[0].row()
 
 
@@ -87,14 +87,14 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
         for n in "atb"
     ]
     a, t, b = entries
-    settings = replace(SETTINGS, rounds=1, together=2)
-    found = race([a, b, t], tmp_path / "race", settings)
+    settings = replace(SETTINGS, rounds=1, num_parallel=2)
+    found = run_interleaved([a, b, t], tmp_path / "race", settings)
     assert [row.error for row in found] == [None] * 3
     assert diary.read_text() == "abt" * 2
     names = [[one.name for one in group] for group in _groups([a, t, b, a, b], 2)]
     assert names == [["a"], ["t"], ["b", "a"], ["b"]]
     (tmp_path / "b").unlink()
-    alone = race([a], tmp_path / "race", replace(settings, prepare_s=1.0))
+    alone = run_interleaved([a], tmp_path / "race", replace(settings, prepare_s=1.0))
     assert alone[0].error == "stopped after 1 s"  # it does wait
 
 
@@ -104,11 +104,11 @@ def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):
         fake("near", [1.0], diary, output=[4.0, -8.5]),
         fake("other", [1.0], diary, output=[[4.0, -8.0]]),
     ]
-    torch, near, other = race(entries, tmp_path, SETTINGS, reference="torch")
+    torch, near, other = run_interleaved(entries, tmp_path, SETTINGS, reference="torch")
     assert torch.relative_error is None
     assert near.relative_error == 0.0625  # 0.5 of 8
     assert other.relative_error == float("inf")  # another shape
-    alone = race(entries[1:2], tmp_path, SETTINGS, reference="torch")
+    alone = run_interleaved(entries[1:2], tmp_path, SETTINGS, reference="torch")
     assert alone[0].relative_error is None
 
 

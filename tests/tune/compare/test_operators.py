@@ -64,21 +64,25 @@ def test_torch_computes_what_tvm_does(spec):
 
 def test_every_operator_with_options_has_an_equivalent_that_is_compared_above():
     from pruner.program.dag.operators import find_operator
-    from pruner.program.dag.operators.options import tuned_operators
+    from pruner.program.dag.operators.task_options import tuned_operators
 
     assert all(find_operator(name).torch is not None for name in tuned_operators())
     assert {spec["operator"] for spec in SPECS.values()} == set(tuned_operators())
 
 
 def test_names_of_kernels_contenders(tmp_path):
-    from pruner.tune.compare.baselines import Lane, line_up_kernels
-    from pruner.tune.compare.runs import check_run_names
+    from pruner.tune.compare.baselines import Resources, kernel_baselines
+    from pruner.tune.compare.compare_runs import check_run_names
 
-    places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32"), "lane": Lane(threads=1)}
-    (eager,) = line_up_kernels(None, ["eager"], {}, **places)
+    places = {
+        "inputs": tmp_path / "x.npz",
+        "output": ((2,), "float32"),
+        "resources": Resources(threads=1),
+    }
+    (eager,) = kernel_baselines(None, ["eager"], {}, **places)
     assert eager.missing == "torch has no equivalent of this program"
     with pytest.raises(PrunerError, match=r"onnxruntime.*known: eager, compile, autotune"):
-        line_up_kernels({}, ["onnxruntime"], {}, **places)
+        kernel_baselines({}, ["onnxruntime"], {}, **places)
     with pytest.raises(DataError, match="a is taken"):
         check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c" / "a"])
 
@@ -86,9 +90,9 @@ def test_names_of_kernels_contenders(tmp_path):
 @pytest.mark.slow
 @pytest.mark.tvm
 def test_kernels_of_two_runs_beside_torch(tmp_path):
-    from pruner.tune.compare.baselines import Lane
-    from pruner.tune.compare.benchmark import RaceSettings
-    from pruner.tune.compare.runs import compare_kernels
+    from pruner.tune.compare.baselines import Resources
+    from pruner.tune.compare.benchmark import BenchmarkSettings
+    from pruner.tune.compare.compare_runs import compare_kernels
     from pruner.tune.run.tuning import kernel_path
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
@@ -104,8 +108,8 @@ def test_kernels_of_two_runs_beside_torch(tmp_path):
         [workload],
         ["eager", "compile"],
         runs[1:],
-        lane=Lane(threads=1),
-        settings=RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01),
+        resources=Resources(threads=1),
+        settings=BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01),
     )
     rows = found[workload.name].by_name
     assert set(rows) == {"eager", "compile", "ours", "two"}

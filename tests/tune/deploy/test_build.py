@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
-from pruner.tune.compare.baselines import Lane
-from tests.places import REPOSITORY
+from pruner.tune.compare.baselines import Resources
+from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -83,7 +83,7 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
     records, and the loader of the run folder with torch and this package out of reach."""
     from pruner.tune.compare.benchmark import outputs_error
-    from pruner.tune.deploy import files, network
+    from pruner.tune.deploy import built_files, network
     from pruner.tune.run.database import Database
     from pruner.tune.tvm_import import load_tvm
 
@@ -99,11 +99,11 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     assert deployed.applied + deployed.drafted + len(deployed.untouched) == len(tasks)
     assert deployed.relative_error < 1e-5
     assert min(deployed.latencies_s) > 0
-    kept = json.loads((tmp_path / files.DEPLOY_FILE).read_text())
+    kept = json.loads((tmp_path / built_files.DEPLOY_FILE).read_text())
     assert kept["median_s"] == np.median(deployed.latencies_s)
 
     found, expected = tmp_path / "found.npz", tmp_path / "deploy" / "expected.npz"
-    programs = {BLOCKED: tmp_path / files.LOADER}
+    programs = {BLOCKED: tmp_path / built_files.LOADER}
     programs[of_the_page(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
     for program, given in programs.items():
         command = [sys.executable, "-c", program, str(given), str(found)]
@@ -160,7 +160,7 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     write, products, platform, tmp_path, in_process
 ):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
-    from pruner.tune.deploy import files, network
+    from pruner.tune.deploy import built_files, network
 
     tasks = prepared(str(write(tmp_path)), platform, tmp_path)
     kinds = ("conv2d", "matmul")
@@ -171,7 +171,7 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     assert deployed.relative_error < 1e-5
     with np.load(tmp_path / "deploy" / "expected.npz") as arrays:
         assert [arrays[name].shape[-1] for name in arrays.files] == [5]
-    assert (tmp_path / files.LIBRARY).is_file()
+    assert (tmp_path / built_files.LIBRARY).is_file()
 
 
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
     network's file is newer, it is lowered again, to the same functions."""
     import os
 
-    from pruner.tune.deploy.apply import keys_of
+    from pruner.tune.deploy.apply_records import keys_of
     from pruner.tune.networks import request
     from pruner.tune.tvm_import import load_tvm
 
@@ -229,10 +229,15 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
 
 def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
     """Nor is what was found of an earlier library left, which would be taken for this one's."""
-    from pruner.tune.deploy import files, network
+    from pruner.tune.deploy import built_files, network
 
     prepared("faint", platform, tmp_path)
-    found = (files.DEPLOY_FILE, files.LIBRARY, files.BESIDE_FILE, files.REPORT)
+    found = (
+        built_files.DEPLOY_FILE,
+        built_files.LIBRARY,
+        built_files.COMPARISON_FILE,
+        built_files.REPORT,
+    )
     for name in found:
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(
@@ -241,7 +246,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)
     assert not [name for name in found if (tmp_path / name).exists()]
-    assert (tmp_path / "deploy" / files.LIBRARY).is_file()
+    assert (tmp_path / "deploy" / built_files.LIBRARY).is_file()
 
 
 def test_a_library_without_expected_outputs_is_told_of():
@@ -251,7 +256,12 @@ def test_a_library_without_expected_outputs_is_told_of():
     from pruner.tune.deploy.network import Deployed
 
     counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
-    about = {"target": "llvm", "lane": Lane(threads=2), "size_bytes": 2_000_000, "seconds": {}}
+    about = {
+        "target": "llvm",
+        "resources": Resources(threads=2),
+        "size_bytes": 2_000_000,
+        "seconds": {},
+    }
     found = Deployed(
         library=Path("a.so"), **counts, **about, latencies_s=[0.5, 1.5, 1.0], notes=["why"]
     )

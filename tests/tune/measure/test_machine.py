@@ -7,7 +7,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.program.device import load_device
-from tests.places import CONF
+from tests.paths import CONF
 
 PLATFORMS = CONF / "platform"
 AVX2 = {"kind": "llvm", "mcpu": "haswell"}

@@ -60,7 +60,7 @@ def doubling(folder, factor=2, size=16):
 def measurer():
     from pruner.tune.measure.jobs import Timing
     from pruner.tune.measure.machine import host_cpu
-    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
 
@@ -68,7 +68,7 @@ def measurer():
     settings = MeasureSettings(
         timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=3.0, memory_gib=2.0
     )
-    with Measurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
+    with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
         yield made
 
 
@@ -118,7 +118,7 @@ def test_repeats_stop_once_they_agree(tmp_path):
 def test_only_programs_on_this_cpu_are_timed_with_priority():
     """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
     from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import Measurer, Platform
+    from pruner.tune.measure.measurer import DeviceMeasurer, Platform
 
     def asked(*, priority=True, **platform):
         seen, timing = [], Timing(priority=priority)
@@ -126,7 +126,7 @@ def test_only_programs_on_this_cpu_are_timed_with_priority():
         runner = SimpleNamespace(submit=lambda *what: seen.append(what) or done)
         made = Platform(target=None, **platform)
         held = SimpleNamespace(_platform=made, _runner=runner)
-        Measurer._timed(held, "x.so", (), timing)
+        DeviceMeasurer._timed(held, "x.so", (), timing)
         ((*_, given, address),) = seen
         assert (replace(given, priority=priority), address) == (timing, made.address)
         return given.priority
@@ -280,21 +280,21 @@ def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatc
     monkeypatch.setattr(measurer, "_run", lambda _job: Reply(value=lie))
     (outcome,) = measured(measurer, [doubling(tmp_path)])
     assert (outcome.error, outcome.costs_s) == ("run_error", ())
-    assert outcome.tells_of_program
+    assert outcome.concerns_program
 
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
     """The same outcomes where runs follow their builds by themselves."""
     from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
 
     target = load_tvm().tvm.target.Target("llvm")
     settings = MeasureSettings(
-        timing=Timing(repeats=1, min_repeat_ms=1), builders=2, alone=False, run_timeout_s=5.0
+        timing=Timing(repeats=1, min_repeat_ms=1), builders=2, exclusive=False, run_timeout_s=5.0
     )
-    with Measurer(Platform(target=target, device="cpu"), settings, Phases()) as measurer:
+    with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as measurer:
         assert measurer.lag == 1
         modules = [doubling(tmp_path), program(tmp_path, "bad", BAD["run_crash"])] * 2
         outcomes = measured(measurer, modules)
@@ -334,7 +334,7 @@ def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, m
     run, begins = measurer._run, []
     monkeypatch.setattr(measurer, "_reference", slow)
     monkeypatch.setattr(measurer, "_run", lambda j: begins.append(time.perf_counter()) or run(j))
-    assert measurer.alone
+    assert measurer.exclusive
     measurer.begin_reference(module, arguments(module), tmp_path / "reference.npz")
     (outcome,) = measured(measurer, [module])
     assert outcome.error is None
@@ -358,7 +358,7 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
 
 
 def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):
-    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
 
@@ -367,7 +367,7 @@ def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):
     (folder / "7.so").write_text("of a start that was killed")
     (folder / "link").symlink_to(tmp_path)
     settings, platform = MeasureSettings(builders=1), Platform(target=target, device="cpu")
-    with Measurer(platform, settings, Phases(), folder) as measurer:
+    with DeviceMeasurer(platform, settings, Phases(), folder) as measurer:
         assert list(folder.iterdir()) == []
         assert folder.stat().st_mode & 0o777 == 0o700
         assert measured(measurer, [doubling(tmp_path)])[0].error is None

@@ -81,7 +81,13 @@ def test_the_device_answers(tracker):
 
 def test_programs_run_and_are_checked_there(tracker, tmp_path):
     from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import Candidate, Check, Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.measurer import (
+        Candidate,
+        Check,
+        DeviceMeasurer,
+        MeasureSettings,
+        Platform,
+    )
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments, from_operator
@@ -94,8 +100,8 @@ def test_programs_run_and_are_checked_there(tracker, tmp_path):
     )
     settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1)
     shapes, path = arguments(workload.module), tmp_path / "reference.npz"
-    with Measurer(platform, settings, Phases()) as measurer:
-        assert not measurer.alone
+    with DeviceMeasurer(platform, settings, Phases()) as measurer:
+        assert not measurer.exclusive
         assert measurer.reference(workload.module, shapes, path) is None
         schedule = SimpleNamespace(mod=workload.module)
         candidate = Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=schedule)

@@ -11,7 +11,7 @@ from pruner.tune.measure.targets import (
     missing_flags,
     reference_target,
 )
-from tests.places import CONF
+from tests.paths import CONF
 
 TARGETS = {target.platform: target for target in CPU_TARGETS}
 

@@ -8,13 +8,13 @@ def cpu(mcpu="haswell"):
 
 
 def opened(module, target):
-    from pruner.tune.metaschedule.session import Session
-    from pruner.tune.metaschedule.task import Task
+    from pruner.tune.metaschedule.session import MetaScheduleSession
+    from pruner.tune.metaschedule.task import MetaScheduleTask
     from tests.tune.metaschedule.fakes import ms
 
     context = ms.TuneContext(
         mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
     )
-    session = Session(platform=None, analyzer=None, model=None, seed=0)
-    task = Task.of(context)
+    session = MetaScheduleSession(platform=None, analyzer=None, model=None, seed=0)
+    task = MetaScheduleTask.of(context)
     return session.open(task, task.designs(context.generate_design_space())), context

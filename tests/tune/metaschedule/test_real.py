@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 

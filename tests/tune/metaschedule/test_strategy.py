@@ -51,7 +51,7 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     from pruner.search.decision_search import decision_search
     from pruner.tune.analyzer import platform_analyzer
-    from pruner.tune.metaschedule.session import Session
+    from pruner.tune.metaschedule.session import MetaScheduleSession
     from pruner.tune.metaschedule.target import platform_of
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.design import design_spaces
@@ -60,14 +60,16 @@ def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     analyzer = platform_analyzer(platform_of(cpu(), None, print))
     space = open_spaces(
         design_spaces(module, cpu()), name="main", analyzer=analyzer, learns=False,
-        phases=Phases(), tell=print,
+        phases=Phases(), log=print,
     )  # fmt: skip
     rng = np.random.default_rng([3, *b"main"])
     ours = decision_search(space, small(), space.draft_score, None, rng).propose(8)
     assert [one.schedule.mod.script() for one in ours] == tune(
         module, tmp_path, 8, batch=8, seed=3
     )[0]
-    assert Session(platform=None, analyzer=None, model=None, seed=3).analyzer(cpu(), print)
+    assert MetaScheduleSession(platform=None, analyzer=None, model=None, seed=3).analyzer(
+        cpu(), print
+    )
 
 
 def test_seeds(module, tmp_path):
@@ -84,13 +86,15 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert "main: 12 programs of the database count as measured" in said(tmp_path)
     # the latencies, too: the best of before is where evolution starts from
     from pruner.search.history import History
-    from pruner.tune.metaschedule.results import know_earlier
-    from pruner.tune.metaschedule.task import Task
+    from pruner.tune.metaschedule.outcomes import know_earlier
+    from pruner.tune.metaschedule.task import MetaScheduleTask
     from pruner.tune.spaces.traces import Traces
 
     space, context = opened(module, cpu())
     history = History(space)
-    know_earlier(database, Task.of(context), SimpleNamespace(know=history.add), Traces(space))
+    know_earlier(
+        database, MetaScheduleTask.of(context), SimpleNamespace(know=history.add), Traces(space)
+    )
     records = [list(map(float, r.run_secs)) for r in database.get_all_tuning_records()]
     latency_s = history.latency_s.tolist()
     assert latency_s == [np.inf if s[0] > 1e9 else s[0] for s in records]
@@ -113,7 +117,7 @@ class Listening:
     def __init__(self):
         self.met, self.learned = [], []
 
-    def meet(self, key, population):
+    def set_reference_population(self, key, population):
         self.met.append(key.task)
 
     def learn(self, store):
@@ -152,21 +156,21 @@ def test_builders_that_never_start_blame_no_program(module, tmp_path):
 
 
 def test_a_round_of_timeouts_alone_tells_of_no_program():
-    from pruner.tune.metaschedule.results import outcomes
+    from pruner.tune.metaschedule.outcomes import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     slow = ms.runner.RunnerResult(None, "LocalBuilder: Timeout, killed after 30.0 seconds")
     told = []
-    assert not any(one.tells_of_program for one in outcomes([slow] * 3, told.append))
+    assert not any(one.concerns_program for one in outcomes([slow] * 3, told.append))
     assert len(told) == 1
-    assert all(one.tells_of_program for one in outcomes([slow], told.append))
+    assert all(one.concerns_program for one in outcomes([slow], told.append))
     other = ms.runner.RunnerResult([1e-3], None)
-    assert all(one.tells_of_program for one in outcomes([slow, slow, other], told.append))
+    assert all(one.concerns_program for one in outcomes([slow, slow, other], told.append))
     assert len(told) == 1
 
 
 def test_failures_of_programs_are_told_apart():
-    from pruner.tune.metaschedule.results import outcomes
+    from pruner.tune.metaschedule.outcomes import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     def kind(message):

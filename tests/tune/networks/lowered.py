@@ -30,7 +30,7 @@ def lowered(name, target=ONE_CORE):
 @cache
 def tasks_of(name, target=ONE_CORE):
     """Its tasks."""
-    from pruner.tune.networks.tasks import network_tasks
+    from pruner.tune.networks.network_tasks import network_tasks
 
     return tuple(network_tasks(lowered(name, target), _target(target)))
 

@@ -30,7 +30,7 @@ def target():
 def test_it_becomes_tasks(name, target):
     """All of the arithmetic is in products, convolutions among them where there are images."""
     from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.tasks import network_tasks
+    from pruner.tune.networks.network_tasks import network_tasks
 
     tasks = network_tasks(lower(import_network(small(name)), target), target)
     assert sum(task.share for task in tasks) == pytest.approx(1.0)

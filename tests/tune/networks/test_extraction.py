@@ -6,9 +6,9 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.catalog import NETWORKS, SIZES
+from pruner.tune.networks.network_tasks import short_name
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from pruner.tune.networks.tasks import short_name
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
 pytestmark = pytest.mark.tvm
@@ -44,7 +44,7 @@ def test_a_lowered_network_computes_what_torch_computes(name, target):
 
 def test_nothing_of_a_norm_is_left(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
-    from pruner.tune.networks.rewrites.constants import fold_constants
+    from pruner.tune.networks.rewrites.constant_folding import fold_constants
 
     text = fold_constants(imported("residual")).script()
     assert "batch_norm" not in text
@@ -55,7 +55,7 @@ def test_nothing_of_a_norm_is_left(target):
 
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
-    from pruner.tune.networks.rewrites.constants import fold_constants
+    from pruner.tune.networks.rewrites.constant_folding import fold_constants
 
     text = fold_constants(imported("biased")).script()
     assert "batch_norm" not in text

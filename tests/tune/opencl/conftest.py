@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from pruner.program.device import load_device
-from tests.places import CONF
+from tests.paths import CONF
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pruner.study.grid import started
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 from tests.tune.measure.test_measurer import measured
 
 pytestmark = pytest.mark.tvm
@@ -58,10 +58,10 @@ def settings(**more):
 
 @pytest.fixture(scope="module")
 def measurer(pocl):
-    from pruner.tune.measure.measurer import Measurer
+    from pruner.tune.measure.measurer import DeviceMeasurer
     from pruner.tune.phases import Phases
 
-    with Measurer(pocl, settings(), Phases()) as made:
+    with DeviceMeasurer(pocl, settings(), Phases()) as made:
         assert made.alone  # its programs run on the cores that the search works on
         yield made
 
@@ -85,17 +85,17 @@ def test_a_kernel_that_never_ends_costs_one_candidate(measurer, tmp_path):
 
 
 def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
-    from pruner.tune.measure.measurer import Measurer
+    from pruner.tune.measure.measurer import DeviceMeasurer
     from pruner.tune.opencl.runtime import CHOSEN, lost_device
     from pruner.tune.phases import Phases
 
     assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
     assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))
     gone = replace(pocl, places=({CHOSEN: "7"},))
-    with Measurer(gone, settings(), Phases()) as made:
+    with DeviceMeasurer(gone, settings(), Phases()) as made:
         (outcome,) = measured(made, [program(tmp_path, "good", DOUBLE)])
     assert outcome.error == "run_no_device"
-    assert not outcome.tells_of_program
+    assert not outcome.concerns_program
 
 
 SMALL = [

@@ -157,7 +157,7 @@ def test_without_device_or_library_the_remedy_is_named(driver):
 def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
     from pruner.program.device import load_device
     from pruner.tune.measure.machine import make_platform, on_opencl
-    from tests.places import CONF
+    from tests.paths import CONF
 
     driver([GPU, CPU])
 

@@ -8,7 +8,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from tests.checksums import assert_checksums
-from tests.places import DATASETS
+from tests.paths import DATASETS
 
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 

@@ -22,7 +22,7 @@ from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.dataset import load_programs
 from tests.checksums import assert_checksums
-from tests.places import CONF, DATASETS
+from tests.paths import CONF, DATASETS
 
 CPU, GPU, H200 = "bundled", "opencl-pocl", "h200"
 ON_CPU = pytest.mark.parametrize("folder", [CPU], indirect=True)

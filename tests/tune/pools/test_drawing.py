@@ -40,7 +40,7 @@ class Toy:
     def legal(self, decisions):
         return decisions[:, 0] % 7 != 3
 
-    def forget(self):
+    def clear_cache(self):
         pass
 
 

@@ -17,7 +17,7 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.quality import score_records
 from pruner.models.programs.dataset import load_programs
 from pruner.program.replay import definitions_of
-from tests.places import CONF
+from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -54,10 +54,10 @@ def plan_in(out, specs=SPECS, **settings):
     )
 
 
-def collect(plan, tell=lambda _: None, stopped=lambda: False):
+def collect(plan, log=lambda _: None, stopped=lambda: False):
     from pruner.tune.pools.collector import Collector
 
-    return Collector(plan, tell, stopped).collect()
+    return Collector(plan, log, stopped).collect()
 
 
 @pytest.fixture(scope="module")
@@ -94,17 +94,17 @@ def test_what_was_built_before_is_only_timed(tmp_path):
     plan = plan_in(tmp_path, SPECS[:1])
     prepared = Collector(plan).prepare()
     assert (prepared.built, prepared.records) == (PROGRAMS, 0)
-    ledger = tmp_path / "pools" / PLATFORM / "matmul_relu_32_32_32.jsonl"
+    measurement_log = tmp_path / "pools" / PLATFORM / "matmul_relu_32_32_32.jsonl"
 
     def entries(word):
-        return [e for e in map(json.loads, ledger.read_text().splitlines()) if word in e]
+        return [e for e in map(json.loads, measurement_log.read_text().splitlines()) if word in e]
 
     assert len(entries("built")) == PROGRAMS
     assert not entries("costs_s")
     again = Collector(plan)
     assert again.prepare().built == PROGRAMS  # nothing is drawn or built twice
     pool = again.pools[0][1]
-    one = pool.ledger.programs[0]
+    one = pool.measurement_log.programs[0]
     one.built, one.error = False, "build"
     assert not pool.all_failed  # the others wait for their timing
     found = collect(plan)
@@ -115,16 +115,16 @@ def test_what_was_built_before_is_only_timed(tmp_path):
 
 def test_the_next_programs_are_built_while_a_device_of_its_own_is_timed(tmp_path, monkeypatch):
     """The same programs as on a CPU, where nothing may be built during a timing."""
-    from pruner.tune.measure.measurer import Measurer, Platform
+    from pruner.tune.measure.measurer import DeviceMeasurer, Platform
 
     events = []
-    begin, timed = Measurer.begin_build, Measurer.time_library
+    begin, timed = DeviceMeasurer.begin_build, DeviceMeasurer.time_library
 
     def noted(kind, call):
         return lambda *given: (events.append(kind), call(*given))[1]
 
-    monkeypatch.setattr(Measurer, "begin_build", noted("build", begin))
-    monkeypatch.setattr(Measurer, "time_library", noted("time", timed))
+    monkeypatch.setattr(DeviceMeasurer, "begin_build", noted("build", begin))
+    monkeypatch.setattr(DeviceMeasurer, "time_library", noted("time", timed))
     drawn = []
     for own in (False, True):
         events.clear()
@@ -135,8 +135,8 @@ def test_the_next_programs_are_built_while_a_device_of_its_own_is_timed(tmp_path
         # chunks of two: on a CPU two builds come before each two timings, else all six at first
         before = events[: events.index("time")]
         assert before == ["build"] * (PROGRAMS if own else 2)
-        (ledger,) = out.glob("pools/*/*.jsonl")
-        entries = map(json.loads, ledger.read_text().splitlines())
+        (measurement_log,) = out.glob("pools/*/*.jsonl")
+        entries = map(json.loads, measurement_log.read_text().splitlines())
         drawn.append([e["rows"] for e in entries if "rows" in e])
     assert drawn[0] == drawn[1] != []
 
@@ -180,17 +180,17 @@ def test_recorded_features_are_those_of_the_live_space(pools):
     for workload in place.workloads:
         union = open_spaces(
             design_spaces(workload.module, place.platform.target),
-            name=workload.name, analyzer=None, learns=False, phases=Phases(), tell=print,
+            name=workload.name, analyzer=None, learns=False, phases=Phases(), log=print,
         )  # fmt: skip
         rows = union.sample(40, np.random.default_rng(5))
         live = union.features(rows)
         steps = []
-        from pruner.tune.pools.pool import Pool
+        from pruner.tune.pools.measured_set import MeasuredSet
 
-        pool = Pool(workload, PLATFORM, pools[0], plan.settings)
+        pool = MeasuredSet(workload, PLATFORM, pools[0], plan.settings)
         for space, *decisions in rows.tolist():
             width = union.spaces[space].num_slots
-            steps.append([["MS", pool.ledger.spaces[space], decisions[:width]]])
+            steps.append([["MS", pool.measurement_log.spaces[space], decisions[:width]]])
         found = featurize_records(workload.key, (), steps, tasks=definitions_of(pools[0]))
         np.testing.assert_array_equal(found.valid, live.valid)
         np.testing.assert_array_equal(found.statement, live.statement)
@@ -227,9 +227,9 @@ def test_results_that_are_right_are_known_to_be(pools):
 
 
 def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypatch):
-    from pruner.tune.measure.measurer import Measurer
+    from pruner.tune.measure.measurer import DeviceMeasurer
 
-    monkeypatch.setattr(Measurer, "_reference", lambda *_: "timeout: stopped after 30 s")
+    monkeypatch.setattr(DeviceMeasurer, "_reference", lambda *_: "timeout: stopped after 30 s")
     plan, told = plan_in(tmp_path, SPECS[:1], programs=2), []
     found = collect(plan, told.append)
     name = f"{PLATFORM} matmul_relu_32_32_32"

@@ -11,7 +11,7 @@ from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.program.te.fusion import fused_in_steps
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 
 
 class WithoutTypeChecking(ast.NodeTransformer):

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import make_platform

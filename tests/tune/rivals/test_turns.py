@@ -2,7 +2,7 @@
 
 import pytest
 
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Outcome

@@ -55,7 +55,7 @@ class Space:
     def keys(self, decisions):
         return decisions @ np.array([1, 10, 100])
 
-    def forget(self):
+    def clear_cache(self):
         self.forgotten = True
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pruner.errors import DataError
 from pruner.files import read_json
-from pruner.tune.networks.drafted import FOLDER, SUMMARY
+from pruner.tune.networks.draft_network import FOLDER, SUMMARY
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
@@ -43,7 +43,7 @@ def whole(platform, tmp_path_factory):
     folder, told = tmp_path_factory.mktemp("whole"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.sched_getaffinity", lambda _: {0})
-        tuned = draft_first(folder, platform, tell=told.append)
+        tuned = draft_first(folder, platform, log=told.append)
     return folder, tuned, told
 
 
@@ -69,7 +69,7 @@ def test_a_killed_run_goes_on_and_drafts_nothing_again(tmp_path, platform, whole
         with pytest.raises(Killed):
             draft_first(tmp_path, platform, FakeMeasurer(dies_at=dies_at))
     told = []
-    draft_first(tmp_path, platform, tell=told.append)
+    draft_first(tmp_path, platform, log=told.append)
     assert drafts_told(told) == []
     assert measured(tmp_path) == measured(whole[0])
 
@@ -77,12 +77,12 @@ def test_a_killed_run_goes_on_and_drafts_nothing_again(tmp_path, platform, whole
 def test_ctrl_c_ends_the_draft_and_another_start_drafts_the_rest(tmp_path, platform, whole):
     told = []
     asked = lambda: bool(drafts_told(told))  # noqa: E731
-    tuned = draft_first(tmp_path, platform, tell=told.append, interrupted=asked)
+    tuned = draft_first(tmp_path, platform, log=told.append, interrupted=asked)
     assert tuned.trials == 0
     assert len(drafts_told(told)) == len(drafted(tmp_path)[0]) == 1
     assert not any("half of" in line for line in told)
     again = []
-    draft_first(tmp_path, platform, tell=again.append)
+    draft_first(tmp_path, platform, log=again.append)
     assert len(drafts_told(again)) == 1
     assert drafted(tmp_path) == drafted(whole[0])
     assert measured(tmp_path) == measured(whole[0])
@@ -90,7 +90,7 @@ def test_ctrl_c_ends_the_draft_and_another_start_drafts_the_rest(tmp_path, platf
 
 def test_the_draft_takes_half_of_a_runs_seconds_at_most(tmp_path, platform):
     told = []
-    draft_first(tmp_path, platform, tell=told.append, seconds=1e-3)
+    draft_first(tmp_path, platform, log=told.append, seconds=1e-3)
     assert told[-1] == "2 tasks begin without a draft: half of budget.seconds=0.001 is over"
 
 
@@ -110,7 +110,7 @@ def test_seconds_of_earlier_starts_count(tmp_path, platform):
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert len({row.task for row in rows}) == 1
     told = []
-    draft_first(tmp_path, platform, tell=told.append, seconds=2 * rows[-1].elapsed_s)
+    draft_first(tmp_path, platform, log=told.append, seconds=2 * rows[-1].elapsed_s)
     assert drafts_told(told) == []
     assert any(line.startswith("1 tasks begin without a draft: half of") for line in told)
 

@@ -14,13 +14,13 @@ from pruner.models.analyzer.columns import SCORE, draft_columns
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.search.history import History
 from tests.models import synthetic
 from tests.tune.designs import designs_of
@@ -92,7 +92,7 @@ def live(path, adaptation, told=None, model=PaCM):
         checkpoint=path,
         platform="cpu-avx2",
         seed=0,
-        tell=(lambda _: None) if told is None else told.append,
+        log=(lambda _: None) if told is None else told.append,
     )
 
 

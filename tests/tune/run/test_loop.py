@@ -10,7 +10,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.places import CONF
+from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
 
@@ -47,7 +47,7 @@ class FakeMeasurer:
 
 def run(
     folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0,
-    interrupted=lambda: False, rows=None, warm_start=(), tell=lambda _: None, batch_size=6,
+    interrupted=lambda: False, rows=None, warm_start=(), log=lambda _: None, batch_size=6,
     draft_all=False,
     **budget,
 ):  # fmt: skip
@@ -61,8 +61,8 @@ def run(
     from pruner.tune.run.budget import TuneBudget
     from pruner.tune.run.database import Database
     from pruner.tune.run.loop import TuningRun
-    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ def run(
     )
     context = RunContext(
         platform=platform, measurer=measurer, phases=Phases(), database=Database(folder),
-        folder=folder, tell=tell, interrupted=interrupted,
+        folder=folder, log=log, interrupted=interrupted,
     )  # fmt: skip
     prepared = prepare([workloads.from_operator(spec) for spec in specs], options, context)
     tuning = TuningRun(
@@ -351,7 +351,7 @@ def test_a_run_ends_once_all_tasks_together_stand_still(tmp_path, platform):
 
 def test_a_settled_run_that_is_resumed_is_settled(tmp_path, platform):
     options, told = {"trials": 400, "patience": 2, "tolerance": 0.5}, []
-    first = run(tmp_path, platform, FakeMeasurer(), tell=told.append, **options)
+    first = run(tmp_path, platform, FakeMeasurer(), log=told.append, **options)
     assert first.trials < 60
     assert f"the run ends after {first.trials} of 400 trials" in told[-1]
     again = run(tmp_path, platform, FakeMeasurer(), **options)
@@ -366,7 +366,7 @@ class Listening:
 
     ranker, dataflow, reads_draft = None, "paper", False
 
-    def meet(self, key, population):
+    def set_reference_population(self, key, population):
         SEEN.append(("meet", key.task))
 
     def learn(self, store):

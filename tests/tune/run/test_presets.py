@@ -5,7 +5,7 @@ import pytest
 
 from pruner.cli.shared.known import chosen
 from pruner.errors import PrunerError
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.search.policy import RoundSettings
 
 pytestmark = pytest.mark.tvm
@@ -31,8 +31,8 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
     from pruner.tune.run.learning import TreeModel
-    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.workloads import operator
 
     if preset == "adatune":
@@ -48,7 +48,7 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
     )
     context = RunContext(
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, tell=lambda _: None,
+        folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
     (task,) = prepare([operator("matmul", m=128, n=128, k=128)], options, context).tasks
     seen = set()

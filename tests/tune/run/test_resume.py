@@ -65,8 +65,8 @@ def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
         with pytest.raises(PrunerError, match=r"TVM cannot read its database .* again, from its"):
             Database.read(tmp_path)
         with pytest.raises(PrunerError, match="TVM cannot read its database"):
-            open_database(tmp_path, own=False, tell=told.append)
-        open_database(tmp_path, own=True, tell=told.append)
+            open_database(tmp_path, own=False, log=told.append)
+        open_database(tmp_path, own=True, log=told.append)
         assert any("made again" in line for line in told)
         run(tmp_path, platform, FakeMeasurer(), specs=(SIZES, OTHER), trials=12)
         assert recorded(tmp_path) == before
@@ -96,7 +96,7 @@ def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform
         state.unlink()
     else:
         save_state(state, load_state(state) | {"tasks": [], "model": 3})
-    run(tmp_path, platform, FakeMeasurer(), tell=told.append, **options)
+    run(tmp_path, platform, FakeMeasurer(), log=told.append, **options)
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert rows[:19] == before
     assert [row.trial for row in rows] == list(range(1, 31))
@@ -111,7 +111,7 @@ def test_a_state_that_is_older_than_the_journal_is_not_believed(tmp_path, platfo
     run(tmp_path, platform, FakeMeasurer(), trials=18)
     (tmp_path / SNAPSHOT_FILE).write_bytes(old)
     told = []
-    run(tmp_path, platform, FakeMeasurer(), trials=24, tell=told.append)
+    run(tmp_path, platform, FakeMeasurer(), trials=24, log=told.append)
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert len({(row.space, *row.decisions) for row in rows}) == len(rows) == 24
     assert any("older than the journal" in line for line in told)
@@ -125,7 +125,7 @@ def test_a_damaged_row_costs_itself(tmp_path, platform):
         b"".join([*lines[:4], lines[4].replace(b'"batch":1', b'"batch":7'), *lines[5:]])
     )
     told = []
-    run(tmp_path, platform, FakeMeasurer(), trials=18, tell=told.append)
+    run(tmp_path, platform, FakeMeasurer(), trials=18, log=told.append)
     rows = read_trials(path)
     assert [row.trial for row in rows] == [1, 2, 3, 4, *range(6, 20)]
     assert f"{path}, line 5: it does not match its checksum" in "\n".join(told)
@@ -207,7 +207,7 @@ def test_a_record_that_tvm_does_not_take_costs_itself(tmp_path, platform):
     before = ran(tmp_path)
     (tmp_path / RECORDS).unlink()
     told = []
-    run(tmp_path, platform, FakeMeasurer(), trials=12, tell=told.append)
+    run(tmp_path, platform, FakeMeasurer(), trials=12, log=told.append)
     assert any(
         f"the record of trial {row['trial']} of matmul_64_64_64 is left out" in t for t in told
     )

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pruner.places import conf_folder
+from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.tune.designs import kind_of
@@ -61,7 +61,7 @@ def test_a_run_on_tensor_cores_is_kept_and_goes_on(tmp_path, platform):
 
 def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
     from pruner.tune.analyzer import platform_analyzer
-    from pruner.tune.networks.drafted import draft_tasks
+    from pruner.tune.networks.draft_network import draft_tasks
     from pruner.tune.run.database import Database
     from pruner.tune.workloads import from_operator
 

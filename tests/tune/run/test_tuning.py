@@ -15,7 +15,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.files import unsealed
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.places import REPOSITORY
+from tests.paths import REPOSITORY
 from tests.test_files import HOLD
 
 pytestmark = pytest.mark.tvm
@@ -41,7 +41,7 @@ def example(tmp_path_factory):
 
     folder, told = tmp_path_factory.mktemp("run"), []
     workloads = load_workloads({"operator": "file", "path": str(EXAMPLE)})
-    return folder, tune(workloads, options(trials=4), folder, tell=told.append), told, workloads
+    return folder, tune(workloads, options(trials=4), folder, log=told.append), told, workloads
 
 
 def test_tasks_of_equal_shapes_are_checked_against_their_own_reference(example):
@@ -107,7 +107,7 @@ def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
 
     told = []
     half = operator("matmul", m=32, n=32, k=32, dtype="float16")
-    found = tune(half, options(trials=3, compile_only=True), tmp_path, tell=told.append)
+    found = tune(half, options(trials=3, compile_only=True), tmp_path, log=told.append)
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert len(rows) == 3
     assert all(row.compiled_only and row.decisions for row in rows)
@@ -149,7 +149,7 @@ def test_compiling_goes_on_with_what_is_left_of_the_same_programs(tmp_path):
     first, *_ = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first)
     told = []
-    found = tune(small, given, tmp_path, tell=told.append)
+    found = tune(small, given, tmp_path, log=told.append)
     rows = read_trials(journal)
     assert [row.trial for row in rows] == [1, 2, 3]
     assert [row.decisions for row in rows] == [row.decisions for row in whole]
@@ -239,7 +239,7 @@ def test_a_run_whose_spaces_tvm_replays_tells_it(tmp_path):
 
     task, told = operator("matmul", m=32, n=32, k=32), []
     given = options(trials=2, replay_only=True, make_model=None, compile_only=True)
-    found = tune(task, given, tmp_path, tell=told.append)
+    found = tune(task, given, tmp_path, log=told.append)
     assert found.metrics()["replayed_share"] == 1.0
     assert told[-1] == (
         "100.0% of the arithmetic is in a task with at least one design space that only TVM can "
@@ -248,12 +248,12 @@ def test_a_run_whose_spaces_tvm_replays_tells_it(tmp_path):
 
 
 def test_a_command_whose_every_program_is_wrong_fails(capsys):
-    from pruner.cli.tuning.session import _tell_verdicts
+    from pruner.cli.tuning.measured_run import _log_verdicts
     from pruner.tune.run.result import Tuned
 
     tuned = Tuned(tasks=[outcome({"wrong_result": 4})], seconds={}, folder=Path(), work_dir=Path())
     with pytest.raises(PrunerError, match="nothing was tuned: t: NO CORRECT PROGRAM"):
-        _tell_verdicts(tuned)
+        _log_verdicts(tuned)
     assert "NO CORRECT PROGRAM among 4" in capsys.readouterr().err
 
 
@@ -288,7 +288,7 @@ def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
 
 def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monkeypatch):
     from pruner.tune import operator, tune
-    from pruner.tune.measure.measurer import Measurer
+    from pruner.tune.measure.measurer import DeviceMeasurer
 
     told, asked = [], []
 
@@ -296,9 +296,9 @@ def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monke
         asked.append(given)
         return "timeout: stopped after 30 s"
 
-    monkeypatch.setattr(Measurer, "_reference", slow)
+    monkeypatch.setattr(DeviceMeasurer, "_reference", slow)
     small = operator("matmul", m=32, n=32, k=32)
-    found = tune(small, options(trials=4), tmp_path, tell=told.append)
+    found = tune(small, options(trials=4), tmp_path, log=told.append)
     assert not any(row.checked for row in read_trials(tmp_path / JOURNAL_FILE))
     assert found.metrics()["unsuccessful"] == [small.name]
     assert len(asked) == 1
@@ -308,7 +308,7 @@ def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monke
 
 def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch):
     from pruner.tune import operator, tune
-    from pruner.tune.measure.measurer import Measurer
+    from pruner.tune.measure.measurer import DeviceMeasurer
 
     begun, release = [], threading.Event()
 
@@ -316,10 +316,10 @@ def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch
         begun.append(time.monotonic())
         release.wait(60)
 
-    monkeypatch.setattr(Measurer, "_reference", endless)
+    monkeypatch.setattr(DeviceMeasurer, "_reference", endless)
     small = operator("matmul", m=32, n=32, k=32)
     quick = options(trials=4).measure
-    given = options(trials=4, measure=replace(quick, alone=False, lag=0, baseline=False))
+    given = options(trials=4, measure=replace(quick, exclusive=False, lag=0, baseline=False))
     try:
         tune(small, given, tmp_path, interrupted=lambda: bool(begun) and ready(begun[0]))
     finally:
@@ -340,7 +340,7 @@ def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):
     (path,) = tmp_path.glob("reference-*.npz")
     whole = path.read_bytes()
     path.write_bytes(whole[:-500])
-    tune(small, options(trials=6), tmp_path, tell=told.append)
+    tune(small, options(trials=6), tmp_path, log=told.append)
     assert any("its reference is computed again" in line for line in told)
     assert len(path.read_bytes()) == len(whole)
     assert {row.error for row in read_trials(tmp_path / JOURNAL_FILE)} == {None}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.models.analyzer.analyzer import load_analyzer
-from tests.places import CONF
+from tests.paths import CONF
 from tests.tune import designs
 
 pytestmark = pytest.mark.tvm
@@ -205,7 +205,7 @@ def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch)
     (design, *_), told = designs_of(tvm, weighted(tvm), LLVM), []
     found = open_spaces(
         [design], name="m", analyzer=analyzer_of(LLVM), learns=True, phases=Phases(),
-        tell=told.append,
+        log=told.append,
     )  # fmt: skip
     assert (found.can_draft, found.has_features) == (False, False)
     (line,) = told
@@ -226,8 +226,8 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
     from pruner.tune.run.learning import LearnedScore, TreeModel
-    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.workloads import Workload
 
     pytest.importorskip("xgboost")
@@ -244,7 +244,7 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
     phases = Phases()
     context = RunContext(
         platform=platform, measurer=None, phases=phases, database=Database(tmp_path),
-        folder=tmp_path, tell=lambda _: None,
+        folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
     prepared = prepare([Workload(name="product", module=weighted(tvm))], options, context)
     search, rows, latency_s = prepared.tasks[0].search, [], []

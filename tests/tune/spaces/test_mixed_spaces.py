@@ -10,7 +10,7 @@ from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
-from tests.places import CONF
+from tests.paths import CONF
 
 
 class Numbers:
@@ -92,7 +92,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     from pruner.tune.measure.measurer import MeasureSettings, Platform
     from pruner.tune.run import setup
     from pruner.tune.run.database import Database
-    from pruner.tune.run.options import RunContext, TuneOptions
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.spaces import opening
     from pruner.tune.spaces.tvm import ReplaySpace
     from pruner.tune.tvm_import import load_tvm
@@ -117,7 +117,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     )
     context = RunContext(
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, tell=told.append,
+        folder=tmp_path, log=told.append,
     )  # fmt: skip
     workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
     prepared = setup.prepare([workload], options, context)
@@ -197,7 +197,7 @@ class Empty(Numbers):
 @pytest.mark.parametrize("empty", [1, 3])
 def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
     from pruner.tune.run import setup
-    from pruner.tune.run.options import RunContext, TuneOptions
+    from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.spaces import opening
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
@@ -216,7 +216,7 @@ def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
     told: list[str] = []
     context = RunContext(
         platform=platform, measurer=None, phases=Phases(), database=None, folder=None,
-        tell=told.append,
+        log=told.append,
     )  # fmt: skip
 
     def spaces():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.places import CONF
+from tests.paths import CONF
 from tests.tune.designs import designs_of
 
 pytestmark = pytest.mark.tvm

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.build import add, axes, load
+from pruner.program.dag.constructors import add, axes, load
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Tensors
 from pruner.program.dag.operators.relu import append_relu
 

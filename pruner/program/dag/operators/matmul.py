@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pruner.program.dag.build import axes, load, mul
+from pruner.program.dag.constructors import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pruner.data.workload import Amounts, pad_amounts
-from pruner.program.dag.build import (
+from pruner.program.dag.constructors import (
     add,
     all_of,
     axes,

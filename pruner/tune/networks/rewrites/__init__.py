@@ -1,6 +1,6 @@
 """Rewrites of a complete network, each once, before tasks are extracted.
 
-* `constants`: arithmetic on weights, done with numpy
+* `constant_folding`: arithmetic on weights, done with numpy
 * `layout`: channels first or last
 * `transposed`: transposed convolutions as plain ones
 * `precision`: half precision

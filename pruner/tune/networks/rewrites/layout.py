@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.rewrites.constants import fold_transposes
+from pruner.tune.networks.rewrites.constant_folding import fold_transposes
 from pruner.tune.networks.rewrites.precision import Precision
 from pruner.tune.tvm_import import load_tvm
 
@@ -23,7 +23,7 @@ _CHANNELS_LAST = {
 }
 
 
-def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
+def chosen_layout(wanted: str, *, device: str, precision: Precision) -> Layout:
     """Resolve a layout option, including ``auto``, for "cpu" or "cuda".
 
     ``auto``: channels last on CPUs, and on GPUs for half precision, whose matrix units multiply
@@ -33,10 +33,10 @@ def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
         PrunerError: an unknown layout.
     """
     for layout in get_args(Layout):
-        if layout == asked:
+        if layout == wanted:
             return layout
-    if asked != AUTO:
-        raise PrunerError(f"layout={asked}: choose {AUTO}, {' or '.join(get_args(Layout))}")
+    if wanted != AUTO:
+        raise PrunerError(f"layout={wanted}: choose {AUTO}, {' or '.join(get_args(Layout))}")
     return "NHWC" if device == "cpu" or precision == "float16" else "NCHW"
 
 

@@ -10,16 +10,16 @@ from pruner.tune.tvm_import import load_tvm
 Precision = Literal["float32", "float16"]
 
 
-def chosen_precision(asked: str) -> Precision:
+def chosen_precision(wanted: str) -> Precision:
     """Resolve a precision option.
 
     Raises:
         PrunerError: an unknown precision.
     """
     for precision in get_args(Precision):
-        if precision == asked:
+        if precision == wanted:
             return precision
-    raise PrunerError(f"precision={asked}: choose {' or '.join(get_args(Precision))}")
+    raise PrunerError(f"precision={wanted}: choose {' or '.join(get_args(Precision))}")
 
 
 def mixed(module: Any) -> Any:

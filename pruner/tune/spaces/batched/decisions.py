@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints
-from pruner.program.tir.replay import location_options
+from pruner.program.tir.apply_trace import location_options
 from pruner.program.tir.trace import TraceProgram
 from pruner.search.space import divisors
 

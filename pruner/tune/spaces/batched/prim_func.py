@@ -32,7 +32,7 @@ def read_prim_func(func: Any) -> Tree:
     Raises:
         UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
     """
-    return Reader(func).tree
+    return PrimFuncReader(func).tree
 
 
 def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
@@ -40,13 +40,13 @@ def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
 
     Objects without a node in the tree, such as a block inside a blockized one, are left out.
     """
-    reader = Reader(func)
+    reader = PrimFuncReader(func)
     places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
     nodes = {number: reader.node_of(thing) for number, thing in wanted.items()}
     return {number: places[id(node)] for number, node in nodes.items() if node is not None}
 
 
-class Reader:
+class PrimFuncReader:
     """Reads a function block by block.
 
     :mod:`pruner.tune.spaces.lowered` reads scheduled functions.

@@ -15,11 +15,11 @@ from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.nests import LoopNests
+from pruner.program.tir.apply_trace import apply_groups, tile_extents
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.pipeline import waits_are_numbers
-from pruner.program.tir.places import buffer_places
-from pruner.program.tir.replay import apply_groups, tile_extents
+from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.stages import stages_cover
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
@@ -258,7 +258,7 @@ class BatchedSpace:
         self._last = (decisions.copy(), groups, refused)
         return groups, dict(refused)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Release the trees of the last call, which may be gigabytes."""
         self._last = None
 
@@ -280,7 +280,7 @@ class BatchedSpace:
         return judged, refused
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
-        buffer_places(tree)  # computes all regions, and by that marks the uncertain ones
+        buffer_scopes(tree)  # computes all regions, and by that marks the uncertain ones
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
         if self._limits is None:
             return certain

@@ -26,17 +26,17 @@ def imported(tvm):
 @pytest.fixture(scope="module")
 def lowered(imported, target):
     """The network by layout and precision."""
-    from pruner.tune.networks.lowering import NetworkForm, lower
+    from pruner.tune.networks.lowering import NetworkFormat, lower
 
     forms = [("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")]
     return {
-        form: lower(imported, target, NetworkForm(layout=form[0], precision=form[1]))
+        form: lower(imported, target, NetworkFormat(layout=form[0], precision=form[1]))
         for form in forms
     }
 
 
 def tasks_of(module, target):
-    from pruner.tune.networks.tasks import network_tasks
+    from pruner.tune.networks.network_tasks import network_tasks
 
     return network_tasks(module, target)
 

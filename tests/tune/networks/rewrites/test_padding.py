@@ -47,13 +47,13 @@ def over_the_channels():
      (over_the_channels, "NHWC", False)],
 )  # fmt: skip
 def test_a_classifier_is_computed_wide_and_right(factory, layout, wide):
-    from pruner.tune.networks.lowering import NetworkForm, lower
-    from pruner.tune.networks.tasks import network_tasks
+    from pruner.tune.networks.lowering import NetworkFormat, lower
+    from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.tvm_import import load_tvm
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
-    lowered = lower(import_network(source), target, NetworkForm(layout=layout))
+    lowered = lower(import_network(source), target, NetworkFormat(layout=layout))
     shapes = {shape for task in network_tasks(lowered, target) for shape, _ in task.shapes}
     assert ((6, 10, 32) in {shape[-3:] for shape in shapes}) == wide  # 310 fill 10 rows of 32
     network, inputs = network_of(source)

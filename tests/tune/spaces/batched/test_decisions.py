@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pruner.program.tir.replay import apply_groups
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.tune.spaces.batched.decisions import (
     ChoiceDecision,

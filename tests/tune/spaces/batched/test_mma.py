@@ -14,8 +14,8 @@ from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.program.device import load_device
 from pruner.program.nests import Scope
+from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
-from pruner.program.tir.replay import apply, apply_groups
 from pruner.program.tir.shared import shared_bytes
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
-from pruner.program.tir.replay import apply_groups
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 

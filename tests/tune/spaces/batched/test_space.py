@@ -10,7 +10,7 @@ from pruner.features import STATEMENT_COLUMNS
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
 from pruner.program.tir.lower import lower
-from tests.places import CONF
+from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
 
@@ -50,7 +50,7 @@ def spaces(operator, target, **options):
 
 
 def trees(space, decisions):
-    from pruner.program.tir.replay import apply_groups
+    from pruner.program.tir.apply_trace import apply_groups
 
     for rows, tree in apply_groups(space.program, decisions)[0]:
         for place, row in enumerate(rows):
@@ -178,7 +178,7 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.replay import apply_groups
+    from pruner.program.tir.apply_trace import apply_groups
 
     counts = []
     for _, space in spaces(operator, CUDA):
@@ -264,7 +264,7 @@ def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
     told = []
     found = open_spaces(
         designs_of(OPERATORS["matmul"], CUDA)[:1],
-        name="matmul", analyzer=None, learns=False, phases=Phases(), tell=told.append,
+        name="matmul", analyzer=None, learns=False, phases=Phases(), log=told.append,
     )  # fmt: skip
     assert found.affordable is not None
     assert len(told) == 1
@@ -285,7 +285,7 @@ def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(monkeypatch):
     assert 0 < bad.sum() < 40
     analyzer = load_analyzer(CONF, "a100")
     scores = space.draft_score(draws, analyzer)
-    space.forget()
+    space.clear_cache()
     monkeypatch.setitem(trace._HANDLERS, "ReverseComputeAt", broken_handler)
     np.testing.assert_array_equal(space.legal(draws), ~bad)
     found = space.features(draws)

@@ -8,8 +8,8 @@ import pytest
 from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.program.nests import Scope
+from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
-from pruner.program.tir.replay import apply, apply_groups
 from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.stages import stages_cover
 from tests.tune import tir_truth as truth

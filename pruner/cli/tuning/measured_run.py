@@ -1,0 +1,192 @@
+"""Run a tuning that measures; plot earlier runs."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pruner.cli.shared import loggers
+from pruner.cli.shared.options import build, choice, plain, several
+from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.tuning.folder import open_run
+from pruner.cli.tuning.interrupts import Interrupted, Interrupts
+from pruner.cli.tuning.live import Pace, Show, budget_line, network_display, say_operator
+from pruner.cli.tuning.network import (
+    deployed,
+    estimated,
+    network_label,
+    network_tasks,
+    tuned_workloads,
+)
+from pruner.cli.tuning.read_options import tune_options
+from pruner.errors import PrunerError
+from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
+from pruner.models.training.fit import cpu_threads
+from pruner.study.tuning_plots import draw, load_run, time_table
+from pruner.tune.deploy.built_files import DEPLOY_FILE
+from pruner.tune.run.budget import Effort, TuneBudget
+from pruner.tune.run.journal import JOURNAL_FILE
+from pruner.tune.run.result import Tuned
+from pruner.tune.run.tune_options import TuneOptions
+from pruner.tune.run.tuning import tune
+from pruner.tune.workloads import Workload, load_workloads
+
+_NEARLY = 0.9  # share of its seconds from which a run counts as finished
+
+
+def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
+    """Tune operators or a network; return the object of the last line.
+
+    Raises:
+        Interrupted: the run was asked to end.
+    """
+    with cpu_threads(config.num_threads):
+        return _run(config, effort, earlier)
+
+
+def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
+    workloads = [] if config.network is not None else load_workloads(plain(config.workload))
+    options = tune_options(config)
+    folder = earlier or open_run(config, _label(config, workloads))
+    if config.network is not None:
+        tasks = network_tasks(config, options.platform, folder)
+        workloads = tuned_workloads(config, tasks)
+        options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
+        say(budget_line(options.budget, build=config.deploy and not config.compile_only))
+    if earlier is not None:
+        _check_unfinished(earlier, config, options)
+        save_config(earlier, config)  # a later start continues with the present budget
+    tags = [config.platform.name, choice("policy")]
+    about = loggers.About(config=plain(config), tags=tags)
+    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
+    interrupts = Interrupts(say)
+    try:
+        with interrupts as asked, _display(config, options.budget) as show:
+            report = partial(_report, logger, show)
+            tuned = tune(workloads, options, folder, log=say, report=report, interrupted=asked)
+        result = tuned.metrics() | estimated(config, tuned)
+        rows = [{"task": name, **task} for name, task in result["tasks"].items()]
+        loggers.report(logger, result, rows, under="tuned")
+    finally:
+        loggers.close(logger)
+    nothing = not (result["trials"] or config.compile_only)
+    if interrupts.caught is not None or nothing:
+        result["interrupted"] = True
+    save_metrics(folder, result)
+    if not nothing:
+        say(time_table(result["seconds"]))
+    if result["trials"] and interrupts.caught is None:
+        draw([load_run(folder)], folder)
+        _log_verdicts(tuned)
+    if interrupts.caught is not None:
+        ended = "nothing measured yet" if nothing else "ended early"
+        say(f"{ended}; python tune.py resume={folder} continues")
+        if config.network is not None and result["trials"]:
+            say(f"pruner deploy run={folder} builds the network with the results so far")
+        raise Interrupted(result, interrupts.exit_code)
+    if nothing:
+        raise PrunerError(
+            f"no program was measured within {result['total_seconds']:.0f} s, and the workers need "
+            f"some of them to start; python tune.py resume={folder} budget.seconds=... continues"
+        )
+    if config.compile_only:
+        say(
+            f"{result['compiled']} programs compile, none was run: {folder}/candidates; "
+            f"pruner deploy run={folder} makes libraries"
+        )
+    if config.network is not None and config.deploy and not config.compile_only:
+        result = deployed(config, folder, result)
+    return result
+
+
+def _label(config: DictConfig, workloads: list[Workload]) -> str:
+    if config.network is not None:
+        return network_label(config)
+    return workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
+
+
+def _log_verdicts(tuned: Tuned) -> None:
+    """Print the result of every task and the path of its kernel.
+
+    Raises:
+        PrunerError: no task has a result; the numbers are in ``metrics.json``.
+    """
+    for task in tuned.tasks:
+        say(task.verdict())
+        if task.kernel is not None:
+            say(f"  kernel: {task.kernel} (docs/library.md shows how to call it)")
+    if tuned.unsuccessful:
+        what = "without a program that is known to be correct"
+        say(f"{len(tuned.unsuccessful)} tasks {what}: {', '.join(tuned.unsuccessful)}")
+    if all(task.all_failed for task in tuned.tasks):
+        failed = "; ".join(task.verdict() for task in tuned.tasks)
+        raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
+
+
+def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
+    """Refuse to continue a finished run without more trials or time."""
+    with as_written(folder / METRICS_FILE):
+        _check_more(folder, config, options)
+
+
+def _check_more(folder: Path, config: DictConfig, options: TuneOptions) -> None:
+    done, budget = load_metrics(folder), options.budget
+    if done is None or "seconds" not in done or done.get("interrupted"):
+        return
+    if options.compile_only:
+        if done["compiled"] + done["failed"] < budget.trials:  # its time was over
+            return
+        raise PrunerError(
+            f"resume={folder}: this run is finished ({done['compiled']} programs compile); start a "
+            "new one for more"
+        )
+    more = "trials" if done["trials"] >= budget.trials else None
+    if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
+        more = more or "seconds"
+    if more is not None:
+        library = ""
+        if config.network is not None and not (folder / DEPLOY_FILE).is_file():
+            library = f", or build its network with pruner deploy run={folder}"
+        raise PrunerError(
+            f"resume={folder}: this run is finished ({done['trials']} trials, "
+            f"{done['total_seconds']:.0f} s); give more with budget.{more}={library}"
+        )
+
+
+def plot(config: DictConfig) -> dict[str, Any]:
+    """Draw curves and times of earlier runs into a new folder."""
+    runs = [load_run(Path(name)) for name in several(config.plot)]
+    if not runs:
+        raise PrunerError("plot=[]: name at least one run folder")
+    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
+    save_config(folder, config)
+    for run in runs:
+        say(f"{run.name}\n{time_table(run.seconds)}")
+    result = {
+        "plots": [str(path) for path in draw(runs, folder)],
+        "runs": {
+            run.name: {"best_latency_s": run.best_s.min(initial=float("inf")), **run.seconds}
+            for run in runs
+        },
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
+    """Choose the display of rows: a network's together, operators' singly."""
+    if config.network is not None:
+        return network_display(budget)
+    return nullcontext(partial(say_operator, budget, Pace(budget)))
+
+
+def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:
+    show(row)
+    logger.log_metrics(
+        {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
+    )

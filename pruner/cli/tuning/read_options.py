@@ -1,0 +1,121 @@
+"""Convert the options of a tuning run to typed values.
+
+Contradictions are refused.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from hydra.utils import get_class
+from omegaconf import DictConfig
+
+from pruner.cli.shared.options import build, own_models, plain, several
+from pruner.cli.shared.output import say
+from pruner.cli.shared.recipe_options import model_factory
+from pruner.cli.shared.start import check_contradicted
+from pruner.cli.tuning.platform import chosen_platform, load_draft
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.training.fit import checkpoint_file
+from pruner.models.training.training import build_network
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.measurer import MeasureSettings
+from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.tune_options import TuneOptions
+from pruner.tune.run.verifier import Inputs, verifier
+
+TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
+
+
+def tune_options(config: DictConfig) -> TuneOptions:
+    """Convert the options to typed values.
+
+    Raises:
+        PrunerError: a value that cannot work, or options that contradict each other.
+    """
+    policy = build(config.policy)
+    if config.network is not None and isinstance(policy, BaselineTunerProcess):  # before its import
+        raise PrunerError(
+            f"network={config.network}: {type(policy).__name__} tunes one named operator a run; "
+            "choose another policy"
+        )
+    platform = chosen_platform(config, measures=not config.compile_only)
+    make_model = None
+    _check_adaptation(config, learns=policy.takes_model and config.verify)
+    if policy.takes_model and config.verify:
+        make_model = _verifier(config)
+    elif config.checkpoint is not None:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
+            "policy such as pruner_live"
+        )
+    options, network = plain(config.measure), config.network is not None
+    for name in ("device", "devices"):  # parts of the platform
+        options.pop(name, None)
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
+    if network and options["lag"] is None and not isinstance(policy, BaselineTunerSearch):
+        options["lag"] = 1  # programs of a task are chosen while those of another are built
+    if options["baseline"] is None:
+        options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
+    return TuneOptions(
+        platform=platform,
+        policy=policy,
+        budget=build(config.effort).budget(plain(config.budget), None),
+        num_reference=16 if network else 64,
+        refit=config.refit,
+        kernels=not network,
+        measure=MeasureSettings(timing=timing, **options),
+        analyzer=load_draft(platform, config.draft.form),
+        make_model=make_model,
+        order=config.task_order,
+        draft_all=network and policy.trusts_draft,
+        replay_only=config.spaces == "replay",
+        compile_only=config.compile_only,
+        work_dir=None if config.work_dir is None else Path(config.work_dir),
+        warm_start=[Path(name) for name in several(config.warm_start)],
+        seed=config.seed,
+    )
+
+
+def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
+    """Refuse an adaptation without a network that trains."""
+    model, way = (config[name]._target_ for name in ("model", "adaptation"))
+    if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
+        return
+    reason = f"{model.rpartition('.')[2]} is grown anew" if learns else "no model learns"
+    raise PrunerError(
+        f"adaptation: {way.rpartition('.')[2]} would not be used, {reason}; it needs a network, "
+        "verify=true and a policy such as pruner_live"
+    )
+
+
+def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
+    """Make the adaptation's constructor, with ``online_fit`` as default fit."""
+    make, way = partial(build, config.adaptation), get_class(config.adaptation._target_)
+    if (
+        config.online_fit is None
+        or config.adaptation.get("fit") is not None
+        or not issubclass(way, FittedAdaptation)
+    ):
+        return make
+    return partial(make, fit=build(config.online_fit))
+
+
+def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
+    given, own = config.checkpoint, own_models(config.models.own)
+    build_network(lambda: build(config.model), seed=0)  # raises for arguments its class refuses
+    if given is not None:
+        check_contradicted(config, own)
+    return verifier(
+        model_factory(config.model),
+        adaptation_of(config),
+        checkpoint=None if given is None else checkpoint_file(Path(given)),
+        platform=config.platform.name,
+        seed=config.seed,
+        inputs=Inputs(relative=config.inputs.relative, scale=config.inputs.scale),
+        log=say,
+        own=own,
+    )

@@ -1,0 +1,213 @@
+"""Numbers of the book: means, spreads and cells from CSV files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pruner.errors import PrunerError
+from pruner.files import as_written
+from pruner.study.book.items import Item, Number, Plot, Table, Where
+from pruner.study.markdown import mean_text
+
+TextRows = list[list[str]]
+
+
+def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
+    """Rows of an item's CSV files; None while a file is missing.
+
+    Of an item that is run in parts the existing files are enough.
+
+    `results` is another folder of experiments to read from, such as that of a run of the book.
+    """
+    folder = item.folder if results is None else results / item.name
+    paths = [path for name in item.results if (path := folder / name).is_file()]
+    if not paths or (len(paths) < len(item.results) and not item.in_parts):
+        return None
+    rows = pd.concat([_table(path) for path in paths], ignore_index=True)
+    for name, value in item.missing.items():
+        rows[name] = rows[name].fillna(value) if name in rows else value
+    return rows
+
+
+def _table(path: Path) -> pd.DataFrame:
+    with as_written(path):
+        return pd.read_csv(path)
+
+
+class NoRows(PrunerError):
+    """A selection that no row of the results satisfies."""
+
+
+def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
+    """Rows whose columns have a given value; raises NoRows without any."""
+    kept = rows
+    for column, wanted in where.items():
+        if column not in rows:
+            raise NoRows(f"where: no column {column}; there are: {', '.join(rows.columns)}")
+        kept = kept[kept[column].isin(wanted if isinstance(wanted, list) else [wanted])]
+    if not len(kept):
+        raise NoRows(f"where: no row has {dict(where)}")
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyNumber:
+    """A key number with its value and its references.
+
+    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
+    name, `reached` is how often the target was reached, of how many.
+    """
+
+    number: Number
+    value: float
+    chance: float | None = None
+    own: float | None = None
+    rival: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reached: tuple[int, int] | None = None
+
+    @property
+    def expected(self) -> tuple[float, float] | None:
+        """The range it should lie in."""
+        if self.number.expected is not None:
+            return self.number.expected[0], self.number.expected[1]
+        if self.number.expected_from == "chance" and self.chance is not None:
+            return self.chance, 1.0
+        return None
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies in the expected range; without one it does."""
+        return self.expected is None or self.expected[0] <= self.value <= self.expected[1]
+
+
+def measure(number: Number, rows: pd.DataFrame) -> KeyNumber:
+    """Compute a key number with chance, rival and averaged values."""
+    chance, beside = number.chance, number.minus if number.own is None else number.own
+    try:
+        ours = select(rows, number.where)
+        value = _mean(ours, number.value)
+        if number.minus is not None:
+            value -= _mean(select(rows, number.minus), number.value)
+        own = None if beside is None else _mean(select(rows, beside), number.value)
+        if isinstance(chance, Mapping):
+            chance = _mean(select(rows, chance["where"]), chance["value"])
+        parts = _parts(ours, number)
+    except NoRows as error:
+        raise NoRows(f"number {number.name}: {error}") from error
+    return KeyNumber(
+        number=number,
+        value=value,
+        chance=chance,
+        own=own,
+        rival=_rival(number.where, beside or {}),
+        parts=parts,
+        reached=_reached(ours, number) if number.is_factor and number.each else None,
+    )
+
+
+def _rival(where: Where, beside: Where) -> str:
+    """The rival's name: the values that only the rival's rows have."""
+    names = [value for column, value in beside.items() if where.get(column) != value]
+    return ", ".join(_label(name) for name in names if not isinstance(name, list))
+
+
+def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
+    """Mean of the column for each value of `each`, in row order."""
+    if not number.each:
+        return {}
+
+    def name(key: tuple[Any, ...]) -> str:
+        pairs = zip(number.each, key, strict=True)
+        return ", ".join(v if isinstance(v, str) else f"{column} {v:g}" for column, v in pairs)
+
+    return {name(key): _mean(part, number.value) for key, part in _groups(rows, number.each)}
+
+
+def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
+    """Number of runs that reached the target, and number of runs.
+
+    A row is one run, or `seeds` runs of which `reached` got there. Without the column `reached` a
+    row with a factor above 0 counts.
+    """
+    if "reached" not in rows or rows.reached.isna().any():
+        return int((rows[number.value] > 0).sum()), len(rows)
+    runs = rows.seeds.fillna(1).sum() if "seeds" in rows else len(rows)
+    return int(rows.reached.sum()), int(runs)
+
+
+def _mean(rows: pd.DataFrame, column: str) -> float:
+    if column not in rows:
+        raise NoRows(f"no column {column}; there are: {', '.join(rows.columns)}")
+    return float(rows[column].mean())
+
+
+def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
+    """Heading and rows as text: means with the sample standard deviation."""
+    cells = [[*table.rows, *table.values.values()]]
+    for key, group in _groups(select(rows, table.where), table.rows):
+        texts = [_cell(group[name].dropna(), table) for name in table.values]
+        cells.append([*map(_label, key), *texts])
+    return cells
+
+
+def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Groups in order of appearance, by the first name, then the second."""
+    first = {name: {value: n for n, value in enumerate(rows[name].unique())} for name in names}
+
+    def place(group: tuple[tuple[Any, ...], pd.DataFrame]) -> list[int]:
+        return [first[name][value] for name, value in zip(names, group[0], strict=True)]
+
+    return sorted(((key, group) for key, group in rows.groupby(list(names))), key=place)
+
+
+def _cell(values: "pd.Series[float]", table: Table) -> str:
+    if len(values) and values.mean() >= 1000:  # a count: digits behind the point say nothing
+        return f"{values.mean():,.0f}"
+    return mean_text(values, table.digits, spread=table.spread)
+
+
+def _label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The data of one colour of a plot.
+
+    `x`: positions or names; `y`: means; `spread`: sample deviations.
+    """
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    spread: Sequence[float]
+
+
+def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
+    """Data of a plot, rounded to visible digits.
+
+    So rebuilding the book on another machine gives the same text.
+    """
+    found = []
+    columns = [plot.series] if isinstance(plot.series, str) else plot.series
+    for names, group in _groups(select(rows, plot.where), columns):
+        points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
+        if plot.kind == "line":
+            points.sort(key=lambda point: point[0])
+        deviations = [
+            values.std(ddof=1) if plot.spread and len(values) > 1 else 0.0 for _, values in points
+        ]
+        found.append(
+            Series(
+                name=", ".join(map(_label, names)),
+                x=[x if plot.kind == "line" else _label(x) for x, _ in points],
+                y=[round(float(values.mean()), 5) for _, values in points],
+                spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],
+            )
+        )
+    return found

@@ -1,0 +1,333 @@
+"""Judge the symbol-based draft, which learns nothing, on measured records."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from pruner.data.origin import found_by
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.tasks import Duplicates, TaskRecords
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer
+from pruner.models.analyzer.calibrate import CalibrationResult, calibrate
+from pruner.models.analyzer.choice import AnalyzerChoice, terms
+from pruner.models.analyzer.constants import save_constants
+from pruner.models.analyzer.quality import (
+    TaskSymbols,
+    cross_calibrated,
+    of_another_gpu,
+    quality,
+    sample_programs,
+    score_records,
+    score_task,
+    task_symbols,
+)
+from pruner.models.analyzer.switches import GROUPS
+from pruner.models.judging.metrics import ScoredTask
+from pruner.program.device import Device, GpuDevice
+from pruner.program.replay import Definitions, definitions_of
+from pruner.progress import Progress
+from pruner.study.plots import bar_panels, colours, label, style
+
+ALL = 1  # programs that a pool of the rows "all pools" must have
+FORMULAS_DRAWN = ("paper", "hardware", "hardware_calibrated")
+
+# Columns that a terminal shows.
+SHOWN = (
+    "platform", "form", "min_programs", "best1_at_2pct", "random_at_2pct", "regret_ratio_at_2pct",
+    "best1_at_eighth", "random_at_eighth", "rank_correlation",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Pools:
+    """Measured tasks of record folders, with counts of the omissions."""
+
+    root: RecordRoot
+    progress: Progress
+    index: Definitions | None = field(init=False)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.index = definitions_of(self.root.path)
+
+    def of(
+        self, platform: str, device: Device, read: Iterator[TaskRecords]
+    ) -> Iterator[TaskRecords]:
+        """Yield tasks with a measured program; another GPU's tasks are counted.
+
+        Each of these is also reported. Records of a folder that is named otherwise than the device
+        are the user's choice.
+        """
+        number = len(self.root.task_files([platform]))
+        for records in self.progress.track(read, f"reading {platform}", number):
+            num = int(records.valid.sum())
+            self.counts["records"] += len(records)
+            self.counts["measured"] += num
+            if num and platform == device.name and of_another_gpu(records, device):
+                self.refuse(records, "another-gpu", f"measured on another GPU: {records.target}")
+            elif num:
+                yield records
+
+    def refuse(self, records: TaskRecords, reason: str, detail: str) -> None:
+        """Count and report a task that cannot be judged."""
+        num = int(records.valid.sum())
+        self.failures[reason] += num
+        self.progress.log(f"{records.file} left out ({num} programs): {detail}")
+
+    def symbols(
+        self, read: Iterator[TaskRecords], analyzer: SymbolAnalyzer
+    ) -> Iterator[TaskSymbols]:
+        """Yield the symbols of every task; unknown operators are counted and reported."""
+        for records in read:
+            try:
+                yield task_symbols(records, analyzer, self.index)
+            except UnsupportedProgram as error:
+                self.refuse(records, error.reason, str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Scored tasks, and a run's report about its data.
+
+    ``rates`` has the origin of the rates by device, ``fits`` the fitted rates.
+    """
+
+    tasks: Sequence[ScoredTask]
+    report: dict[str, Any]
+
+
+def judge_draft(
+    root: RecordRoot,
+    platforms: Sequence[str],
+    choice: AnalyzerChoice,
+    *,
+    conf: Path,
+    device_of: Callable[[str], Device],
+    folder: Path,
+    duplicates: Duplicates = "drop",
+    progress: Progress | None = None,
+) -> Judged:
+    """Score every task of the record folders with the analyzer.
+
+    `conf` holds descriptions of devices and rates. Lines set aside are listed in
+    ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
+    """
+    progress = progress or Progress()
+    pools, scored = Pools(root, progress), []
+    fits: dict[str, Any] = {}
+    rates: dict[str, str] = {}
+    with Quarantine(folder / "quarantine.jsonl") as quarantine:
+        for platform in platforms:
+            device = device_of(platform)
+            read = pools.of(
+                platform, device, root.read(quarantine, platform, duplicates=duplicates)
+            )
+            scorer = choice.scorer(conf, device)
+            if not choice.calibrate:
+                if choice.form == "hardware" and isinstance(scorer, SymbolAnalyzer):
+                    rates[device.name] = scorer.constants.origin
+                scored += _scores(pools, read, scorer)
+                continue
+            assert isinstance(scorer, SymbolAnalyzer), scorer  # no other form is calibrated
+            fitted = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
+            scored += fitted.tasks
+            fits[device.name] = fitted.report
+            progress.log(
+                f"rates fitted to {fitted.report['whole']['num_programs']} programs: "
+                f"{fitted.report['saved']}; copy it to conf/draft to use it"
+            )
+    without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
+    if without_score:
+        progress.log(f"{without_score:,} programs have no symbols; they are ranked last")
+    report = {
+        "platforms": list(platforms),
+        "num_records": pools.counts["records"],
+        "num_measured": pools.counts["measured"],
+        "quarantined": dict(quarantine.counts),
+        "num_left_out": pools.failures.total(),
+        "left_out": dict(pools.failures),
+        "num_without_score": without_score,
+        "rates": rates,
+        "calibration": fits,
+    }
+    return Judged(tasks=scored, report=report)
+
+
+def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[ScoredTask]:
+    out = []
+    for records in read:
+        try:
+            out.append(score_records(records, scorer, pools.index))
+        except UnsupportedProgram as error:
+            pools.refuse(records, error.reason, str(error))
+    return out
+
+
+def _calibrated(
+    tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: SymbolAnalyzer, folder: Path
+) -> Judged:
+    """Score tasks with rates fitted to the other half.
+
+    Rates fitted to all tasks are saved.
+    """
+    rng = np.random.default_rng(choice.seed)
+    halves, fits = cross_calibrated(tasks, analyzer, choice.calibrate, rng)
+    start = analyzer.uncalibrated()
+    whole = calibrate(sample_programs(tasks, start, choice.calibrate, rng), start)
+    path = folder / "draft" / f"{analyzer.device.name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    save_constants(path, whole.constants)
+    report = {
+        "saved": str(path),
+        "whole": _summary(whole),
+        **{f"half_{number}": _summary(fit) for number, fit in fits.items()},
+    }
+    return Judged(tasks=[score_task(task, halves[task.fold]) for task in tasks], report=report)
+
+
+def _summary(fit: CalibrationResult) -> dict[str, Any]:
+    return {
+        "num_programs": fit.num_programs,
+        "error_before": fit.error_before,
+        "error_after": fit.error_after,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTable:
+    """Options of a table of the draft's forms.
+
+    ``calibrate``: measured programs a half of the tasks (0: no calibrated form); ``official``: also
+    the released form, which needs the general engine (minutes); ``terms``: also the forms without
+    each single term, not only without a group; ``min_programs``: least programs of a large pool;
+    ``origin``: only programs found in that way, where the records contain it; ``repeats``: a
+    program's latency is the mean or the fastest of its timings (for busy machines).
+    """
+
+    calibrate: int = 200
+    official: bool = False
+    terms: bool = False
+    min_programs: int = 200
+    origin: str | None = None
+    repeats: Literal["mean", "fastest"] = "mean"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises PrunerError for values out of range."""
+        if self.repeats not in ("mean", "fastest"):
+            raise PrunerError(f"repeats={self.repeats} is unknown; known: mean, fastest")
+        if type(self.calibrate) is not int or self.calibrate < 0:
+            raise PrunerError(f"calibrate={self.calibrate}: a number of programs, 0 or more")
+
+    def title(self, platform: str) -> str:
+        """The name of a platform's rows."""
+        fastest = "fastest" if self.repeats == "fastest" else None
+        return " ".join(filter(None, (platform, self.origin, fastest)))
+
+
+def draft_rows(
+    root: RecordRoot,
+    platform: str,
+    table: DraftTable,
+    *,
+    conf: Path,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of a platform, for each form and pool selection.
+
+    The rates of all rows are the defaults, or fitted.
+
+    Raises:
+        PrunerError: unknown platform, no records of it, or no task to calibrate with.
+    """
+    rows = []
+    for form, tasks in _forms(root, platform, table, conf, progress or Progress()).items():
+        for least in (ALL, table.min_programs):
+            kept = [task for task in tasks if task.num_programs >= least]
+            if kept:
+                name = table.title(platform)
+                rows.append(
+                    {"platform": name, "form": form, "min_programs": least, **quality(kept)}
+                )
+    return rows
+
+
+def _measured(root: RecordRoot, platform: str, table: DraftTable) -> Iterator[TaskRecords]:
+    for task in root.read(Quarantine(), platform):
+        chosen = task.select(found_by(root.path, task, table.origin)) if table.origin else task
+        chosen = chosen.select(chosen.valid)
+        if table.repeats == "fastest":
+            chosen = replace(chosen, latency_s=np.array([min(costs) for costs in chosen.costs_s]))
+        yield chosen
+
+
+def _forms(
+    root: RecordRoot, platform: str, table: DraftTable, conf: Path, progress: Progress
+) -> dict[str, list[ScoredTask]]:
+    hardware = load_analyzer(conf, platform).uncalibrated()
+    on_gpu = isinstance(hardware.device, GpuDevice)
+    forms: tuple[Formula, ...] = get_args(Formula) if on_gpu else ("hardware",)
+    pools = Pools(root, progress)
+    read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
+    tracked = progress.track(read, f"analyzing {platform}", len(read))
+    tasks = list(pools.symbols(tracked, hardware))
+    scored: dict[str, list[ScoredTask]] = {}
+    if on_gpu and table.official:
+        released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
+        scored["official"] = _scores(
+            pools, progress.track(read, f"{platform}, released form", len(read)), released
+        )
+    scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
+    scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
+    for form in forms:
+        own = terms(form, type(hardware.device)).names() if table.terms else ()
+        for term, name in (*GROUPS.items(), *zip(own, own, strict=True)):
+            ablated = replace(hardware, form=form, without=term)
+            scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
+    if table.calibrate:
+        rng = np.random.default_rng(table.seed)
+        folds, fits = cross_calibrated(tasks, hardware, table.calibrate, rng)
+        scored["hardware_calibrated"] = [score_task(t, folds[t.fold]) for t in tasks]
+        for fit in fits.values():
+            progress.log(
+                f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
+                f"{fit.error_after:.3f}"
+            )
+    return scored
+
+
+def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
+    return ScoredTask(name=name, latency_s=latency_s, score=-latency_s)
+
+
+def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
+    """Plot the regret of the 1/50 draft by form.
+
+    A panel a platform, for all pools and for large pools.
+    """
+    forms = [form for form in FORMULAS_DRAWN if any(row["form"] == form for row in rows)]
+    panels: dict[str, list[float]] = {}
+    for least, what in ((ALL, "all pools"), (min_programs, f"pools of {min_programs}+")):
+        for platform in dict.fromkeys(row["platform"] for row in rows):
+            mine = [row for row in rows if row["platform"] == platform]
+            of = {row["form"]: row for row in mine if row["min_programs"] == least}
+            if forms[0] in of:
+                values = [1 - of[forms[0]]["random_at_2pct"]]
+                values += [1 - of[form]["best1_at_2pct"] for form in forms]
+                panels.setdefault(f"{label(platform)}, {what}", values)
+    colour = colours(["random", *forms])
+    with style():
+        figure = bar_panels(
+            "What is lost when the draft keeps 1/50 of each pool of programs",
+            {label(name): colour[name] for name in ("random", *forms)},
+            panels,
+            xlabel="regret: 1 - best latency of the pool / best latency kept (less is better)",
+        )
+        figure.savefig(path, dpi=120)

@@ -1,0 +1,296 @@
+"""A results table: models, platforms, seeds and shares, a row each.
+
+Every cell is fitted and judged. Every fit has its folder below that of the table, so an interrupted
+table continues.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pruner.data.splits import TaskSplit
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.files import METRICS_FILE, read_table
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.judge import judge
+from pruner.models.judging.networks import random_network_means, scored_networks
+from pruner.models.judging.summary import random_report
+from pruner.models.programs.assemble import divide, small_tasks_removed
+from pruner.models.programs.program_table import ProgramTable
+from pruner.models.ranker import RandomRanker
+from pruner.models.training.fit import ranker_of
+from pruner.models.training.recipe import Recipe
+from pruner.progress import Log, silent
+from pruner.study.grid import Job, results
+from pruner.study.markdown import markdown_table, mean_text
+from pruner.study.training_run import NETWORK_MEANS, Fold, Watching, run_fold, unwatched
+
+RANDOM = "random"  # a model that is not fitted: exact chance
+CEILING = "ceiling"  # not fitted either: the result of a second timing of the same programs
+NOT_FITTED = (RANDOM, CEILING)
+_SHOWN = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean")
+METRICS = (*_SHOWN, "ndcg", *NETWORK_MEANS)  # the last two where the split holds out networks
+COLUMNS = (
+    "platform",
+    "model",
+    "seed",
+    "train_share",
+    "train_pick",
+    "split",
+    *METRICS,
+    "num_tasks",
+    "num_programs",
+    "num_train_programs",
+    "fit_seconds",
+    "train_programs_per_second",
+    "best_epoch",
+    "commit",
+)
+Row = dict[str, Any]
+CellKey = tuple[str, str, int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCell:
+    """A row to make: a model judged on a platform."""
+
+    platform: str
+    model: str
+    seed: int
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Folder of the fit below that of the table."""
+        share = "" if self.share == 1 else f"-share-{self.share}"
+        return f"{self.platform}/{self.model}{share}/seed-{self.seed}"
+
+    @property
+    def key(self) -> CellKey:
+        """The identity of its row in the table."""
+        return (self.platform, self.model, self.seed, self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Programs to read: platforms and options.
+
+    `dataflow`: the kind of rows; `draft`: also the analyzer's columns; `failures`: also failed
+    programs.
+    """
+
+    platforms: tuple[str, ...]
+    dataflow: str = "paper"
+    draft: bool = False
+    failures: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The recipe and training records of a model in the table.
+
+    `config` is written into its checkpoints.
+    """
+
+    recipe: Recipe
+    source: Source
+    config: Mapping[str, Any] = field(default_factory=dict)
+    watching: Watching = unwatched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsTable:
+    """A table of models, platforms and seeds, with its settings.
+
+    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split` divides
+    the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
+    """
+
+    folder: Path
+    variant: Callable[[TableCell], Variant]
+    programs: Callable[[Source], ProgramTable]
+    split: Callable[[Sequence[TaskKey], int], TaskSplit]
+    checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    num_workers: int = 1
+    log: Log = silent
+
+    def rows(
+        self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
+    ) -> Iterator[Row]:
+        """Yield the rows of a platform that are not in `kept`.
+
+        Each row comes as soon as it is made.
+        """
+        for cell, metrics in self._all_metrics([cell for cell in cells if cell.key not in kept]):
+            yield row_of(cell, metrics)
+        for seed in seeds:
+            for name, path in self.checkpoints.items():
+                cell = TableCell(platform=platform, model=name, seed=seed)
+                if cell.key not in kept:
+                    yield row_of(cell, self._judged(cell, path))
+
+    def _judged(self, cell: TableCell, path: Path) -> Mapping[str, Any]:
+        ranker, info = ranker_of(path)
+        programs = self.programs(
+            Source(platforms=(cell.platform,), dataflow=info.dataflow, draft=ranker.reads_draft)
+        )
+        split = self.split(programs.keys, cell.seed)
+        return {**judge(ranker, programs, split).metrics, "split": split.name}
+
+    def _all_metrics(
+        self, cells: Sequence[TableCell]
+    ) -> Iterator[tuple[TableCell, Mapping[str, Any]]]:
+        """Every cell with its metrics, in order; processes share the missing cells."""
+        if self.num_workers > 1:  # read before the fork, so that all workers share the memory
+            for cell in cells:
+                if self._job(cell).leaves is not None and self._job(cell).result is None:
+                    self._programs_of(self.variant(cell))
+        found = results(
+            [self._job(cell) for cell in cells],
+            num_workers=self.num_workers,
+            log=self.log,
+            again=f"resume={self.folder} tries it again",
+        )
+        yield from zip(cells, found, strict=True)
+
+    def _job(self, cell: TableCell) -> Job:
+        kept = None if cell.model in NOT_FITTED else self.folder / cell.name / METRICS_FILE
+        return Job(name=cell.name, leaves=kept, run=partial(self._metrics, cell))
+
+    def _programs_of(self, variant: Variant) -> ProgramTable:
+        return self.programs(variant.source)
+
+    def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
+        if cell.model in NOT_FITTED:
+            programs = self.programs(Source(platforms=(cell.platform,)))
+            split = self.split(programs.keys, cell.seed)
+            test = divide(programs, split)["test"]
+            judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
+            return judged(programs, test, split)
+        variant = self.variant(cell)
+        programs = self._programs_of(variant)
+        split = self.split(programs.keys, cell.seed)
+        joint = "+".join(sorted({key.platform for key in programs.keys}))
+        # a joint fit serves the rows of all its platforms
+        name = replace(cell, platform=joint).name
+        fold = Fold(name=name, folder=self.folder / name, split=split, seed=cell.seed)
+        metrics = run_fold(
+            variant.recipe, programs, fold, config=variant.config, watching=variant.watching
+        )
+        assert metrics is not None, fold.name  # nothing stops a fit of a table early
+        if joint == cell.platform:
+            return metrics
+        own = tuple(key for key in split.test if key.platform == cell.platform)
+        ranker, _ = ranker_of(fold.checkpoint)
+        report = judge(
+            ranker,
+            programs,
+            replace(split, test=own),
+            min_programs=variant.recipe.min_programs,
+        )
+        return {**metrics, **report.metrics}
+
+
+def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
+    """Metrics of random rankings: exact in closed form, else means of draws."""
+    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
+    report = random_report(tasks)
+    if networks := scored_networks(tasks, split.networks):
+        report |= random_network_means(networks)
+    return {
+        **{name: report[name] for name in METRICS if name in report},
+        "split": split.name,
+        "num_tasks": len(tasks),
+        "num_programs": sum(task.num_programs for task in tasks),
+    }
+
+
+def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
+    """Metrics of a second timing, for programs timed twice.
+
+    Raises:
+        PrunerError: no program was timed twice.
+    """
+    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
+    found = noise_ceiling(tasks)
+    if found is None:
+        raise PrunerError(
+            f"models: {CEILING} needs records with two timings a program; leave it out, or measure "
+            "them with pruner collect"
+        )
+    return {**found, "split": split.name}
+
+
+def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
+    """The columns of a cell."""
+    known = {"platform": cell.platform, "model": cell.model, "seed": cell.seed}
+    row = {name: metrics.get(name) for name in COLUMNS}
+    return row | known | {"train_share": cell.share, "commit": git_commit()}
+
+
+def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows by platform and model (with its share, unless 1).
+
+    Groups are in order of appearance.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        share = row["train_share"]
+        model = row["model"] if share == 1 else f"{row['model']} at {share}"
+        groups.setdefault((row["platform"], model), []).append(row)
+    return groups
+
+
+def means(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean of every metric that all rows have."""
+    return {
+        name: float(np.mean([row[name] for row in rows]))
+        for name in METRICS
+        if all(row[name] is not None for row in rows)
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of an earlier table, with numbers as numbers; none without file.
+
+    A table from before there were means over networks lacks these columns. Raises PrunerError for a
+    file with other columns.
+    """
+    rows = read_table(path)
+    if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):
+        raise PrunerError(
+            f"{path}: the table lacks, or only it has, {', '.join(sorted(wrong))}; "
+            "leave out keep_rows=true, or give another out="
+        )
+    return [{name: _value(row.get(name, "")) for name in COLUMNS} for row in rows]
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table as Markdown: means with the sample deviation over seeds."""
+    of_networks = [name for name in NETWORK_MEANS if any(row.get(name) is not None for row in rows)]
+    shown = (*_SHOWN, *of_networks)
+    lines = [
+        [platform, model, len(found), *(_cell([row[name] for row in found]) for name in shown)]
+        for (platform, model), found in grouped(rows).items()
+    ]
+    return markdown_table(["platform", "model", "seeds", *shown], lines) + "\n"
+
+
+def _cell(values: Sequence[float | None]) -> str:
+    return mean_text([value for value in values if value is not None])

@@ -1,0 +1,261 @@
+"""Time a run's network or kernels beside baselines and other runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import DataError, PrunerError
+from pruner.files import write_json
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.progress import Log, silent
+from pruner.tune.compare.baselines import (
+    BASELINES,
+    DRAFT,
+    EAGER,
+    ONNXRUNTIME,
+    OURS,
+    UNTUNED,
+    Library,
+    Resources,
+    check_names,
+    kernel_baselines,
+    network_baselines,
+)
+from pruner.tune.compare.benchmark import (
+    BenchmarkSettings,
+    SideBySide,
+    run_interleaved,
+    save_arrays,
+)
+from pruner.tune.deploy.build import INPUTS, build_network
+from pruner.tune.deploy.built_files import COMPARISON_FILE, KERNELS_FILE, LIBRARY, WORK
+from pruner.tune.deploy.network import DRAFTED, cannot_run
+from pruner.tune.measure.energy import EnergyMeter
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks import draft_network
+from pruner.tune.networks.draft_task import is_view
+from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.run.tuning import kernel_path
+from pruner.tune.workloads import Workload, arguments, by_name
+
+_WORK = "beside"  # a folder of inputs, outputs, logs and libraries of TVM
+KERNEL_BENCHMARK = BenchmarkSettings(
+    warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0, num_parallel=4
+)
+
+
+def compare_network(
+    folder: Path,
+    names: Sequence[str],
+    others: Sequence[Path],
+    *,
+    platform: Platform,
+    analyzer: Analyzer | None,
+    settings: BenchmarkSettings = BenchmarkSettings(),  # noqa: B008  # frozen
+    meter: EnergyMeter | None = None,
+    log: Log = silent,
+) -> SideBySide:
+    """Time a run's deployed network beside baselines; write ``beside.json``.
+
+    On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
+    for an ONNX file with those of onnxruntime.
+
+    Raises:
+        PrunerError: a network that cannot run here, unknown names, or runs that do not fit.
+    """
+    reason = cannot_run(platform)
+    if reason is not None:
+        raise PrunerError(f"{folder}: no comparison is possible, {reason}; add baselines=[]")
+    check_names(names)
+    # before libraries are built, which takes minutes
+    check_others(folder, others)
+    work, request, resources = folder / _WORK, _request(folder), Resources.of(platform)
+    libraries = _libraries(folder, names, others, platform, analyzer, log)
+    baselines = network_baselines(
+        request.source,
+        names,
+        libraries,
+        inputs=folder / WORK / INPUTS,
+        resources=resources,
+        half=request.form.halves,
+    )
+    reference = ONNXRUNTIME if request.source.is_onnx else EAGER
+    found = run_interleaved(baselines, work, settings, reference=reference, meter=meter, log=log)
+    compared = SideBySide(
+        rows=[row.row() for row in found], resources=resources, reference=reference
+    )
+    write_json(folder / COMPARISON_FILE, compared.content(), indent=1)
+    return compared
+
+
+def compare_kernels(
+    folder: Path,
+    workloads: Sequence[Workload],
+    names: Sequence[str],
+    others: Sequence[Path],
+    *,
+    resources: Resources,
+    settings: BenchmarkSettings = KERNEL_BENCHMARK,
+    meter: EnergyMeter | None = None,
+    log: Log = silent,
+) -> dict[str, SideBySide]:
+    """Time every task's kernel beside torch; write ``kernels_beside.json``.
+
+    It is written after every task. Outputs are compared with those of torch eager, where it runs.
+
+    Raises:
+        PrunerError: an unknown name.
+    """
+    found: dict[str, SideBySide] = {}
+    for workload in workloads:
+        log(f"{workload.name}: beside {', '.join([*names, *(o.name for o in others)])}")
+        libraries = {}
+        for name, place in {OURS: folder, **{_name(other): other for other in others}}.items():
+            path = kernel_path(place, workload.name)
+            lacking = f"no {path}; run: pruner deploy run={place}"
+            missing = None if path.is_file() else lacking
+            libraries[name] = Library(label=name, path=path, missing=missing)
+        *given, output = arguments(workload.module)
+        work = folder / _WORK / workload.name
+        work.mkdir(parents=True, exist_ok=True)
+        inputs = work / INPUTS
+        save_arrays(inputs, seeded(given))
+        baselines = kernel_baselines(
+            workload.spec, names, libraries, inputs=inputs, output=output, resources=resources
+        )
+        timed = run_interleaved(baselines, work, settings, reference=EAGER, meter=meter, log=log)
+        rows = [row.row() for row in timed]
+        found[workload.name] = SideBySide(rows=rows, resources=resources, reference=EAGER)
+        tasks = {task: compared.rows for task, compared in found.items()}
+        content = {**asdict(resources), "reference": EAGER, "tasks": tasks}
+        # after every task: an interruption loses the present task only
+        write_json(folder / KERNELS_FILE, content, indent=1)
+    return found
+
+
+def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
+    """Check that a run has equal programs for our tasks.
+
+    Raises:
+        DataError: it has none of them, or another program of the same name.
+    """
+    known = by_name(theirs)
+    both = [task for task in ours if task.name in known]
+    if not both:
+        raise DataError(f"compare={other}: it has none of {', '.join(task.name for task in ours)}")
+    for task in both:
+        if task.fingerprint != known[task.name].fingerprint:
+            raise DataError(f"compare={other}: its {task.name} is another program")
+
+
+def check_others(folder: Path, others: Sequence[Path]) -> None:
+    """Check that `others` are runs of the same network.
+
+    Raises:
+        PrunerError: another network, precision or target, or a name that is taken.
+    """
+    asked = _request(folder)
+    check_run_names(folder, others)
+    for other in others:
+        found = _request(other)
+        if _equal_parts(found) != _equal_parts(asked):
+            raise PrunerError(
+                f"compare={other}: a run of another network, precision or target, "
+                f"{found.source.label} with seed {found.source.seed}, {found.form.precision} and "
+                f"{dict(found.target)}; compare runs of equal ones"
+            )
+
+
+def check_run_names(folder: Path, others: Sequence[Path]) -> None:
+    """Check that every run folder has a name of its own.
+
+    Raises:
+        DataError: it is the name of a baseline or of another run.
+    """
+    taken = [_name(folder), OURS, *BASELINES]
+    for other in others:
+        if (name := _name(other)) in taken:
+            raise DataError(
+                f"compare={other}: {name} is taken by a baseline or another run; "
+                "give every run folder its own name"
+            )
+        taken.append(name)
+
+
+def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
+    """Select the parts that compared runs must share; layouts may differ."""
+    return request.source, request.target, request.form.precision
+
+
+def _request(folder: Path) -> NetworkRequest:
+    if not (folder / REQUEST).is_file():
+        raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
+    return NetworkRequest.read(folder / REQUEST)
+
+
+def _name(folder: Path) -> str:
+    return folder.resolve().name
+
+
+def _libraries(
+    folder: Path,
+    names: Sequence[str],
+    others: Sequence[Path],
+    platform: Platform,
+    analyzer: Analyzer | None,
+    log: Log,
+) -> dict[str, Library]:
+    """Build or find the libraries to compare, of this and other runs.
+
+    TVM's untuned and drafted networks are built where `names` has them. A missing library has its
+    reason.
+    """
+    work = folder / _WORK
+    found = {OURS: _deployed(folder, "ours")}
+    for other in others:
+        found[_name(other)] = _deployed(other, _name(other))
+    if UNTUNED in names:
+        found[UNTUNED] = _built(folder, {}, work / UNTUNED, "TVM untuned", {})
+    if DRAFT in names:
+        start, database = time.perf_counter(), work / "drafts"
+        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
+        tasks = read_tasks(folder / TASKS)
+        rest = [task.workload for task in tasks if not is_view(task.module)]
+        log(f"drafting {len(rest)} tasks")
+        seed = _request(folder).source.seed
+        draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
+        facts = {"draft_s": time.perf_counter() - start}
+        sources = {DRAFTED: database}
+        found[DRAFT] = _built(folder, sources, work / DRAFT, "TVM, drafted only", facts)
+    return found
+
+
+def _deployed(folder: Path, label: str) -> Library:
+    path = folder / LIBRARY
+    if not path.is_file():
+        return Library(label=label, missing=f"no {LIBRARY}; run: pruner deploy run={folder}")
+    return Library(label=label, path=path)
+
+
+def _built(
+    folder: Path,
+    sources: Mapping[str, Path],
+    place: Path,
+    label: str,
+    facts: Mapping[str, Any],
+) -> Library:
+    start, log_file = time.perf_counter(), place.with_suffix(".log")
+    try:
+        # no reference: all outputs are compared in the race
+        built = build_network(folder, sources, place / LIBRARY, log_file, reference=False)
+    except PrunerError as error:
+        return Library(label=label, missing=str(error))
+    facts = {**facts, "build_s": time.perf_counter() - start}
+    return Library(label=label, path=built.library, facts=facts)

@@ -1,0 +1,151 @@
+"""Use analyzer and learned model as cost model of TVM's evolutionary search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
+from pruner.search.policy import guard, standard, weighed
+from pruner.tune.metaschedule.outcomes import outcomes
+from pruner.tune.metaschedule.session import MetaScheduleSession
+from pruner.tune.metaschedule.task import MetaScheduleTask, identity
+from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.tune_options import LIVE
+from pruner.tune.spaces.traces import Traces
+from pruner.tune.tvm_import import load_tvm
+
+_ms = load_tvm().meta_schedule
+_derived_object = load_tvm().tvm.ir.utils.derived_object
+_PyCostModel: Any = _ms.cost_model.PyCostModel
+
+
+def cost_model(
+    *,
+    platform: str | None = None,
+    analyzer: Analyzer | None = None,
+    model: str | OnlineModel | None = "pacm",
+    prior: float = LIVE.prior,
+    seed: int | None = None,
+) -> Any:
+    """Make the cost model for TVM's tuning with ``strategy="evolutionary"``.
+
+    It fits ``tune_tir`` and ``tune_relax``.
+
+    `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
+    alone until a program of the task has been measured. Then its score has the weight
+    ``prior / (prior + measured)``, and the learned score has the rest.
+
+    Raises:
+        PrunerError: the model is unknown; or, when tuning starts, no described device fits the
+            target.
+    """
+    session = MetaScheduleSession(platform=platform, analyzer=analyzer, model=model, seed=seed)
+    return PrunerModel(session, prior)
+
+
+class TaskScores:
+    """Scores of a task's candidates, in (0, 1); 0 for uncertain programs."""
+
+    def __init__(self, session: MetaScheduleSession, task: MetaScheduleTask, prior: float) -> None:
+        """Open the task's spaces.
+
+        Raises:
+            PrunerError: no program is legal, or no described device fits.
+        """
+        self._task, self._prior, self._rng = task, prior, session.rng(task)
+        self._space = session.open(task, task.designs(task.context.generate_design_space()))
+        self._traces = Traces(self._space)
+        self._learner = session.learner(task, self._space)
+        self._history = History(self._space)
+        self._learned: ScoreFunction | None = None
+        self._judge: ScoreFunction | None = None
+
+    def learn(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Add measured programs; ignore annotations that our spaces lack."""
+        rows, known = self._traces.rows([candidate.sch.trace for candidate in candidates])
+        found = outcomes(results, self._task.log)
+        # a builder that never started is no failure of the program
+        known &= np.array([one.concerns_program for one in found], bool)
+        latency_s = np.array([one.latency_s for one in found])
+        self._history.add(rows[known], latency_s[known])
+        if self._learner is not None:
+            self._learned = self._learner(self._history)
+        self._judge = None
+
+    def scores(self, candidates: Sequence[Any]) -> NDArray[np.float64]:
+        """Score N candidates in (0, 1), comparable until the next measurements."""
+        traces = [candidate.sch.trace for candidate in candidates]
+        # a parallel annotation of TVM's mutator is scored as the space's own: closest known program
+        rows, known = self._traces.rows(traces, whatever_parallel=True)
+        out = np.full(len(rows), 0.5)
+        if known.any():
+            if self._judge is None:
+                self._judge = self._standardised(rows[known])
+            # TVM's search draws parents with these scores as weights, so none may be negative
+            out[known] = 0.5 + 0.5 * np.tanh(0.5 * self._judge(rows[known]))
+            # programs outside our spaces get random scores of the other candidates
+            out[~known] = self._rng.choice(out[known], int((~known).sum()))
+        return out
+
+    def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
+        """Weigh drafted and learned score as the policy, in units of deviation.
+
+        The standard deviations are those of `seen`.
+        """
+        learned, draft = self._learned, self._space.draft_score
+        if learned is None:
+            return standard(draft, seen)
+        if not self._prior:
+            return standard(guard(learned, draft), seen)
+        return weighed(learned, draft, seen, prior=self._prior, latency_s=self._history.latency_s)
+
+
+@_derived_object
+class PrunerModel(_PyCostModel):
+    """The cost model object for TVM; see :func:`cost_model`."""
+
+    def __init__(self, session: MetaScheduleSession, prior: float) -> None:
+        self._session, self._prior = session, prior
+        self._tasks: dict[tuple[int, str], TaskScores | None] = {}
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Learn from the measured candidates of a task (called by TVM)."""
+        task = self._task(context)
+        if task is not None and len(candidates):
+            with self._session.one_thread():
+                task.learn(candidates, results)
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
+        """Return scores float64 [N] in (0, 1), the best highest (for TVM)."""
+        task = self._task(context)
+        if task is None:
+            return np.full(len(candidates), 0.5)
+        with self._session.one_thread():
+            return task.scores(candidates)
+
+    def load(self, path: str) -> None:
+        """Raise `PrunerError`: the model has no file."""
+        raise PrunerError(f"{path}: this model is not kept in a file; give model= one of your own")
+
+    def save(self, path: str) -> None:
+        """Raise `PrunerError`: the model has no file."""
+        raise PrunerError(f"{path}: this model is not kept in a file; the database has its records")
+
+    def _task(self, context: Any) -> TaskScores | None:
+        key = identity(context)
+        if key not in self._tasks:
+            task = MetaScheduleTask.of(context)
+            self._session.analyzer(task.target, task.log)  # its errors end the tuning
+            try:
+                self._tasks[key] = TaskScores(self._session, task, self._prior)
+            except PrunerError as error:
+                task.log(f"{task.name}: all programs score alike: {error}")
+                self._tasks[key] = None
+        return self._tasks[key]

@@ -1,0 +1,442 @@
+"""Collect a task on a platform: draw, build, time twice, write."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from pruner.errors import DataError, PrunerError
+from pruner.processes import Reply
+from pruner.program.device import Device
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.program.tir.saved import SavedSpace
+from pruner.progress import Log
+from pruner.tune.measure.measurer import Check, DeviceMeasurer, Outcome, Platform
+from pruner.tune.measure.numerics import tolerance
+from pruner.tune.phases import Phases
+from pruner.tune.pools.conditions import Conditions
+from pruner.tune.pools.drawing import evolved, stratified
+from pruner.tune.pools.measurement_log import EVOLVED, RANDOM, MeasurementLog, Program
+from pruner.tune.pools.records import (
+    PoolPaths,
+    about_pool,
+    header_of,
+    task_name,
+    write_database,
+    write_records,
+)
+from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.text import module_text
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import Workload, arguments
+
+REFERENCE = "reference.npz"  # expected results, beside the libraries
+_POLL_S = 0.2
+_PATIENCE = 32  # failures beside the programs wanted before a task is given up
+_PARENTS = 4  # of evolved programs: this part of what ran, the fastest
+
+
+class CollectionStopped(Exception):
+    """Raised if the collection is to end early."""
+
+
+class Unavailable(PrunerError):
+    """A worker or the device is missing, which is no program's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSetup:
+    """The measurer of a platform, with callbacks."""
+
+    platform: Platform
+    device: Device
+    measurer: DeviceMeasurer
+    phases: Phases
+    conditions: Conditions
+    log: Log
+    stopped: Callable[[], bool]
+    check: bool = True  # results of every program against the unscheduled one
+
+    def wait(self, job: Future[Reply]) -> Reply:
+        """Wait for a builder's reply.
+
+        Raises:
+            Stopped: the collection was asked to end.
+        """
+        while not job.done():
+            if self.stopped():
+                job.cancel()
+                raise CollectionStopped
+            time.sleep(min(_POLL_S, 0.01))
+        return job.result()
+
+
+class MeasuredSet:
+    """A task's programs on a platform, in the state of its ledger."""
+
+    def __init__(
+        self, workload: Workload, platform: str, out: Path, settings: PoolSettings
+    ) -> None:
+        self.workload, self.settings = workload, settings
+        self.paths = PoolPaths(out=out, platform=platform, task=task_name(workload))
+        self.measurement_log = MeasurementLog(self.paths.measurement_log)
+        self._arguments = arguments(workload.module)
+        self._space: UnionSpace | None = None
+        self._checked: tuple[Check | None] | None = None
+        self._reference: Future[str | None] | None = None  # at work
+        self._building: dict[int, Future[Reply]] = {}  # by the number of the program
+
+    @property
+    def name(self) -> str:
+        """The name of platform and task, for people."""
+        return f"{self.paths.platform} {self.paths.task}"
+
+    def valid(self, origin: str | None = None) -> list[Program]:
+        """List the programs that ran, of an origin or of all."""
+        found = (p for p in self.measurement_log.programs if p.valid)
+        return [p for p in found if origin in (None, p.origin)]
+
+    @property
+    def unchecked(self) -> int:
+        """Number of programs that ran without a check of their results."""
+        return sum(p.checked is False for p in self.valid())
+
+    @property
+    def all_failed(self) -> bool:
+        """True if all tried programs failed, and none waits for its timing."""
+        tried = any(p.failed and p.has_record for p in self.measurement_log.programs)
+        return tried and not self.valid() and not self.built
+
+    @property
+    def built(self) -> int:
+        """Number of programs with a library and without a timing."""
+        return sum(
+            p.built and not p.tries and self._library(p).is_file()
+            for p in self.measurement_log.programs
+        )
+
+    @property
+    def missing(self) -> int:
+        """Number of programs that still need a first timing."""
+        return sum(map(self._missing, (RANDOM, EVOLVED)))
+
+    def _wanted(self, origin: str) -> int:
+        return self.settings.num_random if origin == RANDOM else self.settings.num_evolved
+
+    def _missing(self, origin: str) -> int:
+        if origin in self.measurement_log.ended:
+            return 0
+        return max(0, self._wanted(origin) - len(self.valid(origin)))
+
+    @property
+    def doubted(self) -> list[Program]:
+        """List programs that need another timing.
+
+        It is the second timing, or a further one since the others disagree.
+        """
+        return [
+            p
+            for p in self.valid()
+            if p.tries < self.settings.most
+            and (len(p.passes) < 2 or p.disagreement > self.settings.agree)
+        ]
+
+    @property
+    def ready_at(self) -> float:
+        """Unix seconds from which all doubted programs may be timed again."""
+        return max((p.last_at for p in self.doubted), default=0.0) + self.settings.apart_s
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing is left to measure and the records are written."""
+        return self.paths.records.is_file() and not (self.missing or self.doubted)
+
+    @property
+    def is_open(self) -> bool:
+        """True if its design spaces are in memory."""
+        return self._space is not None
+
+    def prepare(self, setup: MeasurementSetup) -> None:
+        """Open the spaces and compute the reference; raises as `open`."""
+        self.open(setup)
+        if setup.check:
+            self._check(setup)
+
+    def open(self, setup: MeasurementSetup) -> UnionSpace:
+        """Open the design spaces; write their files once.
+
+        Raises:
+            PrunerError: none has programs that the engine can read back.
+            DataError: the measurement log is of other spaces.
+        """
+        if self._space is not None:
+            return self._space
+        setup.log(f"{self.name}: opening its design spaces")
+        platform = setup.platform
+        opened = open_spaces(
+            design_spaces(self.workload.module, platform.target),
+            name=self.name,
+            # drawn evenly, not by a draft, which would leave slow programs out
+            analyzer=None,
+            learns=False,
+            phases=setup.phases,
+            log=setup.log,
+        )
+        batched = [space for space in opened.spaces if isinstance(space, BatchedSpace)]
+        if not batched:
+            raise PrunerError(f"{self.name}: no design space that records can be replayed in")
+        if len(batched) < len(opened.spaces):
+            setup.log(
+                f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
+                "records of their programs would have no features"
+            )
+        names = [self._saved(space) for space in batched]
+        if not self.measurement_log.spaces:
+            self.measurement_log.open_spaces(names)
+        # names are hashes of content: a row of the measurement log means nothing in another space
+        elif self.measurement_log.spaces != names:
+            raise DataError(
+                f"{self.paths.measurement_log}: begun with other design spaces (another TVM or "
+                "target?); choose another out="
+            )
+        self._space = UnionSpace(batched, setup.phases)
+        return self._space
+
+    def _saved(self, space: BatchedSpace) -> str:
+        trace = tuple(str(line) for line in space.design.trace.as_python(True))
+        text = module_text(space.design.module)
+        saved = SavedSpace(program=space.program, text=text, trace=trace)
+        return saved.save(self.paths.out / SPACES)
+
+    def first(self, setup: MeasurementSetup, limit: int | None = None) -> Iterator[Program]:
+        """Draw, build and time programs until enough ran, or `limit` more.
+
+        Each program is yielded once it is done.
+
+        Raises:
+            Stopped: the collection was asked to end.
+            Unavailable: a worker or the device is gone.
+            PrunerError: the task has no programs.
+        """
+        left = self.missing if limit is None else min(limit, self.missing)
+        for origin in (RANDOM, EVOLVED):
+            while left > 0 and (chunk := self._next(setup, origin, left)):
+                # A GPU is timed while this CPU builds; on a CPU builds would disturb the timings.
+                ahead = 0 if setup.platform.shares_cpu else 2 * self.settings.chunk
+                following = self._pending(origin)[len(chunk) :][:ahead]
+                for program in self._timed(setup, chunk, check=True, following=following):
+                    left -= program.valid
+                    yield program
+
+    def build(self, setup: MeasurementSetup) -> Iterator[int]:
+        """Draw and build random programs without timing; yield counts of chunks.
+
+        Libraries stay, so a later start, on the machine of the device, only times them.
+
+        Raises:
+            Stopped: the collection was asked to end.
+            Unavailable: a worker is gone.
+            PrunerError: the task has no programs.
+        """
+        lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
+        if lacking > 0:
+            self._draw(setup, RANDOM, lacking)
+        pending = self._pending(RANDOM)
+        size = 4 * self.settings.chunk  # the slowest program of a chunk holds up the next chunk
+        for start in range(0, len(pending), size):
+            if setup.stopped():
+                raise CollectionStopped
+            chunk = pending[start : start + size]
+            self._build(setup, chunk)
+            yield len(chunk)
+
+    def _next(self, setup: MeasurementSetup, origin: str, left: int) -> list[Program]:
+        """Choose the next programs to time first; none at the end.
+
+        The end of an origin is enough programs, too many failures, or exhausted spaces.
+        """
+        if not (missing := min(left, self._missing(origin))):
+            return []
+        failed = [p for p in self._of(origin) if p.failed]
+        if len(failed) > self._wanted(origin) + _PATIENCE:
+            self._end(setup, origin, f"most programs fail, the last with {failed[-1].error}")
+            return []
+        if not self._pending(origin):
+            self._draw(setup, origin, self._missing(origin))
+        pending = self._pending(origin)
+        if not pending:
+            self._end(setup, origin, "its design spaces have no more programs")
+        return pending[: min(self.settings.chunk, missing)]
+
+    def _of(self, origin: str) -> list[Program]:
+        return [p for p in self.measurement_log.programs if p.origin == origin]
+
+    def _pending(self, origin: str) -> list[Program]:
+        """List the programs of an origin that were drawn and not tried."""
+        return [p for p in self._of(origin) if not p.tries and p.error is None]
+
+    def _end(self, setup: MeasurementSetup, origin: str, reason: str) -> None:
+        self.measurement_log.end(origin, reason)
+        setup.log(f"{self.name}: {len(self.valid(origin))} {origin} programs, {reason}")
+
+    def _draw(self, setup: MeasurementSetup, origin: str, num: int) -> None:
+        space, known = self.open(setup), self.measurement_log.programs
+        seen = set(space.keys(self._rows(known)).tolist()) if known else set()
+        task = crc32(self.paths.task.encode())
+        # seeded by the state of the measurement log: a resumed collection draws what it would have
+        # drawn
+        rng = np.random.default_rng([self.settings.seed, task, len(known)])
+        if origin == RANDOM:
+            self.measurement_log.draw(stratified(space, num, rng, seen), origin)
+            return
+        best = sorted(self.valid(RANDOM), key=lambda p: p.passes[0].latency_s)
+        parents = best[: max(1, len(best) // _PARENTS)]
+        if parents:
+            self.measurement_log.draw(evolved(space, self._rows(parents), num, rng, seen), origin)
+
+    @staticmethod
+    def _rows(programs: Sequence[Program]) -> np.ndarray:
+        return np.array([program.row for program in programs], np.int64)
+
+    def again(self, setup: MeasurementSetup) -> Iterator[Program]:
+        """Time the doubted programs once more, in another order.
+
+        Each program is yielded once it is done.
+        """
+        doubted = self.doubted
+        passes = max(len(program.passes) for program in doubted)
+        task = crc32(self.paths.task.encode())
+        # another order: what disturbs neighbours in time must not disturb the same programs twice
+        order = np.random.default_rng([self.settings.seed, task, passes]).permutation(len(doubted))
+        size = self.settings.chunk
+        for start in range(0, len(order), size):
+            yield from self._timed(setup, [doubted[n] for n in order[start : start + size]])
+
+    def _timed(
+        self,
+        setup: MeasurementSetup,
+        programs: Sequence[Program],
+        *,
+        check: bool = False,
+        following: Sequence[Program] = (),
+    ) -> Iterator[Program]:
+        """Build missing libraries, then time the programs in turn while `following` are built."""
+        self._build(setup, programs)
+        self._begin(setup, following)
+        compared = self._check(setup) if check and setup.check else None
+        self.measurement_log.note(setup.conditions.read())
+        for program in programs:
+            if setup.stopped():
+                raise CollectionStopped
+            if program.built:
+                outcome = setup.measurer.time_library(
+                    self._library(program), self._arguments, compared
+                )
+                self._note(setup, program, outcome)
+            yield program
+
+    def _note(self, setup: MeasurementSetup, program: Program, outcome: Outcome) -> None:
+        if outcome.error is not None and setup.stopped():
+            raise CollectionStopped  # a signal to the process group may have ended the program, too
+        if not outcome.concerns_program:
+            raise Unavailable(f"{self.name}: {outcome.message}; the same command continues")
+        self.measurement_log.timed(program.number, outcome)
+        if program.failed:
+            self._library(program).unlink(missing_ok=True)
+
+    def _build(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
+        """Build missing libraries, as many at once as there are builders."""
+        self._begin(setup, programs)
+        for program in programs:
+            if (job := self._building.pop(program.number, None)) is None:
+                continue
+            reply = setup.wait(job)
+            if reply.error == "no_worker":
+                raise Unavailable(f"{self.name}: {reply.message}; the same command continues")
+            self.measurement_log.built(program.number, reply)
+
+    def _begin(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
+        """Queue the builds of programs that have no library yet."""
+        lacking = [
+            p
+            for p in programs
+            if p.number not in self._building and not (p.built and self._library(p).is_file())
+        ]
+        if not lacking:
+            return
+        self.paths.work.mkdir(parents=True, exist_ok=True)
+        made = self.open(setup).instantiate(self._rows(lacking))
+        for program, schedule in zip(lacking, made, strict=True):
+            if schedule is None:
+                self.measurement_log.refused(program.number)
+            else:
+                job = setup.measurer.begin_build(schedule.mod, self._library(program))
+                self._building[program.number] = job
+
+    def _library(self, program: Program) -> Path:
+        return self.paths.work / f"{program.number}.so"
+
+    def begin_check(self, setup: MeasurementSetup) -> None:
+        """Begin to compute the reference in the background."""
+        if self._reference is None and setup.check:
+            self.paths.work.mkdir(parents=True, exist_ok=True)
+            path = self.paths.work / REFERENCE
+            if not path.is_file():
+                module = self.workload.module
+                self._reference = setup.measurer.begin_reference(module, self._arguments, path)
+
+    def _check(self, setup: MeasurementSetup) -> Check | None:
+        """Wait for the reference; None, with a report, if it failed."""
+        if self._checked is None:
+            self.begin_check(setup)
+            reason = None if self._reference is None else self._reference.result()
+            if reason is not None:
+                setup.log(f"{self.name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
+            path, bound = self.paths.work / REFERENCE, tolerance(self._arguments)
+            check = None if reason is not None else Check(expected=str(path), tolerance=bound)
+            self._checked = (check,)
+        return self._checked[0]
+
+    def finish(self, setup: MeasurementSetup) -> None:
+        """Write records and database, and remove the libraries."""
+        space = self.open(setup)
+        if not self.valid():
+            raise PrunerError(
+                f"{self.name}: no program ran; {self.paths.measurement_log} has the reasons"
+            )
+        header = header_of(self.workload, setup.platform, setup.device)
+        write_database(
+            self.paths.database, self.workload, setup.platform, space, self.measurement_log
+        )
+        write_records(self.paths.records, self.measurement_log, space.widths, header)
+        self.clear()
+        self.close()
+
+    def clear(self) -> None:
+        """Remove the libraries."""
+        shutil.rmtree(self.paths.work, ignore_errors=True)
+
+    def about(self) -> dict[str, Any]:
+        """Return the counts for ``about.json``."""
+        identity = {
+            "platform": self.paths.platform,
+            "task": self.paths.task,
+            "key": self.workload.key,
+        }
+        return about_pool(self.measurement_log, identity)
+
+    def close(self) -> None:
+        """Release the design spaces, which are large."""
+        self._space = self._checked = self._reference = None
+        self._building.clear()

@@ -1,0 +1,171 @@
+"""The options of a tuning run, as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.networks.pacm import PaCM
+from pruner.paths import conf_folder
+from pruner.program.device import load_device
+from pruner.progress import Log
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import PolicySettings, RoundSettings
+from pruner.search.task_order import USUAL, Order, check_order
+from pruner.tune.analyzer import platform_analyzer
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform, never
+from pruner.tune.measure.targets import local_platform
+from pruner.tune.phases import Phases
+from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.run.budget import TuneBudget
+from pruner.tune.run.database import Database
+from pruner.tune.run.learning import AdaptedModel, OnlineModel
+
+# conf/policy/pruner_live.yaml says why
+LIVE = RoundSettings(
+    draft=ExplorerSettings(population=512, generations=2, keep=256),
+    verify=ExplorerSettings(population=256, generations=1, keep=64),
+    random_sample=64,
+    draft_leads=True,
+    prior=50,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """Options of a tuning run.
+
+    * ``analyzer``: the draft's model. None: no draft.
+    * ``make_model``: makes the learned model of a run. None: nothing is learned, or the policy has
+      its own model.
+    * ``num_reference``: number of random programs of a task that normalise the learned model before
+      it scores.
+    * ``refit``: fit the model again when the measured programs have grown by this share; 0: after
+      every batch.
+    * ``draft_all``: draft all tasks in parallel before the first measurement, and measure the
+      drafted programs first.
+    * ``replay_only``: TVM replays every design space (slow).
+    * ``compile_only``: build the first proposals of every search, run nothing.
+    * ``kernels``: keep the best program of every task as a library.
+    * ``work_dir``: the folder of TVM's database; by default the run folder.
+    * ``warm_start``: folders of earlier runs on the same target, whose measurements of identical
+      tasks are reused.
+    """
+
+    platform: Platform
+    policy: PolicySettings | BaselineTunerSearch | BaselineTunerProcess = LIVE
+    budget: TuneBudget = field(default_factory=TuneBudget)
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+    analyzer: Analyzer | None = None
+    make_model: Callable[[], OnlineModel] | None = None
+    order: Order = USUAL
+    num_reference: int = 64
+    refit: float = 0.1
+    draft_all: bool = False
+    replay_only: bool = False
+    compile_only: bool = False
+    kernels: bool = True
+    work_dir: Path | None = None
+    warm_start: Sequence[Path] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            PrunerError: options that contradict each other.
+        """
+        # all checks before any process starts: a wrong option costs no time
+        check_order(self.order)
+        if self.refit < 0:
+            raise PrunerError(f"refit={self.refit}: a share of the measured programs, 0 or more")
+        if self.measure.timing.flush_cache and self.platform.device != "cpu":
+            raise PrunerError(
+                "measure.flush_cache=true empties the caches of CPUs, and reads the addresses of "
+                "arrays for that; leave it out on a GPU"
+            )
+        self._check_baseline_tuner()
+        if self.make_model is not None and not self.policy.takes_model:
+            raise PrunerError(
+                f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
+            )
+
+    def _check_baseline_tuner(self) -> None:
+        """Refuse options that another tuner's search would not follow.
+
+        Raises:
+            PrunerError: such an option.
+        """
+        exclusive, lag = self.measure.exclusive, self.measure.lag
+        if isinstance(self.policy, BaselineTunerProcess):
+            asked = {
+                "compile_only": self.compile_only,
+                "budget.seconds": self.budget.seconds,
+                "budget.patience": self.budget.patience,
+                "warm_start": ",".join(map(str, self.warm_start)),
+                "work_dir": self.work_dir,
+                # defaults are no requests: the process is refused only what a user gave
+                "task_order": None if self.order == USUAL else self.order,
+                "spaces": "replay" if self.replay_only else None,
+                "measure.exclusive": None if exclusive is None else str(exclusive).lower(),
+                "measure.lag": None if lag is None else str(lag),
+            }
+            self.policy.check(self.measure, asked)
+        if isinstance(self.policy, BaselineTunerSearch):
+            for option, is_asked in (("measure.lag=1", lag), ("spaces=replay", self.replay_only)):
+                if is_asked:
+                    raise PrunerError(
+                        f"{option}: {type(self.policy).__name__} has its own proposals "
+                        "and its own spaces; leave the option out"
+                    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The state that all tasks of a run share.
+
+    ``interrupted`` returns True if the run was asked to end.
+    """
+
+    platform: Platform
+    measurer: DeviceMeasurer
+    phases: Phases
+    database: Database
+    folder: Path
+    log: Log
+    interrupted: Callable[[], bool] = never
+
+    def is_over(self, limit_s: float | None) -> bool:
+        """True if an end was requested, or the time `limit_s` is spent."""
+        return self.interrupted() or (limit_s is not None and self.phases.elapsed_s >= limit_s)
+
+
+def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
+    """Make the options for this CPU: draft, then verify by PaCM.
+
+    PaCM is untrained at the start, and all cores are used.
+
+    Args:
+        trials: measured programs of all tasks, failures included.
+        seed: of the search and of the model's weights.
+        changes: further fields of `TuneOptions`.
+
+    Raises:
+        PrunerError: no described platform has the instructions of this CPU.
+    """
+    device = load_device(conf_folder() / "platform" / f"{local_platform()}.yaml")
+    platform = make_platform(device, target="host")
+    values = {
+        "analyzer": platform_analyzer(platform),
+        "make_model": lambda: AdaptedModel(Scratch(Setting(make_network=PaCM, seed=seed))),
+        "budget": TuneBudget(trials=trials),
+        **changes,
+    }
+    return TuneOptions(platform=platform, seed=seed, **values)

@@ -1,0 +1,126 @@
+"""Records are applied to every function that has one, first come first served, or an error."""
+
+import pytest
+
+from pruner.errors import PrunerError
+
+pytestmark = pytest.mark.tvm
+
+
+def llvm(cores):
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": cores})
+
+
+@pytest.fixture(scope="module")
+def target():
+    return llvm(1)
+
+
+@pytest.fixture(scope="module")
+def lowered(target):
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.source import NetworkSource, import_network
+
+    source = NetworkSource(name="tests.tune.networks.small_networks:encoder")
+    return lower(import_network(source), target)
+
+
+@pytest.fixture(scope="module")
+def tasks(lowered, target):
+    from pruner.tune.networks.network_tasks import network_tasks
+
+    return {task.name: task for task in network_tasks(lowered, target)}
+
+
+def commit(folder, task, target, mark="any", seconds=1.0):
+    """A record of the task's program as it is, with an annotation to know it again."""
+    from pruner.tune.run.database import Database
+    from pruner.tune.tvm_import import load_tvm
+
+    schedule = load_tvm().s_tir.Schedule(task.module)
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    schedule.annotate(block, "mark", mark)
+    Database(folder).commit(task.module, schedule, (seconds,), target)
+
+
+def chosen(tasks, word):
+    return [task for task in tasks.values() if task.name.startswith(word)]
+
+
+def test_functions_have_the_keys_of_the_tasks(lowered, tasks):
+    """The hash by which TVM looks up survives extraction, printing and reading back."""
+    import tvm_ffi
+
+    from pruner.tune.deploy.apply_records import check_tasks, keys_of
+    from pruner.tune.tvm_import import load_tvm
+
+    keys = keys_of(lowered)
+    wanted = {name: task.key for name, task in tasks.items()}
+    assert set(keys.values()) == set(wanted.values())
+    check_tasks(keys, wanted)
+    tvm = load_tvm().tvm
+    for task in tasks.values():
+        again = tvm.ir.load_json(tvm.ir.save_json(task.module))
+        assert f"{tvm_ffi.structural_hash(again) & (1 << 64) - 1:016x}" == task.key
+    first, *_ = sorted(wanted)
+    with pytest.raises(PrunerError, match=rf"1 tuned tasks are gone \({first}\); 1 functions"):
+        check_tasks(keys, {**wanted, first: "0" * 16})
+
+
+def test_what_was_measured_comes_before_what_was_drafted(lowered, tasks, target, tmp_path):
+    from pruner.tune.deploy.apply_records import apply_records
+
+    products, sums = chosen(tasks, "matmul"), chosen(tasks, "reshape_add")
+    measured, drafted = tmp_path / "measured", tmp_path / "drafted"
+    for folder in (measured, drafted):
+        folder.mkdir()
+    for task in products[:2]:
+        commit(measured, task, target, "mine")
+    for task in [*products, *sums]:
+        commit(drafted, task, target, "other", seconds=1e-9)
+    sources = {"measured": measured, "drafted": drafted}
+    module, applied = apply_records(lowered, target, sources, by_rules=False)
+    rest = len(products) - 2 + len(sums)
+    assert applied.by_source == {"measured": 2, "drafted": rest}
+    assert len(applied.untouched) == len(tasks) - 2 - rest
+    text = module.script()
+    assert text.count('"mark": "mine"') == 2
+    assert text.count('"mark": "other"') == rest
+
+
+def test_nothing_is_applied_twice_or_lost(lowered, tasks, target, tmp_path, monkeypatch):
+    from pruner.tune.deploy import apply_records
+
+    commit(tmp_path, chosen(tasks, "matmul")[0], target)
+    monkeypatch.setattr(apply_records, "_applied", lambda module, *_: module)
+    with pytest.raises(PrunerError, match=r"did not apply the records of fused_matmul.*1 of 1"):
+        apply_records.apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
+
+
+def test_records_of_another_target_are_refused(lowered, tasks, target, tmp_path):
+    """TVM itself would apply them."""
+    from pruner.tune.deploy.apply_records import apply_records
+
+    commit(tmp_path, chosen(tasks, "matmul")[0], llvm(4))
+    with pytest.raises(PrunerError, match="records of another target"):
+        apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
+
+
+def test_an_empty_folder_applies_nothing(lowered, target, tmp_path):
+    from pruner.tune.deploy.apply_records import apply_records
+
+    _, applied = apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
+    assert applied.by_source == {"measured": 0}
+    assert applied.by_rules == 0
+
+
+def test_on_a_gpu_rules_of_tvm_schedule_the_rest(lowered, tmp_path):
+    from pruner.tune.deploy.apply_records import apply_records
+    from pruner.tune.tvm_import import load_tvm
+
+    a100 = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
+    _, applied = apply_records(lowered, a100, {}, by_rules=True)
+    assert applied.by_rules + len(applied.untouched) == len(lowered.functions_items()) - 1
+    assert all(name.startswith("reshape") for name in applied.untouched)  # views

@@ -1,0 +1,25 @@
+"""What is built of a run has one builder at a time; the run itself may go on meanwhile."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.files import held
+from pruner.tune.deploy.built_files import WORK, deploying
+
+
+def test_two_do_not_build_at_once(tmp_path):
+    words = "import pathlib, sys; from pruner.tune.deploy.built_files import deploying\n"
+    words += "with deploying(pathlib.Path(sys.argv[1])):\n    print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", words, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(PrunerError, match=f"{WORK}: process {other.pid} .* works in it"):
+            deploying(tmp_path).__enter__()
+        with held(tmp_path):  # as tune.py does
+            pass
+        other.stdin.close()
+    with deploying(tmp_path), deploying(tmp_path):  # tune.py's last step is this process's own
+        pass

@@ -251,7 +251,7 @@ class Worker:
         return replace(reply, seconds=time.monotonic() - start)
 
     def ask(self, job: str, *arguments: Any, log_file: Path) -> Any:
-        """Return the value of a job; its output goes to `log`.
+        """Return the value of a job; its output goes to `log_file`.
 
         So does the output of a failed start.
 
@@ -271,7 +271,7 @@ class Worker:
     def send(self, job: str, *arguments: Any, log_file: Path | None = None) -> None:
         """Start a job whose reply is received later.
 
-        Starts the process if needed. The output of the job is added to `log`. Raises `OSError`
+        Starts the process if needed. The output of the job is added to `log_file`. Raises `OSError`
         where the process has ended.
         """
         if self._process is None:

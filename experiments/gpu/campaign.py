@@ -104,4 +104,5 @@ class Campaign(Comparison):
 
     def command(self, step: Step, share_s: float, limit_s: float) -> Ended:
         """Run one command, its budget shortened by the seconds around it."""
-        return super().run(step, max(LEAST_BUDGET_S, share_s - step.start_s), limit_s)
+        least_s = min(LEAST_BUDGET_S, limit_s - step.start_s)
+        return super().run(step, max(1.0, least_s, share_s - step.start_s), limit_s)

@@ -30,6 +30,7 @@ from pruner.arrays import Decisions
 from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import rename_options
 from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.read_options import tune_options
 from pruner.data.tasks import TaskKey
@@ -224,6 +225,7 @@ def configured(options: Options, workload: str, way: str, seed: int) -> DictConf
         )
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
+    rename_options(config)
     if other is not None:
         entry = chosen("adaptation", other)
         config.adaptation = OmegaConf.merge(entry, OmegaConf.create(more))
@@ -267,10 +269,10 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
         rows.append(about | {"method": "chance"} | judges.chance())
         rows.append(about | {"method": "draft"} | judges.judge(space.draft_score(judges.rows)))
         for way in options.ways:
-            asked = tune_options(configured(options, workload, way, seed))
-            assert asked.make_model is not None
-            model = asked.make_model()
-            population = space.sample(asked.set_reference_population, np.random.default_rng(seed))
+            way_options = tune_options(configured(options, workload, way, seed))
+            assert way_options.make_model is not None
+            model = way_options.make_model()
+            population = space.sample(way_options.num_reference, np.random.default_rng(seed))
             met, learned, judged = [
                 live_features(space, vectors, model, key)
                 for vectors in (population, followed.rows, judges.rows)
@@ -280,7 +282,7 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
                     way=way,
                     workload=workload,
                     seed=seed,
-                    make=asked.make_model,
+                    make=way_options.make_model,
                     key=key,
                     population=met,
                     learned=learned,

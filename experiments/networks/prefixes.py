@@ -111,9 +111,9 @@ class Prefixes:
         if complete_s < float("inf"):
             times = grid(self._trials[RIVAL], _RIVAL_SHARES, after_s=complete_s)
             wanted += [(RIVAL, t) for t in times]
-        found = self.race(wanted)
+        found = self.run_interleaved(wanted)
         ours = [point for point in found if point.whose == OURS]
-        found += halved(ours, lambda t: self.race([(OURS, t)])[0], self._measured)
+        found += halved(ours, lambda t: self.run_interleaved([(OURS, t)])[0], self._measured)
         return sorted(found, key=lambda point: (point.whose, point.t_s))
 
     def _measured(self, t_s: float) -> int:

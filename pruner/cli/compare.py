@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.runs import CONFIG_FILE
+from pruner.cli.shared.runs import CONFIG_FILE, rename_options
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 
@@ -28,7 +28,7 @@ def compare(config: DictConfig) -> dict[str, Any]:
     say(as_table(rows))
     options: list[dict[str, Any]] = []
     if config.options:
-        found = [flat(plain(OmegaConf.load(folder / CONFIG_FILE))) for folder in folders]
+        found = [flat(plain(_config(folder))) for folder in folders]
         options = [
             row
             for row in _rows("option", names, found)
@@ -36,6 +36,14 @@ def compare(config: DictConfig) -> dict[str, Any]:
         ]
         say("\n" + as_table(options) if options else "\nall options are the same")
     return {"results": rows, "options": options}
+
+
+def _config(folder: Path) -> DictConfig:
+    config = OmegaConf.load(folder / CONFIG_FILE)
+    if not isinstance(config, DictConfig):
+        raise DataError(f"{folder / CONFIG_FILE}: no configuration")
+    rename_options(config)
+    return config
 
 
 def _metrics(folder: Path) -> dict[str, Any]:

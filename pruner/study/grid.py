@@ -214,7 +214,7 @@ def run_command(
 ) -> Ended:
     """Run a program in `place` for at most `limit_s` seconds.
 
-    Its output and errors go to `log`.
+    Its output and errors go to `log_file`.
     """
     code = Commands(place, environment).run(words, log_file, limit_s=limit_s)
     with log_file.open("rb") as content:

@@ -119,7 +119,7 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
         config = OmegaConf.create(text)
         if not isinstance(config, DictConfig):
             raise DataError(f"{path}: no configuration; start a new run")
-        _rename(config)
+        rename_options(config)
         if not is_own(options, signed):
             _check_code(path, config, named)
         check_options(config)
@@ -135,7 +135,7 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
     return config
 
 
-def _rename(config: DictConfig) -> None:
+def rename_options(config: DictConfig) -> None:
     """Give options of earlier versions their present names."""
     for old, new in RENAMED.items():
         path, _, key = old.rpartition(".")

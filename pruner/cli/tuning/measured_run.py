@@ -90,9 +90,10 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
             say(f"pruner deploy run={folder} builds the network with the results so far")
         raise Interrupted(result, interrupts.exit_code)
     if nothing:
+        more = "" if options.budget.seconds is None else " budget.seconds=..."
         raise PrunerError(
             f"no program was measured within {result['total_seconds']:.0f} s, and the workers need "
-            f"some of them to start; python tune.py resume={folder} budget.seconds=... continues"
+            f"some of them to start; python tune.py resume={folder}{more} continues"
         )
     if config.compile_only:
         say(

@@ -24,10 +24,10 @@ from pruner.search.policy import State
 class RecordedModel:
     """A ranker that learns from several pools and scores each pool.
 
-    The centre of a task (see `Adaptation.meet`) is the mean of its complete pool: features need no
-    measurement. The ranker is updated when a score is requested with more measurements than at the
-    last update, so a round of ten programs is one update. Without a source model there are no
-    scores before the first update with two programs of a task.
+    The centre of a task (see `Adaptation.set_reference_population`) is the mean of its complete
+    pool: features need no measurement. The ranker is updated when a score is requested with more
+    measurements than at the last update, so a round of ten programs is one update. Without a
+    source model there are no scores before the first update with two programs of a task.
     """
 
     def __init__(self, pools: Sequence[RecordedTask], adaptation: Adaptation) -> None:

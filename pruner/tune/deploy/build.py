@@ -68,7 +68,8 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: a result of :func:`network_worker`, by default a new one; its output goes to `log`.
+    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output
+    to `log_file`.
 
     Raises:
         PrunerError: the network differs from the tuned network, records were not applied, or are of

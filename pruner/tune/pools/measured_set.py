@@ -72,7 +72,7 @@ class MeasurementSetup:
         """Wait for a builder's reply.
 
         Raises:
-            Stopped: the collection was asked to end.
+            CollectionStopped: the collection was asked to end.
         """
         while not job.done():
             if self.stopped():
@@ -83,7 +83,7 @@ class MeasurementSetup:
 
 
 class MeasuredSet:
-    """A task's programs on a platform, in the state of its ledger."""
+    """A task's programs on a platform, in the state of its log."""
 
     def __init__(
         self, workload: Workload, platform: str, out: Path, settings: PoolSettings
@@ -225,7 +225,7 @@ class MeasuredSet:
         Each program is yielded once it is done.
 
         Raises:
-            Stopped: the collection was asked to end.
+            CollectionStopped: the collection was asked to end.
             Unavailable: a worker or the device is gone.
             PrunerError: the task has no programs.
         """
@@ -233,7 +233,8 @@ class MeasuredSet:
         for origin in (RANDOM, EVOLVED):
             while left > 0 and (chunk := self._next(setup, origin, left)):
                 # A GPU is timed while this CPU builds; on a CPU builds would disturb the timings.
-                ahead = 0 if setup.platform.shares_cpu else 2 * self.settings.chunk
+                alone = setup.platform.shares_cpu or limit is not None
+                ahead = 0 if alone else 2 * self.settings.chunk
                 following = self._pending(origin)[len(chunk) :][:ahead]
                 for program in self._timed(setup, chunk, check=True, following=following):
                     left -= program.valid
@@ -245,7 +246,7 @@ class MeasuredSet:
         Libraries stay, so a later start, on the machine of the device, only times them.
 
         Raises:
-            Stopped: the collection was asked to end.
+            CollectionStopped: the collection was asked to end.
             Unavailable: a worker is gone.
             PrunerError: the task has no programs.
         """
@@ -439,4 +440,6 @@ class MeasuredSet:
     def close(self) -> None:
         """Release the design spaces, which are large."""
         self._space = self._checked = self._reference = None
+        for job in self._building.values():
+            job.cancel()
         self._building.clear()

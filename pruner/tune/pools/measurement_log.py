@@ -111,7 +111,7 @@ class MeasurementLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a ledger.
+        """Read a measurement log.
 
         Raises:
             DataError: the file is not as it was written.

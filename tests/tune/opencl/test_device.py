@@ -62,7 +62,7 @@ def measurer(pocl):
     from pruner.tune.phases import Phases
 
     with DeviceMeasurer(pocl, settings(), Phases()) as made:
-        assert made.alone  # its programs run on the cores that the search works on
+        assert made.exclusive  # its programs run on the cores that the search works on
         yield made
 
 
@@ -91,7 +91,7 @@ def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
 
     assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
     assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))
-    gone = replace(pocl, places=({CHOSEN: "7"},))
+    gone = replace(pocl, environments=({CHOSEN: "7"},))
     with DeviceMeasurer(gone, settings(), Phases()) as made:
         (outcome,) = measured(made, [program(tmp_path, "good", DOUBLE)])
     assert outcome.error == "run_no_device"

@@ -165,7 +165,7 @@ def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
         device = load_device(CONF / "platform" / f"{name}.yaml")
         placed, found = on_opencl(make_platform(device), device, asked)
         attrs = placed.target.attrs
-        assert placed.places == ({runtime.CHOSEN: str(found.number)},)
+        assert placed.environments == ({runtime.CHOSEN: str(found.number)},)
         return int(attrs["max_num_threads"]), int(attrs["max_shared_memory_per_block"])
 
     assert limits("opencl") == (256, 65536)

@@ -230,7 +230,7 @@ class Tuned:
 
 
 def _peak_flops_per_s(workload: Workload, platform: Platform) -> float | None:
-    """Peak for the type of the operands: a task with a float16 argument has the float16 peak."""
+    """Return the float16 peak for a task with a float16 argument, else float32's."""
     half = platform.half_peak_flops_per_s
     if half is None or all(dtype != "float16" for _, dtype in arguments(workload.module)):
         return platform.peak_flops_per_s

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.gpu.campaign import Campaign
 from experiments.gpu.options import FULL, SMALL, CampaignOptions, as_words, halves
-from experiments.gpu.stages import GUESSES, STAGES, boxes
+from experiments.gpu.stages import GUESSES, STAGES, START_S, boxes
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json
 from pruner.study.grid import Ended
@@ -214,7 +214,7 @@ def test_the_plan_has_the_minutes_of_every_step_and_of_its_stage(options):
     rows = World(options).campaign.plan()
     first = rows[0]
     assert (first["box"], first["step"]) == ("sanity", "sanity")
-    assert first["minutes"] == pytest.approx(3 * 8 * GUESSES["check"] / 60)
+    assert first["minutes"] == pytest.approx((START_S + 3 * 8 * GUESSES["check"]) / 60)
     assert first["of"] == pytest.approx(STAGES["sanity"][0] * 25)
 
 

@@ -52,12 +52,12 @@ def drafted(tasks, platform, tmp_path_factory):
     return summary
 
 
-def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform, draft_network):
+def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform, drafted):
     from pruner.tune.networks.draft_network import SUMMARY
     from pruner.tune.run.database import NEVER_MEASURED_S, Database
 
-    how = {draft.task: draft.how for draft in draft_network.drafts}
-    database = Database(draft_network.folder)
+    how = {draft.task: draft.how for draft in drafted.drafts}
+    database = Database(drafted.folder)
     for word, task in tasks.items():
         found = database.best(task.module, platform.target)
         assert (found is None) == (how[task.name] in ("view", "none")), word
@@ -65,11 +65,11 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
     assert [how[tasks[word].name] for word in words] == ["drafted"] * 3
     costs = [float(r.run_secs[0]) for r in database.tvm_database.get_all_tuning_records()]
     assert costs == [NEVER_MEASURED_S] * sum(h in ("drafted", "by chance") for h in how.values())
-    rows = json.loads((draft_network.folder / SUMMARY).read_text(encoding="utf-8"))
+    rows = json.loads((drafted.folder / SUMMARY).read_text(encoding="utf-8"))
     assert {row["task"]: row["how"] for row in rows} == how
 
 
-def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, draft_network):
+def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
     from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.design import design_spaces
@@ -85,7 +85,7 @@ def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, draf
         log=print,
     )
     scores = space.draft_score(space.sample(300, np.random.default_rng(5)))
-    (draft,) = [d for d in draft_network.drafts if d.task == task.name]
+    (draft,) = [d for d in drafted.drafts if d.task == task.name]
     assert -np.log(draft.estimate_s) >= np.quantile(scores[np.isfinite(scores)], 0.99)
 
 
@@ -216,7 +216,7 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
 
 
 def test_drafts_do_not_depend_on_the_processes_that_make_them(
-    tasks, platform, draft_network, tmp_path, monkeypatch
+    tasks, platform, drafted, tmp_path, monkeypatch
 ):
     """Alone, beside others, in one worker and in this process; records too."""
     from pruner.tune.analyzer import platform_analyzer
@@ -228,10 +228,8 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
         one = draft_tasks(order, platform, analyzer, tmp_path / "one", workers=workers)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     here = draft_tasks(order, platform, analyzer, tmp_path / "here")
-    assert here.drafts == one.drafts == draft_network.drafts
-    texts = {
-        (path / RECORDS).read_text() for path in (one.folder, here.folder, draft_network.folder)
-    }
+    assert here.drafts == one.drafts == drafted.drafts
+    texts = {(path / RECORDS).read_text() for path in (one.folder, here.folder, drafted.folder)}
     assert len(texts) == 1
 
 

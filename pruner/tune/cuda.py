@@ -19,11 +19,6 @@ from pathlib import Path
 
 from pruner.tune.tvm_import import load_tvm
 
-# CUDA's errors that no program causes: the process got no device at all.
-_NO_DEVICE = (
-    "cudaErrorInitializationError", "cudaErrorNoDevice", "cudaErrorInsufficientDriver",
-    "cudaErrorDevicesUnavailable", "cudaErrorSystemNotReady",
-)  # fmt: skip
 _MAKE = "ffi.Module.create.cuda"  # the function that TVM's code generator calls
 _DRIVER = "libcuda.so.1"
 _INSTALLED = Path("/usr/local")  # by CUDA's installer, and drivers of containers
@@ -87,11 +82,6 @@ def _lacking() -> list[str]:
                 # global: the runtime, loaded later, resolves its symbols against this library
                 ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     return list(dict.fromkeys(found.values()))
-
-
-def has_no_device(error: Exception) -> bool:
-    """Check for an error of a process without a CUDA device."""
-    return any(name in str(error) for name in _NO_DEVICE)
 
 
 def provide_compiler() -> bool:

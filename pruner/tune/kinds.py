@@ -6,6 +6,12 @@ from typing import Any
 
 POCL_MODEL = "pocl"
 CUDA, OPENCL = "cuda", "opencl"  # kinds of targets, and TVM's names of their devices
+# Errors that no program causes: the process has lost its device, or never got it.
+_LOST = (
+    "CL_DEVICE_NOT_AVAILABLE", "CL_DEVICE_NOT_FOUND", "CL_INVALID_DEVICE",
+    "cudaErrorInitializationError", "cudaErrorNoDevice", "cudaErrorInsufficientDriver",
+    "cudaErrorDevicesUnavailable", "cudaErrorSystemNotReady",
+)  # fmt: skip
 GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
@@ -30,3 +36,8 @@ def is_pocl(target: Any) -> bool:
 def is_opencl(target: Any) -> bool:
     """True for an OpenCL device."""
     return str(target.kind.name) == OPENCL
+
+
+def lost_device(error: Exception) -> bool:
+    """Check for an error of a lost device, which no program causes."""
+    return any(name in str(error) for name in _LOST)

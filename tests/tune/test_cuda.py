@@ -111,11 +111,11 @@ def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():
     """The message is that of TVM 0.27 on an H200, in a worker forked from a user of the device."""
-    from pruner.tune.cuda import has_no_device
+    from pruner.tune.kinds import lost_device
 
     seen = "CUDA Runtime Error: cudaErrorInitializationError (3): initialization error"
-    assert has_no_device(RuntimeError(seen))
-    assert not has_no_device(RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700)"))
+    assert lost_device(RuntimeError(seen))
+    assert not lost_device(RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700)"))
 
 
 def test_the_import_of_tvm_leaves_the_device_alone():

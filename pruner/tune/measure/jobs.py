@@ -21,8 +21,8 @@ from pruner.errors import PrunerError
 from pruner.files import write_atomic
 from pruner.processes import NoReference
 from pruner.tune.compiling import compiled
-from pruner.tune.cuda import has_no_device, provide_compiler
-from pruner.tune.kinds import OPENCL, is_cuda, is_opencl
+from pruner.tune.cuda import provide_compiler
+from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -37,7 +37,6 @@ from pruner.tune.measure.repeats import AdaptiveRepeats
 from pruner.tune.opencl.runtime import (
     compile_kernels,
     load_runtime,
-    lost_device,
 )
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
@@ -286,7 +285,7 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
         raise
     except Exception as error:  # TVM's own kinds
         if address is None:
-            if lost_device(error) or has_no_device(error):
+            if lost_device(error):
                 raise ConnectionError(f"the device was lost: {error}"[-300:]) from error
             raise
         if _number(address) < max(1, before):

@@ -23,7 +23,6 @@ POCL = "Portable Computing Language"  # name of its platform
 CHOSEN = "PRUNER_OPENCL_DEVICE"  # number of the device that TVM calls opencl:0
 _CPU = 2  # CL_DEVICE_TYPE_CPU
 _RUN, _COMPILE, _RECORD = 0, 1, 2  # modes of runtime.cc
-_LOST = ("CL_DEVICE_NOT_AVAILABLE", "CL_DEVICE_NOT_FOUND", "CL_INVALID_DEVICE")
 _MODULE = "pruner.opencl.module"
 
 
@@ -161,11 +160,6 @@ def find_device(wanted: str | int | None, described: str | None = None) -> OpenC
             return one
     known = "; ".join(map(str, found))
     raise PrunerError(f"no OpenCL device here is {words}; measure.device= one of: {known}")
-
-
-def lost_device(error: Exception) -> bool:
-    """Check for an error of a lost device, which no program causes."""
-    return any(word in str(error) for word in _LOST)
 
 
 @contextmanager

@@ -233,8 +233,8 @@ class MeasuredSet:
         for origin in (RANDOM, EVOLVED):
             while left > 0 and (chunk := self._next(setup, origin, left)):
                 # A GPU is timed while this CPU builds; on a CPU builds would disturb the timings.
-                alone = setup.platform.shares_cpu or limit is not None
-                ahead = 0 if alone else 2 * self.settings.chunk
+                overlaps = limit is None and not setup.platform.shares_cpu
+                ahead = 2 * self.settings.chunk if overlaps else 0
                 following = self._pending(origin)[len(chunk) :][:ahead]
                 for program in self._timed(setup, chunk, check=True, following=following):
                     left -= program.valid

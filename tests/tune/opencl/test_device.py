@@ -85,8 +85,9 @@ def test_a_kernel_that_never_ends_costs_one_candidate(measurer, tmp_path):
 
 
 def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
+    from pruner.tune.kinds import lost_device
     from pruner.tune.measure.measurer import DeviceMeasurer
-    from pruner.tune.opencl.runtime import CHOSEN, lost_device
+    from pruner.tune.opencl.runtime import CHOSEN
     from pruner.tune.phases import Phases
 
     assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pruner.tune.networks.source import OUTPUTS
+from pruner.tune.networks.torch_import import OUTPUTS
 from pruner.tune.tvm_import import load_tvm
 
 INTERFACE = "pruner_interface"  # a function of the library
@@ -34,7 +34,7 @@ class Input:
 class Interface:
     """How a library is called.
 
-    ``outputs``: their structure, as :func:`~pruner.tune.networks.source.described` gives it; None:
+    ``outputs``: their structure, as :func:`~pruner.tune.networks.torch_import.described` gives it; None:
     a tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
     """
 
@@ -77,7 +77,7 @@ def with_interface(module: Any, target: Any, threads: int) -> Any:
 
 
 def arranged(structure: Any, outputs: Sequence[Any]) -> Any:
-    """Arrange outputs in a structure of :func:`~pruner.tune.networks.source.described`."""
+    """Arrange outputs in a structure of :func:`~pruner.tune.networks.torch_import.described`."""
     if structure is None:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
     if isinstance(structure, int):

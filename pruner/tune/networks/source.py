@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.errors import MissingExtra, PrunerError
+from pruner.errors import PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import host_memory
+from pruner.tune.networks.onnx_import import from_onnx
 from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
     from torch import Tensor, nn
-
-OUTPUTS = "pruner_outputs"  # attribute of `main`: the structure of its outputs, as JSON
 
 # Messages of TVM's front ends for torch and for ONNX about operators that they lack.
 _UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
@@ -203,17 +202,17 @@ def _imported(source: NetworkSource) -> Any:
         source.check_unsized("a file has fixed sizes")
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
-            return _from_onnx(source.path)
+            return from_onnx(source.path)
     torch = importlib.import_module("torch")
     if source.path is not None:
-        return _from_exported(torch.export.load(source.path))
+        return from_exported(torch.export.load(source.path))
     if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
         host_memory.check_named(source.name, source.options)
     network, inputs = network_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
     with torch.no_grad():
-        return _from_exported(torch.export.export(network, inputs))
+        return from_exported(torch.export.export(network, inputs))
 
 
 def _trains(module: Any) -> bool:
@@ -229,41 +228,3 @@ def _trains(module: Any) -> bool:
 
     load_tvm().ffi.structural_walk(module["main"].body, (relax.Call, look))
     return any(found)
-
-
-def _from_exported(program: Any) -> Any:
-    torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
-    # weights become constants: as inputs, their transposes would be computed at every call
-    module = torch_frontend.from_exported_program(
-        program, keep_params_as_input=False, unwrap_unit_return_tuple=True
-    )
-    spec = program.call_spec.out_spec
-    places = importlib.import_module("torch.utils._pytree").tree_unflatten(
-        range(spec.num_leaves), spec
-    )
-    module["main"] = module["main"].with_attr(OUTPUTS, json.dumps(described(places)))
-    return module
-
-
-def described(outputs: Any) -> Any:
-    """Describe the structure of outputs as JSON.
-
-    Mappings, lists and tuples, of named fields too, are kept by their kind: ``{"tuple": [0, 1]}``,
-    ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. In `outputs`, the number of a tensor stands
-    in its place.
-    """
-    if isinstance(outputs, Mapping):
-        return {"dict": [[key, described(part)] for key, part in outputs.items()]}
-    if isinstance(outputs, list | tuple):
-        kind = "list" if isinstance(outputs, list) else "tuple"
-        return {kind: [described(part) for part in outputs]}
-    return outputs
-
-
-def _from_onnx(path: Path) -> Any:
-    try:
-        onnx = importlib.import_module("onnx")
-    except ImportError as error:
-        raise MissingExtra("onnx", "network") from error
-    frontend = importlib.import_module("tvm.relax.frontend.onnx")
-    return frontend.from_onnx(onnx.load(str(path)), keep_params_in_input=False)

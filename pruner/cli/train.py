@@ -126,17 +126,15 @@ def _log_end(
 
 
 def _learned(folds: Sequence[Fold], result: dict[str, Any]) -> str:
-    """Describe how many tasks trained, chose the epoch and judged."""
+    """Count the tasks of training, of the choice of the epoch and of the test."""
     split, names = folds[0].split, ", ".join(result["data"]["platforms"])
     if split.by_rows:
-        return f"learned from a part of every task of {names}, judged on the rest"
-    judged = f"judged on {result['num_tasks']} others, {result['num_programs']:,} programs"
+        return f"trained on a part of every task of {names}, tested on the rest"
+    tested = f"tested on {result['num_tasks']} others, {result['num_programs']:,} programs"
     if judging_folds(folds)[0].left_out is not None:
-        judged = f"judged by leaving out each of them: {result['num_tasks']} tasks"
-    return (
-        f"learned from {len(split.train)} tasks of {names}; "
-        f"{len(split.valid)} more chose the epoch; {judged}"
-    )
+        tested = f"tested on each of them, left out of a training: {result['num_tasks']} tasks"
+    trained = f"trained on {len(split.train)} tasks of {names}"
+    return f"{trained}; epoch chosen on {len(split.valid)}; {tested}"
 
 
 def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> str:
@@ -149,7 +147,7 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     gpu = config.platform.kind == "gpu"
     if gpu and config.data.root is None:
         # The cards of the bundled GPU programs: the draft alone chooses better programs for a GPU.
-        return f"{tune}  # no checkpoint: this model is a demonstration; {needs}"
+        return f"{tune}  # this demonstration model is not used; {needs}"
     # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
     way = ("distill" if gpu else "finetune") if model.is_network else "none"
     return f"{tune} checkpoint={used} adaptation={way}  # {needs}"

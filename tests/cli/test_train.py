@@ -251,7 +251,7 @@ def test_without_records_the_other_platforms_teach(command, toy_root):
     assert result["num_tasks"] == sum(judged.values())
     first = next(iter(judged))
     assert f"tasks of {first}, part 1 of 2: each folder has its own" in err
-    assert f"judged by leaving out each of them: {result['num_tasks']} tasks" in err
+    assert f"tested on each of them, left out of a training: {result['num_tasks']} tasks" in err
 
 
 def tasks_of(folder):
@@ -263,9 +263,10 @@ def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
     _, result, err = train("model=tlp")
     *_, learned, head, run, chance, top1, checkpoint, following = err.splitlines()
     judged, programs = result["num_tasks"], result["num_programs"]
-    assert learned.startswith("learned from ")
-    assert learned.endswith(f"judged on {judged} others, {programs} programs")
-    taught, chose = (int(learned.split(word)[1].split()[0]) for word in ("from ", "; "))
+    assert learned.startswith("trained on ")
+    assert learned.endswith(f"tested on {judged} others, {programs} programs")
+    words = ("trained on ", "chosen on ")
+    taught, chose = (int(learned.split(word)[1].split()[0].rstrip(";")) for word in words)
     assert taught + chose + judged == 6
     assert head.split()[0] == "top1"
     assert run.split() == ["run", *(f"{result[name]:.4g}" for name in SHOWN)]

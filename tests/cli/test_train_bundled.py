@@ -31,7 +31,7 @@ def sets(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("platform", "teachers", "better", "following"),
     [
-        ("orin", ["t4"], "timed on a CPU", "  # no checkpoint: this model is a demonstration;"),
+        ("orin", ["t4"], "timed on a CPU", "  # this demonstration model is not used;"),
         (
             "cpu-epyc",
             ["cpu-avx2", "cpu-sse4"],
@@ -94,9 +94,9 @@ def test_a_described_device_with_bundled_records_learns_from_its_own(command, se
 def test_the_records_of_the_h200_train_and_test_by_their_own_split(door):
     code, result, err = door("train", "platform=h200", "model=tensetmlp", *ONE_EPOCH)
     assert code == 0, err
-    assert "learned from 7 tasks of h200; 2 more chose the epoch; judged on 4 others" in err
+    assert "trained on 7 tasks of h200; epoch chosen on 2; tested on 4 others" in err
     assert result["data"]["platforms"] == ["h200"]
-    assert "# no checkpoint: this model is a demonstration;" in err.splitlines()[-1]
+    assert "# this demonstration model is not used;" in err.splitlines()[-1]
 
 
 def test_a_kind_without_bundled_records_is_one_line(command, sets):

@@ -126,7 +126,7 @@ def _log_end(
 
 
 def _learned(folds: Sequence[Fold], result: dict[str, Any]) -> str:
-    """Count the tasks of training, of the choice of the epoch and of the test."""
+    """Count the tasks of training, choice of the epoch, and test."""
     split, names = folds[0].split, ", ".join(result["data"]["platforms"])
     if split.by_rows:
         return f"trained on a part of every task of {names}, tested on the rest"

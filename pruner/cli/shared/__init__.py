@@ -2,7 +2,6 @@
 
 * `door`: run a command: its words, its last line, errors as one line
 * `script`: the same for the scripts of ``experiments/``, whose options are a dataclass
-* `comparison`: scripts that take hours: steps that run once, then the tables
 * `known`: read a command line; an unknown option is refused with the nearest name
 * `implied`: words that follow from other words
 * `help`: the text of ``--help``

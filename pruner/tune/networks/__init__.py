@@ -12,7 +12,6 @@
 * `network_tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
 * `extraction`: all of these in a worker process
-* `worker`: such a process, whose output is a log
 * `draft_network`: a drafted schedule for every task without a measurement
 * `draft_task`: the draft of a task, in a worker process
 """

@@ -1,0 +1,95 @@
+"""The networks of experiments/breadth: KernelBench's problems at small sizes, and the table."""
+
+import csv
+
+import pytest
+import torch
+
+from experiments.breadth import run as breadth
+from experiments.breadth.sources import make, names
+from pruner.errors import PrunerError
+from pruner.processes import Reply
+
+LINEAR = """
+import torch
+from torch import nn
+
+batch_size = 1024
+features, groups = 512 * 2, 8
+
+class Model(nn.Module):
+    def __init__(self, features, groups):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, features)
+
+    def forward(self, x):
+        return self.norm(x)
+
+def get_inputs():
+    return [torch.rand(batch_size, features)]
+
+def get_init_inputs():
+    return [features, groups]
+"""
+
+
+@pytest.fixture
+def problems(tmp_path):
+    for level in (1, 2, 3):
+        (tmp_path / f"level{level}").mkdir()
+    (tmp_path / "level1" / "10_norm.py").write_text(LINEAR)
+    (tmp_path / "level1" / "9_fixed.py").write_text(
+        LINEAR.replace("[features, groups]", "[8 * 128, groups]").replace("8 * 128", "8 * 8 * 16")
+    )
+    (tmp_path / "level2" / "1_broken.py").write_text(LINEAR.replace("self.norm(x)", "x @ x[:1]"))
+    return tmp_path
+
+
+def test_problems_come_in_the_order_of_their_numbers(problems):
+    assert names("kernelbench", problems) == ["level1/9_fixed", "level1/10_norm", "level2/1_broken"]
+    assert names("kernelbench", None) == []
+    with pytest.raises(PrunerError, match="give the folder with level1"):
+        names("kernelbench", problems / "level1")
+
+
+def test_sizes_are_divided_and_small_numbers_kept(problems):
+    network, (x,) = make("kernelbench", "level1/10_norm", problems)
+    # 512 / 32 * 2 features, a batch of two, and the eight groups as they are
+    assert (x.shape, network.norm.num_groups) == (torch.Size([2, 32]), 8)
+    assert not network.training
+
+
+def test_a_size_that_does_not_fit_is_divided_by_less(problems):
+    # 8 * 8 * 16 is not scaled, its factors are too small: only whole features fit
+    network, (x,) = make("kernelbench", "level1/9_fixed", problems)
+    assert x.shape[1] == network.norm.num_channels == 1024
+
+
+def test_a_problem_that_runs_in_no_size_is_named(problems):
+    with pytest.raises(PrunerError, match="1_broken: no small size runs"):
+        make("kernelbench", "level2/1_broken", problems)
+
+
+def test_the_table_keeps_every_outcome_and_tries_nothing_twice(problems, tmp_path, monkeypatch):
+    tried = []
+
+    def call(self, job, source, name, *rest, timeout_s):
+        tried.append(name)
+        if name.endswith("broken"):
+            return Reply(error="crash", message="SIGSEGV")
+        return Reply(value={"outcome": "right", "error": 1e-7})
+
+    monkeypatch.setattr("pruner.processes.Worker.call", call)
+    options = breadth.Options(
+        sources=["kernelbench"], kernelbench=str(problems), work=str(tmp_path), out=str(tmp_path)
+    )
+    assert breadth.run(options) == {"tried": 3, "right": 2, "fault": 1}
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["outcome"] for row in rows] == ["right", "right", "fault"]
+    assert "SIGSEGV" in rows[2]["reason"]
+    breadth.run(options)
+    assert len(tried) == 3
+    options.again = True
+    breadth.run(options)
+    assert tried[3:] == ["level2/1_broken"]

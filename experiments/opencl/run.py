@@ -13,7 +13,6 @@ will. It needs the extra ``opencl``; the search an idle machine. With out=DIR ev
 instead of to outputs/ and this folder.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.files import append_line, cut_incomplete_line, load_metrics, write_table
+from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
@@ -158,10 +157,8 @@ class Programs:
 
     def __init__(self, measurer: DeviceMeasurer, work: Path, programs: int) -> None:
         self._measurer, self._work, self._programs = measurer, work, programs
-        self._path = work / "programs.jsonl"
-        cut_incomplete_line(self._path)
-        lines = self._path.read_text().splitlines() if self._path.is_file() else []
-        self.tried = [Tried(**json.loads(line)) for line in lines]
+        self._lines = JsonLines(work / "programs.jsonl")
+        self.tried = [Tried(**json_of(line)) for line in complete_lines(self._lines.path)]
         self._known = {(t.source, t.task, t.space, t.number) for t in self.tried}
 
     def fill(self, source: str, workload: Workload, target: Any) -> None:
@@ -210,8 +207,7 @@ class Programs:
 
     def _note(self, one: Tried) -> None:
         self.tried.append(one)
-        with self._path.open("ab", buffering=0) as file:
-            append_line(file, json.dumps(asdict(one)).encode(), self._path)
+        self._lines.append(asdict(one))
 
 
 def run_programs(options: Options) -> dict[str, Any]:

@@ -63,7 +63,11 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         raise PrunerError(f"{given}: each needs an entry; records here: {root.platforms}")
     rows = _kept_rows(config) if config.keep_rows else []
     kept = {(row["platform"], row["model"], row["seed"], row["train_share"]) for row in rows}
-    cells = {name: _cells(config, name) for name in config.platforms}
+    grid = [*product(config.seeds, config.shares, config.models)]
+    cells = {
+        name: [TableCell(platform=name, model=m, seed=s, share=share) for s, share, m in grid]
+        for name in config.platforms
+    }
     every = [cell for found in cells.values() for cell in found if cell.key not in kept]
     _refuse_foreign_platforms(config, root, every)
     folder = earlier or new_run_folder(
@@ -125,13 +129,6 @@ def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(OmegaConf.masked_copy(config, SAME), out / "options.yaml", resolve=True)
     write_table(out / "results.csv", rows, ".6f")
-
-
-def _cells(config: DictConfig, platform: str) -> list[TableCell]:
-    return [
-        TableCell(platform=platform, model=model, seed=seed, share=share)
-        for seed, share, model in product(config.seeds, config.shares, config.models)
-    ]
 
 
 def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:

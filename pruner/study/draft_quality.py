@@ -285,7 +285,9 @@ def _forms(
             pools, progress.track(read, f"{platform}, released form", len(read)), released
         )
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
-    scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
+    scored["oracle"] = [
+        ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks
+    ]
     for form in forms:
         own = terms(form, type(hardware.device)).names() if table.terms else ()
         for term, name in (*GROUPS.items(), *zip(own, own, strict=True)):
@@ -301,10 +303,6 @@ def _forms(
                 f"{fit.error_after:.3f}"
             )
     return scored
-
-
-def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
-    return ScoredTask(name=name, latency_s=latency_s, score=-latency_s)
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:

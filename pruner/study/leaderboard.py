@@ -345,11 +345,8 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
     lines = []
     for number, row in enumerate(rows, first):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
-        costs = [_count(row.get(n)) for n in ("fit_seconds", "scored_per_second", "memory_mb")]
+        found = [row.get(name) for name in ("fit_seconds", "scored_per_second", "memory_mb")]
+        costs = ["" if value is None else f"{value:,.0f}" for value in found]
         said = [row.get(name, "") for name in ("learned_from", "notes")]
         lines.append([number, row["entry"], row["model"], *numbers, *costs, *said])
     return markdown_table(heads, lines) + "\n"
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"

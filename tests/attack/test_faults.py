@@ -13,6 +13,7 @@ from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.attack.faults import DIED, FULL, PRELOADED, Fault, forked_from, spread, started
 from tests.attack.sizes import FAULTS
 from tests.tune.run.test_loop import FakeMeasurer, measured, run
+from tests.tune.run.test_resume import recorded
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
@@ -46,13 +47,6 @@ def tuned(folder: Path, fault: Fault) -> None:
 
     JsonLines.append, Database.commit_json = appended, committed
     run(folder, platform, FakeMeasurer(), trials=TRIALS, batch_size=4)
-
-
-def recorded(folder: Path) -> Counter:
-    from pruner.tune.run.database import Database
-
-    records = Database.read(folder).tvm_database.get_all_tuning_records()
-    return Counter(tuple(float(cost) for cost in record.run_secs) for record in records)
 
 
 @pytest.mark.parametrize("kind", ["killed", "full"])

@@ -45,6 +45,17 @@ def command(door, toy_features):
     return door
 
 
+@pytest.fixture
+def train(command, toy_root):
+    """Train two epochs on toy records of v100; returns as `door`."""
+
+    def run(*arguments):
+        given = (f"data.root={toy_root}", "platform=v100", *toy_records.SMALL)
+        return command("train", *given, *arguments)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def _trained():
     return {}

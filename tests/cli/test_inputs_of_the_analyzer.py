@@ -4,16 +4,6 @@ import csv
 
 import pytest
 
-SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
-
-
-@pytest.fixture
-def train(command, toy_root):
-    def run(*arguments):
-        return command("train", f"data.root={toy_root}", "platform=v100", *SMALL, *arguments)
-
-    return run
-
 
 def test_what_is_trained_with_the_analyzer_is_judged_and_predicts_with_it(
     train, command, toy_root, tmp_path

@@ -16,15 +16,6 @@ from tests.models import zoo
 from tests.paths import REPOSITORY
 
 SHOWN = ("top1", "top5", "pairwise_accuracy")
-SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
-
-
-@pytest.fixture
-def train(command, toy_root):
-    def run(*arguments):
-        return command("train", f"data.root={toy_root}", "platform=v100", *SMALL, *arguments)
-
-    return run
 
 
 def weights(checkpoint):
@@ -206,7 +197,7 @@ def test_a_split_by_platform_says_what_to_type(train):
 
 def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
     root = toy_records.write(tmp_path / "cpus", platforms=("cpu-avx2", "cpu-sse4"))
-    options = ("train", f"data.root={root}", "platform=orin", "model=tensetmlp", *SMALL)
+    options = ("train", f"data.root={root}", "platform=orin", "model=tensetmlp", *toy_records.SMALL)
     code, _, err = command(*options)
     assert code == 2
     [line] = err.strip().splitlines()
@@ -237,7 +228,7 @@ def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch
 
 def test_without_records_the_other_platforms_teach(command, toy_root):
     code, result, err = command(
-        "train", f"data.root={toy_root}", "platform=orin", "split=by_task", *SMALL
+        "train", f"data.root={toy_root}", "platform=orin", "split=by_task", *toy_records.SMALL
     )
     assert code == 0, err
     assert err.count("no records of orin") == 1

@@ -12,6 +12,7 @@ from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.program.te.skeleton import group_programs
 
 QUICK = ("trainer.max_epochs=1", "batches.programs=8", "trainer.accelerator=cpu")
+SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 SHAPES = [(64, 64, 64), (128, 64, 32), (32, 32, 512), (256, 16, 64), (96, 48, 24), (16, 16, 16)]
 
 

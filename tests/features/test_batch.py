@@ -62,16 +62,16 @@ def test_a_program_that_cannot_be_replayed_costs_itself_only():
     assert batch.num_statements.tolist() == [1, 0, 0, 1]
 
 
+def failing_at_16(schedule):
+    split = schedule.at(1).relations[-1]
+    if np.any(np.equal(split.factor, 16)):
+        raise AssertionError("16")
+    return lower(schedule)
+
+
 def test_one_program_on_which_the_engine_fails_costs_itself_only(monkeypatch):
     """Of many replayed at once: they are divided down to the one at fault."""
-
-    def failing(schedule):
-        split = schedule.at(1).relations[-1]
-        if np.any(np.equal(split.factor, 16)):
-            raise AssertionError("16")
-        return lower(schedule)
-
-    monkeypatch.setattr(apply_batch, "lower", failing)
+    monkeypatch.setattr(apply_batch, "lower", failing_at_16)
     threads = [8, 32, 16, 64, 16, 8, 128]
     found = compute([relu(number) for number in threads])
     assert found.valid.tolist() == [number != 16 for number in threads]
@@ -94,14 +94,7 @@ def test_programs_that_all_fail_are_not_tried_one_by_one_for_ever(monkeypatch):
 
 def test_a_chunk_in_which_all_failed_says_nothing_of_the_next(monkeypatch):
     """Of 64 a time: no program of the first chunk can be replayed, one of the second cannot."""
-
-    def failing(schedule):
-        split = schedule.at(1).relations[-1]
-        if np.any(np.equal(split.factor, 16)):
-            raise AssertionError("16")
-        return lower(schedule)
-
-    monkeypatch.setattr(apply_batch, "lower", failing)
+    monkeypatch.setattr(apply_batch, "lower", failing_at_16)
     monkeypatch.setattr(batch, "_CHUNK", 64)
     found = compute([relu(16)] * 64 + [relu(8)] * 63 + [relu(16)])
     assert found.valid.tolist() == [False] * 64 + [True] * 63 + [False]

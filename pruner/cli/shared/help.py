@@ -7,6 +7,7 @@ the options in ``conf/``.
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def comments(path: Path) -> dict[str, str]:
     stack: list[tuple[int, str]] = []
     before: list[str] = []
     lines = path.read_text(encoding="utf-8").splitlines()
-    for line in lines[_header_lines(lines) :]:
+    for line in dropwhile(lambda line: line.startswith("#"), lines):
         key = _KEY.match(line)
         if line.lstrip().startswith("#"):
             text = line.strip().lstrip("# ")
@@ -181,7 +182,3 @@ def comments(path: Path) -> dict[str, str]:
                 found[".".join(part for _, part in stack)] = " ".join(texts)
             before = []
     return found
-
-
-def _header_lines(lines: Sequence[str]) -> int:
-    return next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))

@@ -132,7 +132,9 @@ class Adaptation(ABC):
         if self.ranker.relative:
             for number in store.task.unique().tolist():
                 if (key := store.keys[number]) not in self.ranker.centers:
-                    self.ranker.centers[key] = _center(store, number)
+                    self.ranker.centers[key] = Center.of(
+                        store.programs(store.programs_of([number]))
+                    )
         self._update(store)
         self.round += 1
 
@@ -203,10 +205,6 @@ class FittedAdaptation(Adaptation):
         seen = store.relative(self.ranker.centers) if self.ranker.relative else store
         fresh = seen.fit_scaler(index, "standard" if self.setting.standard else "max")
         self.ranker.scaler.load_state_dict(fresh.state_dict())
-
-
-def _center(store: ProgramTable, task: int) -> Center:
-    return Center.of(store.programs(store.programs_of([task])))
 
 
 def _copied(module: nn.Module) -> dict[str, torch.Tensor]:

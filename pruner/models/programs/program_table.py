@@ -355,7 +355,7 @@ class ProgramTable:
         place = self._places()
         width = int(place.max()) + 1 if len(place) else 1
         # One index for (task, place), so that one scatter gives the means of all tasks.
-        group = self._task_of_rows() * width + place
+        group = self.task.repeat_interleave(self.row_start.diff()) * width + place
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
         flow = group_means(flat, self.task, len(self.keys))
@@ -388,9 +388,6 @@ class ProgramTable:
         """Place of every row in its program."""
         counts = self.row_start.diff()
         return torch.arange(len(self.rows)) - self.row_start[:-1].repeat_interleave(counts)
-
-    def _task_of_rows(self) -> Int[Tensor, " row"]:
-        return self.task.repeat_interleave(self.row_start.diff())
 
     def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
         """Column statistics over the given (training) programs.

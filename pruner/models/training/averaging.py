@@ -1,12 +1,20 @@
-"""Average weights over the last epochs of a fit.
+"""Average weights: over the last epochs of a fit, and over several fits.
 
 Stochastic weight averaging (Izmailov et al., UAI 2018): with a rate that does not fall to nothing
 the last epochs wander around a flat minimum, and their mean is nearer to its middle than each
 epoch. Running statistics of norms are averaged like weights, where the paper computes them anew:
 our last epochs differ little in them.
+
+Model soups (Wortsman et al., ICML 2022): fits that continue from the same weights with other seeds
+end in one basin of the loss, where the mean of their weights is as good as an ensemble of them and
+costs a single model. Fits from different random weights do not, so the members begin where a first
+fit ended. The greedy recipe (their Recipe 1): members in the order of their validation metric, the
+best first; each stays only where the mean with it is no worse. So on validation tasks the soup is
+never worse than its best member.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -16,6 +24,7 @@ from torch import Tensor
 AVERAGED = -2  # the epoch number of the mean
 
 Weights = dict[str, Tensor]
+_Part = TypeVar("_Part")
 
 
 def mean_weights(parts: list[Weights]) -> Weights:
@@ -33,6 +42,28 @@ def mean_weights(parts: list[Weights]) -> Weights:
         else parts[-1][name].clone()
         for name, value in first.items()
     }
+
+
+def greedy(
+    members: Sequence[_Part],
+    value: Callable[[Sequence[_Part]], float],
+) -> tuple[list[_Part], float]:
+    """The members that stay, and the value of their mean.
+
+    ``value`` judges a mean of members.
+
+    >>> greedy([1.0, 4.0, 2.0], lambda parts: -abs(sum(parts) / len(parts) - 2.5))
+    ([2.0, 4.0], -0.5)
+    """
+    alone = [value([member]) for member in members]
+    # Stable: of equal members the first fit stays before its successors.
+    order = sorted(range(len(members)), key=lambda number: -alone[number])
+    kept, best = [members[order[0]]], alone[order[0]]
+    for number in order[1:]:
+        found = value([*kept, members[number]])
+        if found >= best:
+            kept, best = [*kept, members[number]], found
+    return kept, best
 
 
 class LastEpochs(Callback):

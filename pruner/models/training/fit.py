@@ -43,12 +43,11 @@ from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_ta
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
-from pruner.models.training.averaging import mean_weights
+from pruner.models.training.averaging import greedy, mean_weights
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.distributed import Process, in_processes
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.recipe import Pick, Recipe
-from pruner.models.training.soup import greedy
 from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import (
     FitResult,

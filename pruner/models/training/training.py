@@ -1,6 +1,7 @@
 """Fit a network on a store, up to the best checkpoint, resumable."""
 
 import logging
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,27 +15,27 @@ import torch
 from jaxtyping import Int
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from pruner.errors import DataError
 from pruner.models.checkpoint.convert import load_content
-from pruner.models.checkpoint.tensors import SUFFIX
+from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.datamodule import RankingData
-from pruner.models.training.denormals import flushed_denormals
 from pruner.models.training.distributed import SINGLE_PROCESS, Process
 from pruner.models.training.keep_best import KeepBest
-from pruner.models.training.lightning_ways import CompleteFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
 
 GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
 OLD_LAST = "last.ckpt"  # this state as earlier versions wrote it
 MakeTrainer = Callable[..., pl.Trainer]
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 _Made = TypeVar("_Made")
 
 
@@ -142,6 +143,64 @@ class Throughput(Callback):
         self.num_programs += len(batch.label)
         self.seconds += now - self._started
         self._started = now
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Run the body with denormals as zero in this thread, if possible.
+
+    The weights of a unit that never fires only decay, and Adam's mean of their gradients halves
+    with every seventh step: after some 800 steps it is below 2**-126 and stays there. A CPU takes
+    many times longer for such a number, so a long fit would become slower and slower
+    (``benchmarks/denormals.py``).
+    """
+    before = are_flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def are_flushed() -> bool:
+    """Whether this thread's arithmetic rounds denormal numbers to zero."""
+    # torch cannot read the flag; half of the smallest normal number shows it.
+    return bool((torch.tensor([SMALLEST_NORMAL]) / 2 == 0).item())
+
+
+class CompleteFiles(TorchCheckpointIO):
+    """Write Lightning's checkpoints atomically, as all files of this project.
+
+    Lightning's own way uses the system's temporary files, and leaves a file there when killed.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint, folder included."""
+        save_tensors(Path(path), checkpoint)
+
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read a checkpoint, on the CPU."""
+        content: dict[str, Any] = load_content(Path(path))
+        return content
+
+
+@contextmanager
+def ctrl_c_passes() -> Iterator[None]:
+    """Restore KeyboardInterrupt and its handler after Lightning.
+
+    Lightning turns an interrupt into exit code 1, and ignores the next interrupt.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as ending:
+        # Lightning raises SystemExit while it handles the interrupt.
+        if isinstance(ending.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, before)
+            raise ending.__context__ from None
+        raise
 
 
 @contextmanager

@@ -242,8 +242,8 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
         tree.define(old, value, uses | {vector.var: 0})
         loop.absent = ~path.exists[row] | fused[row]
     for one in outer:
-        _insert_above(path.loops[one.top], one.loop, one.used)
-    _insert_below(block, vector, plan.inner.any(0) | plan.whole)
+        _insert(path.loops[one.top], one.loop, one.used)
+    _insert(block, vector, plan.inner.any(0) | plan.whole)
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
@@ -307,19 +307,12 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
     return af.mul(af.select(fusion.first[row], quotient, inside), af.plain(mask * 1))
 
 
-def _insert_above(loop: LoopNode, made: LoopNode, where: Mask) -> None:
+def _insert(node: LoopNode | Block, made: LoopNode, where: Mask) -> None:
+    """Put a loop around a node, for the programs of the mask."""
     if not np.any(where):
         return
-    replace_child(loop, [made])
-    made.body, loop.parent = [loop], made
-    made.marked, made.absent = where, ~where
-
-
-def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
-    if not np.any(where):
-        return
-    replace_child(block, [made])
-    made.body, block.parent = [block], made
+    replace_child(node, [made])
+    made.body, node.parent = [node], made
     made.marked, made.absent = where, ~where
 
 

@@ -252,13 +252,10 @@ def _facts(run: NetworkRun) -> Iterator[PageBlock]:
     deployed = {k: v for k, v in run.deployed.items() if k != "latencies_s"}
     machine = deployed.pop("machine", {})
     facts = {**machine, **given, **came, **deployed}
-    cells = [[name, _fact(value)] for name, value in facts.items() if _is_short(value)]
-    cells.insert(0, ["fact", "value"])
+    texts = {name: _fact(value) for name, value in facts.items() if value is not None}
+    rows = [[name, text] for name, text in texts.items() if len(text) < 400]
+    cells = [["fact", "value"], *rows]
     yield PageBlock(kind="table", text="Machine, options, results", cells=cells)
-
-
-def _is_short(value: Any) -> bool:
-    return value is not None and len(_fact(value)) < 400
 
 
 def _fact(value: Any) -> str:

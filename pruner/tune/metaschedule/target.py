@@ -27,7 +27,8 @@ def platform_of(target: Any, name: str | None, log: Log) -> Platform:
         PrunerError: no described device fits the target, or `name` is of another kind.
     """
     kind = _DEVICE_KINDS.get(str(target.kind.name))
-    devices = {path.stem: load_device(path) for path in _files()}
+    files = sorted((conf_folder() / "platform").glob("*.yaml"))
+    devices = {path.stem: load_device(path) for path in files}
     fitting = {key: device for key, device in devices.items() if device.kind == kind}
     if name is None and fitting:
         name = _cpu(target, log) if kind == "cpu" else _gpu(target, fitting, log)
@@ -38,10 +39,6 @@ def platform_of(target: Any, name: str | None, log: Log) -> Platform:
     cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
     device = "cuda" if kind == "gpu" else "cpu"
     return Platform(target=target, device=device, cores=cores if kind == "cpu" else 1, name=name)
-
-
-def _files() -> list[Any]:
-    return sorted((conf_folder() / "platform").glob("*.yaml"))
 
 
 def _cpu(target: Any, log: Log) -> str | None:

@@ -1,6 +1,6 @@
 // TVM's OpenCL runtime, which its wheel was built without: device, modules, timer.
 //
-// Compiled once by g++ against the wheel's headers (pruner/tune/opencl/library.py). libOpenCL is
+// Compiled once by g++ against the wheel's headers (pruner/tune/opencl/runtime.py). libOpenCL is
 // opened at run time, so neither its headers nor a driver is needed to compile.
 //
 // Environment, read once:

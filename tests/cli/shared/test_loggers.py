@@ -14,11 +14,10 @@ pytest.importorskip("wandb")
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
 from pruner.errors import PrunerError
+from tests.cli import toy_records
 from tests.cli.test_adapt import TINY, door
 from tests.cli.test_book import ITEM
 from tests.cli.wandb_file import FULL, contents
-
-SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,12 @@ def _wandb_stays_here(tmp_path, monkeypatch):
 def logged(command, toy_root, tmp_path):
     def run(*arguments):
         code, result, err = command(
-            "train", f"data.root={toy_root}", "platform=v100", "logger=wandb", *SMALL, *arguments
+            "train",
+            f"data.root={toy_root}",
+            "platform=v100",
+            "logger=wandb",
+            *toy_records.SMALL,
+            *arguments,
         )
         assert code == 0, err
         found = sorted((tmp_path / result["run_dir"]).glob("**/*.wandb"))

@@ -12,7 +12,7 @@ from pruner.models.checkpoint.convert import existing, load_content
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file
-from pruner.models.training.lightning_ways import CompleteFiles
+from pruner.models.training.training import CompleteFiles
 from tests.models import synthetic, zoo
 from tests.models.checkpoint.test_checkpoint import info, ranker
 

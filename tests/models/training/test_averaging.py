@@ -6,10 +6,9 @@ import torch
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.checkpoint.tensors import load_tensors
-from pruner.models.training.averaging import AVERAGED, LastEpochs, mean_weights
+from pruner.models.training.averaging import AVERAGED, LastEpochs, greedy, mean_weights
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
-from pruner.models.training.soup import greedy
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 from tests.models.training.test_start import A, recipe, split, tasks, weights

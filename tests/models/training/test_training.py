@@ -12,12 +12,11 @@ from pruner.models.judging import metrics
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.datamodule import RankingData
-from pruner.models.training.denormals import are_flushed
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
 from pruner.models.training.sampler import MixedBatches, TaskBatches
 from pruner.models.training.schedules import warmup_cosine
-from pruner.models.training.training import build_network, fit_network
+from pruner.models.training.training import are_flushed, build_network, fit_network
 from pruner.models.trees.lightgbm import LightGBMRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic, zoo

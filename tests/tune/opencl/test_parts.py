@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import MissingExtra, PrunerError
-from pruner.tune.opencl import drivers, library, runtime
+from pruner.tune.opencl import drivers, runtime
 from pruner.tune.opencl.launches import _launch
 
 pytestmark = pytest.mark.tvm
@@ -102,14 +102,14 @@ def test_without_a_compiler_that_works_one_line_says_so(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PrunerError, match=r"install g\+\+"):
-        library.runtime_library()
+        runtime.runtime_library()
     broken = tmp_path / "broken.cc"
     broken.write_text("nonsense;\n")
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library, "_SOURCE", broken)
+    monkeypatch.setattr(runtime, "_SOURCE", broken)
     with pytest.raises(PrunerError, match=r"cannot build TVM's OpenCL runtime: .*nonsense"):
-        library.runtime_library()
+        runtime.runtime_library()
     assert list((tmp_path / "pruner" / "opencl").glob("*.so")) == []
 
 

@@ -35,10 +35,11 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
     start = time.monotonic()
     out, platform = Path(str(config.out)), str(config.platform)
     report = Path(str(config.report or out / f"quarantine-{platform}.jsonl"))
-    databases = find_databases(Path(str(config.logs)))
+    databases, num_others = find_databases(Path(str(config.logs)))
     with Quarantine(report) as quarantine, counting("importing") as count:
         if databases:
-            say(f"{len(databases)} databases of MetaSchedule; other logs in the folder are ignored")
+            others = f"; {num_others} other files are not read" if num_others else ""
+            say(f"databases of MetaSchedule: {len(databases)}{others}")
             # here, since it needs TVM, which takes seconds and other logs do not need
             importing = import_module("pruner.tune.pools.importing")
             result = importing.import_databases(databases, out, platform, quarantine, say)

@@ -1,9 +1,10 @@
 """Read MetaSchedule's databases as tables, without TVM.
 
-``database_workload.json`` and ``database_tuning_record.json``, or any pair of files that end so. A
-line of the first is ``[hash, function in base64]``; a line of the second ``[number of the first's
-line, [[instructions, decisions], seconds, target, arguments]]``. All releases of MetaSchedule write
-them so; the names of instructions changed, and :data:`RENAMED` gives today's.
+A pair of files, by TVM's names ``database_workload.json`` and ``database_tuning_record.json``,
+each plain or compressed. A line of the first is ``[hash, function in base64]``; a line of the
+second ``[number of the first's line, [[instructions, decisions], seconds, target, arguments]]``.
+All releases of MetaSchedule write them so. Instructions were renamed and got more fields:
+:func:`_present` translates them.
 """
 
 import base64
@@ -11,7 +12,9 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,22 @@ from pruner.data.parse import MAX_LATENCY_S
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.stream import read_lines
 
-WORKLOADS, RECORDS = "workload.json", "tuning_record.json"
-RENAMED = {"GetBlock": "GetSBlock"}
+WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+_RENAMED = {"GetBlock": "GetSBlock"}
+# Fields that instructions got over the releases, with the values that earlier releases meant.
+_ATTRIBUTES: dict[str, list[Any]] = {
+    "Fuse": [1],  # preserve_unit_iters
+    "Split": [1, 0],  # the same, disable_predication
+    "ComputeAt": [0, -1],  # preserve_unit_loops, index: behind the last block
+    "ReverseComputeAt": [0, -1],
+    "Blockize": [1],
+    "Tensorize": ["", 1],
+}
+_CONSUMERS = ("CacheRead", "CacheWrite")  # a list of them became the second input
 _POSTPROCESSING = "EnterPostproc"
 _HASH = re.compile(r"-?[0-9]{1,20}")  # 64 bits; it becomes part of a file's name
 _LENGTH = 8  # bytes before a saved function: its length
+_TRIES = 20  # lines of a file that may be damaged before it has no kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +63,42 @@ class StoredRecord:
     line: int
 
 
-def find_databases(folder: Path) -> list[tuple[Path, Path]]:
-    """Return pairs (workloads, records) of files below the folder."""
-    found = sorted(folder.rglob(f"*{RECORDS}")) if folder.is_dir() else []
-    pairs = [(path.with_name(path.name.removesuffix(RECORDS) + WORKLOADS), path) for path in found]
-    return [pair for pair in pairs if pair[0].is_file()]
+def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
+    """Find pairs (workloads, records) of files below a folder; count its other files.
+
+    The contents name the kind, so files may have any name and compression. Where a folder has
+    several pairs, their names tell which belong together. Records without workloads are paired
+    with a file that is not there. `logs` may also be a file of the pair.
+    """
+    if logs.is_file() and _kind(logs) is None:
+        return [], 1
+    files = sorted(logs.rglob("*")) if logs.is_dir() else sorted(logs.parent.glob("*"))
+    kinds = {path: _kind(path) for path in files if path.is_file() and path.name[0] != "."}
+    workloads = [path for path, kind in kinds.items() if kind == WORKLOADS]
+    pairs = []
+    for path in (path for path, kind in kinds.items() if kind == RECORDS):
+        beside = [other for other in workloads if other.parent == path.parent]
+        found = [other for other in beside if _stem(other) == _stem(path)] or beside
+        pairs.append((found[0] if len(found) == 1 else path.with_name(WORKLOADS), path))
+    return pairs, sum(kind is None for kind in kinds.values())
+
+
+def _stem(path: Path) -> str:
+    """Return what the names of a pair have in common."""
+    return re.sub(r"workloads?|(tuning_)?records?|\..*", "", path.name)
+
+
+def _kind(path: Path) -> str | None:
+    """Return what a file of a database holds, by its first whole line of JSON."""
+    for _, line, _ in islice(read_lines(path, Quarantine()), _TRIES):
+        with suppress(ValueError, RecursionError):
+            match json.loads(line):
+                case [str(), str() | dict()]:
+                    return WORKLOADS
+                case [int(), [[[*_], [*_]], *_]]:
+                    return RECORDS
+            return None
+    return None
 
 
 def read_workloads(path: Path, quarantine: Quarantine) -> dict[int, StoredWorkload]:
@@ -99,6 +144,8 @@ def _workload(_: int, value: Any) -> StoredWorkload:
     name, packed = value
     if not _HASH.fullmatch(str(name)):
         raise MalformedError(Reason.BAD_FIELD, f"no hash of a function: {name!r:.60}")
+    if isinstance(packed, dict):
+        return StoredWorkload(hash=str(name), module=json.dumps(packed).encode())
     try:
         content = base64.b64decode(packed, validate=True)
     except binascii.Error as error:
@@ -114,8 +161,8 @@ def _record(number: int, value: Any) -> StoredRecord:
     instructions, decisions = trace
     if type(workload) is not int or not isinstance(decisions, list):
         raise MalformedError(Reason.BAD_FIELD, "a workload's number and a trace were expected")
-    renamed = [[RENAMED.get(kind, kind), *rest] for kind, *rest in instructions]
-    kinds = [step[0] for step in renamed]
+    steps = [_present(*step) for step in instructions]
+    kinds = [step[0] for step in steps]
     # Postprocessors are not part of the space: the engine applies its own.
     end = kinds.index(_POSTPROCESSING) if _POSTPROCESSING in kinds else len(kinds)
     kept = [[int(place), value] for place, value in decisions if int(place) < end]
@@ -123,11 +170,20 @@ def _record(number: int, value: Any) -> StoredRecord:
     measured = bool(found) and all(0.0 < cost < MAX_LATENCY_S for cost in found)
     return StoredRecord(
         workload=workload,
-        trace=[renamed[:end], kept],
+        trace=[steps[:end], kept],
         costs_s=found if measured else (),
         target=target,
         line=number,
     )
+
+
+def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[Any]) -> list[Any]:
+    """Translate an instruction of an earlier release."""
+    kind = _RENAMED.get(kind, kind)
+    if kind in _CONSUMERS and len(inputs) == 1:
+        inputs = [*inputs, []]
+    added = _ATTRIBUTES.get(kind, ())[len(attributes) :]
+    return [kind, inputs, [*attributes, *added], outputs]
 
 
 def skeleton(record: StoredRecord) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from pruner.arrays import Decisions, IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.index.affine import plain
-from pruner.program.nests import WARP_LANES, Scope
+from pruner.program.nests import WARP_LANES, Mark, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
 from pruner.program.tir.autocopy import lower_auto_copies, read_at, write_at
@@ -263,6 +263,10 @@ def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
     s.threads[axis] = loop.extent
 
 
+def _unroll(_s: TraceState, _i: Instruction, loop: LoopNode) -> None:
+    loop.mark = Mark.UNROLL
+
+
 def _annotate(s: TraceState, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
     key = str(i.attrs[0])
     # RewriteCooperativeFetch takes the extents of the Bind instructions before the annotation.
@@ -386,6 +390,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Fuse": _fuse,
     "Reorder": _reorder,
     "Bind": _bind,
+    "Unroll": _unroll,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
     "Blockize": _blockize,

@@ -1,7 +1,8 @@
 """Import other people's MetaSchedule databases as records and design spaces.
 
-Functions that this TVM cannot load, and traces that it or our engine cannot read, are counted with
-the reason; every command reads the records of the rest.
+Functions of other releases of TVM are rebuilt (:mod:`pruner.tune.pools.older_functions`). Functions
+and traces that cannot be read are counted with the reason; every command reads the records of the
+rest.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from pruner.files import held
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log, silent
+from pruner.tune.kinds import is_gpu
+from pruner.tune.pools.older_functions import load_module, saved_version
 from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.design import DesignSpace
@@ -84,6 +87,8 @@ def import_databases(
     failed = 0
     for workloads, records in pairs:
         stored = read_workloads(workloads, quarantine)
+        if not stored:
+            log(f"{records}: no function in {workloads}, the file of its workloads")
         by_workload: dict[int, list[StoredRecord]] = {}
         for record in read_records(records, quarantine):
             by_workload.setdefault(record.workload, []).append(record)
@@ -124,15 +129,16 @@ def _task(
     state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
 ) -> tuple[str, list[str]]:
     """Convert the records of a task; return its name and lines."""
-    tvm = load_tvm().tvm
     try:
-        module = normalised(tvm.ir.load_json(stored.module.decode()))
+        module = normalised(load_module(stored.module))
         name = f"tir_{stored.hash}"
         workload = Workload(name=name, module=module)
         key = workload.key
     except Exception as error:  # another TVM's functions fail to load in many ways
+        why = f"a function of TVM {saved_version(stored.module)} not read: {error}"
         for record in records:
-            state.refuse(file, record.line, PrunerError(f"function not loaded: {error}"))
+            state.refuse(file, record.line, PrunerError(why))
+        state.log(f"tir_{stored.hash}: {len(records)} records left out: {why.splitlines()[0]}")
         return stored.hash, []
     spaces: dict[tuple[str, str], _Space | UnsupportedProgram] = {}
     tries: Counter[tuple[str, str]] = Counter()
@@ -159,6 +165,8 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
     tvm, s_tir, _, _ = load_tvm()
     try:
         target = tvm.target.Target(record.target)
+        if is_gpu(target):  # only postprocessing for CPUs lays these weights out anew
+            module = tvm.IRModule({"main": module["main"].without_attr("layout_free_buffers")})
         schedule = s_tir.Schedule(module, seed=1, debug_mask=0, error_render_level="none")
         s_tir.Trace.apply_json_to_schedule(record.trace, schedule)
         design = DesignSpace(module, target, schedule.trace, None)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 HELP = {"-h", "--help"}
 POSITIONAL = {"compare": "runs", "import_checkpoint": "file"}  # option that a bare path gives
+ONLY_INPUT = "input="  # of a file: its shape is a size like any other
 NETWORK_POLICY = "policy=pruner_network"  # of tune.py network=, unless a policy is chosen ...
 CHOOSERS = {"policy", "resume", "plot", "experiment"}  # ... by an option that brings its own
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
@@ -21,6 +22,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
         return _named(option, words)
     if command != "tune":
         return list(words)
+    words = [f"sizes.{word}" if word.startswith(ONLY_INPUT) else word for word in words]
     pairs = (word.lstrip("+").partition("=") for word in words)
     given = {name for name, _, value in pairs if value not in _ABSENT}
     network = [NETWORK_POLICY] if "network" in given and not given & CHOOSERS else []

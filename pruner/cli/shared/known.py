@@ -27,7 +27,7 @@ from pruner.cli.shared.options import RENAMED, check_options
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 
-_ANY = ("workload", "variants")  # nodes whose keys only the command can judge
+_ANY = ("workload", "variants", "sizes")  # nodes whose keys only the command can judge
 _SWEEP = ("-m", "--multirun")
 _OURS = (
     "pruner.models."  # would import torch: these files list every argument (tests/cli/test_conf)

@@ -83,6 +83,10 @@ def _name(value: Any) -> bool:
 COUNT = Rule(_whole(0), "a whole number, 0 or more")
 POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
+SIZE = Rule(
+    lambda v: v is None or isinstance(v, str) or _whole(1)(v),
+    "a whole number, 1 or more, or the shape of an input",
+)
 SHARE = Rule(_share, "a number from 0 to 1")
 POSITIVE_NUMBER = Rule(_positive, "a number above 0")
 POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
@@ -223,10 +227,10 @@ RULES: dict[str, Rule] = {
     "runner.port": POSITIVE,
     "runner.session_timeout_s": POSITIVE,
     "runner.health_timeout_s": POSITIVE_NUMBER,
-    "sizes.batch": POSITIVE,
-    "sizes.image": POSITIVE_OR_NULL,
-    "sizes.length": POSITIVE_OR_NULL,
-    "sizes.layers": POSITIVE_OR_NULL,
+    "sizes.batch": SIZE,
+    "sizes.image": SIZE,
+    "sizes.length": SIZE,
+    "sizes.layers": SIZE,
     "inputs.relative": TRUE_OR_FALSE,
     "inputs.scale": _one_of("standard", "max"),
     "features.psa": TRUE_OR_FALSE,

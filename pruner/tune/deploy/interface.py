@@ -34,8 +34,8 @@ class Input:
 class Interface:
     """How a library is called.
 
-    ``outputs``: their structure, as :func:`~pruner.tune.networks.torch_import.described` gives it; None:
-    a tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
+    ``outputs``: their structure, as :func:`~pruner.tune.networks.torch_import.described` gives it;
+    None: a tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
     """
 
     inputs: Sequence[Input]

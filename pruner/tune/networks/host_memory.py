@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,7 @@ def check_named(name: str, options: NetworkOptions, free: float | None = None) -
         PrunerError: its import takes more.
     """
     # layers repeat each other: a network of two has the same tasks
-    few = replace(options, layers=min(options.layers or _FEW, _FEW))
+    few = NetworkOptions(**{**options.given, "layers": min(options.layers or _FEW, _FEW)})
     weights, least = named_bytes(name, options), named_bytes(name, few)
     advice = ""
     if least < weights:

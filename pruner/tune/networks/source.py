@@ -18,7 +18,7 @@ from pruner.errors import PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.onnx_import import from_onnx
-from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
@@ -40,7 +40,10 @@ class NetworkSource:
     @staticmethod
     def read(content: Mapping[str, Any]) -> NetworkSource:
         """Read a source that was written as JSON."""
-        return NetworkSource(**{**content, "options": NetworkOptions(**content["options"])})
+        sizes = dict(content["options"])
+        if "given" not in sizes:  # earlier versions wrote every size, a batch of 1 by default
+            sizes = {"given": {**sizes, "batch": sizes["batch"] if sizes["batch"] > 1 else None}}
+        return NetworkSource(**{**content, "options": NetworkOptions(**sizes["given"])})
 
     @property
     def label(self) -> str:
@@ -68,7 +71,7 @@ class NetworkSource:
         Raises:
             PrunerError: another size is set.
         """
-        odd = [f"sizes.{name}" for name in self.options.given if name not in known]
+        odd = [f"sizes.{name}" for name in self.options.given if name not in ("batch", *known)]
         if odd:
             has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
@@ -79,7 +82,7 @@ class NetworkSource:
         Raises:
             PrunerError: a size is set; the message has the `reason`.
         """
-        if self.options != NetworkOptions():
+        if self.options.given:
             raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
 
 
@@ -141,20 +144,22 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     graph = onnx.load(str(source.path)).graph
     # older ONNX files list their weights among the inputs
     weights = {one.name for one in graph.initializer}
-    arguments = []
-    for one in graph.input:
-        kind = one.type.tensor_type
-        shape = tuple(size.dim_value for size in kind.shape.dim)
-        if one.name not in weights:
-            if 0 in shape:
-                raise PrunerError(f"network={source.name}: input {one.name} has open sizes")
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            arguments.append((shape, str(np.dtype(dtype))))
+    kinds = {one.name: one.type.tensor_type for one in graph.input if one.name not in weights}
+    open_sizes = {
+        name: [size.dim_value or size.dim_param for size in kind.shape.dim]
+        for name, kind in kinds.items()
+    }
+    shapes = fixed_shapes(source.name, open_sizes, source.options)
+    arguments = [
+        (shape, str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kinds[name].elem_type))))
+        for name, shape in shapes.items()
+    ]
     return seeded(arguments, source.seed)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
     if "options" in inspect.signature(make).parameters:
+        source.check_sizes(("image", "length", "layers"))
         return make(options=source.options)
     source.check_unsized("this factory takes no argument options")
     return make()

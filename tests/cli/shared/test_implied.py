@@ -27,6 +27,13 @@ def test_a_network_has_its_policy_unless_another_is_chosen(words, implied):
     assert found == [NETWORK_POLICY] * implied + ["platform=a100", *words]
 
 
+def test_the_shape_of_the_only_input_is_a_size():
+    words = ["network=net.onnx", "platform=a100", "input=1x3x8x8", "sizes.other=3"]
+    assert "sizes.input=1x3x8x8" in full_words("tune", words)
+    found = read_words("tune", words).config.sizes
+    assert (found.input, found.other, found.batch) == ("1x3x8x8", 3, None)
+
+
 @pytest.mark.parametrize(
     ("words", "more"),
     [

@@ -211,9 +211,8 @@ def test_sizes_go_to_those_that_take_them():
     two = NetworkOptions(batch=2)
     (images,) = network_of(NetworkSource(name=f"{HERE}:sized", options=two))[1]
     assert images.shape == (2, 16)
-    for name, told in {f"{HERE}:faint": "takes no argument", "net.onnx": "a file has"}.items():
-        with pytest.raises(PrunerError, match=rf"leave sizes\.\* out, .*{told}"):
-            import_network(NetworkSource(name=name, options=two))
+    with pytest.raises(PrunerError, match=r"leave sizes\.\* out, .*takes no argument"):
+        import_network(NetworkSource(name=f"{HERE}:faint", options=two))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -48,14 +48,27 @@ def test_every_make_target_named_exists(name):
     assert named <= targets
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_folder_and_link_named_exists(name):
-    text = text_of(name)
-    folders = re.findall(
-        r"`((?:pruner|conf|tests|datasets|experiments|benchmarks)/[\w/.-]*)`", text
-    )
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert [p for p in folders + links if not (REPOSITORY / p).exists()] == []
+@pytest.mark.parametrize("name", NAMES)
+def test_every_folder_and_file_of_the_sources_named_exists(name):
+    rooms = "pruner|conf|tests|datasets|experiments"
+    named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text_of(name))
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+def test_every_module_that_a_docstring_names_exists():
+    missing = []
+    for path in (REPOSITORY / "pruner").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r":(?:mod|class|func|data):`~?(pruner[\w.]+)`", text):
+            parts = [
+                REPOSITORY.joinpath(*name.split(".")[:n]) for n in range(1, name.count(".") + 2)
+            ]
+            *_, last = (one for one in parts if one.is_dir() or one.with_suffix(".py").is_file())
+            file = last / "__init__.py" if last.is_dir() else last.with_suffix(".py")
+            inside = file.read_text(encoding="utf-8")
+            rest = name.split(".")[len(last.relative_to(REPOSITORY).parts) :]
+            missing += [name for word in rest if not re.search(rf"\b{word}\b", inside)]
+    assert missing == []
 
 
 def anchors_of(text):

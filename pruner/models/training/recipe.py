@@ -43,7 +43,7 @@ class Recipe:
     * ``average_epochs``: the mean of the weights of the last so many epochs counts as one more
       epoch (``pruner.models.training.averaging``).
     * ``soup``, ``soup_epochs``: continue from the kept epoch with so many more trainings, each with
-      other batches, and average the helpful ones (``pruner.models.training.soup``).
+      other batches, and average the helpful ones (``pruner.models.training.averaging``).
     * ``batch_seed``: the seed of the batches (None: `seed`).
     """
 

@@ -6,7 +6,6 @@ It is the same run as the command's, with the same options, defaults and folder.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -23,6 +22,15 @@ from pruner.files import held
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
 from pruner.tune.deploy.loaded import Network
 from pruner.tune.measure.machine import host_cpu
+from pruner.tune.networks.signature import (
+    Arguments,
+    arguments_of,
+    exported,
+    tensors_of,
+    with_tensors,
+)
+
+_CONSTANTS = bool | int | float | str  # beside None
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
 def optimize(
     model: nn.Module,
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
     *,
     effort: str = "quick",
     seconds: float | None = None,
@@ -50,7 +58,9 @@ def optimize(
 
     Args:
         model: any module that ``torch.export.export`` takes.
-        inputs: example inputs of ``forward``, tensors on the CPU; their values do not count.
+        inputs: example inputs of ``forward`` on the CPU: a tensor, a sequence by position or a
+            mapping by name. The values of tensors do not count. None, numbers, switches and words
+            become constants.
         effort: draft (nothing is measured), quick (three minutes), normal or thorough.
         seconds: time for measuring instead of the effort's.
         trials: measured programs instead of the effort's.
@@ -78,14 +88,14 @@ def optimize(
 
 def _run(
     model: nn.Module,
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
     words: Sequence[str],
     folder: str | Path | None,
 ) -> Path:
     """Run a command line's `words` on a module; return the folder."""
     import torch
 
-    given = tuple([inputs] if isinstance(inputs, torch.Tensor) else inputs)
+    given = arguments_of(inputs)
     name = type(model).__name__
     with torch.random.fork_rng(devices=[]), command_config("tune", words) as config:
         program = _exported(model, given)
@@ -121,29 +131,29 @@ def _built(folder: Path) -> Network:
     return Network(library, latency_s=found["median_s"], folder=folder)
 
 
-def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    """Export the module with outputs as plain containers of tensors.
+def _exported(model: nn.Module, arguments: Arguments) -> Any:
+    """Export the module with outputs as plain containers of tensors and constants.
 
     Raises:
-        PrunerError: it cannot be exported, or gets or returns something else than tensors.
+        PrunerError: it cannot be exported, keeps state, or gets or returns something else.
     """
     import torch
+    from torch.utils import _pytree as tree
 
-    for number, one in enumerate(inputs):
-        if not isinstance(one, torch.Tensor):
+    for path, one in tree.tree_leaves_with_path(arguments):
+        # without the place among the arguments by position or by name
+        name = f"input {tree.keystr(path[1:])}"
+        if not (one is None or isinstance(one, torch.Tensor | _CONSTANTS)):
             raise PrunerError(
-                f"input {number} is of {type(one).__name__}: give a tensor or a tuple of tensors, "
-                "in the order of forward; wrap a module that takes anything else"
+                f"{name} is of {type(one).__name__}: give tensors or constants, in tuples, lists "
+                "and dicts, as forward takes them; wrap a module that takes anything else"
             )
-        if one.device.type != "cpu":
-            raise PrunerError(
-                f"input {number} is on {one.device}: give module and inputs on the CPU"
-            )
-    given = tuple(one.detach() for one in inputs)
+        if isinstance(one, torch.Tensor) and one.device.type != "cpu":
+            raise PrunerError(f"{name} is on {one.device}: give module and inputs on the CPU")
+    given = with_tensors(arguments, [one.detach() for one in tensors_of(arguments)])
     try:
-        with _evaluated(model), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.export(_plain_module(model), given)
+        with _evaluated(model):
+            return exported(model, given, _plain_module(model))
     except PrunerError:
         raise
     except Exception as error:  # torch's own kinds of errors, and the module's
@@ -167,13 +177,15 @@ def _plain_module(model: nn.Module) -> nn.Module:
             super().__init__()
             self.model = model
             # under the names that the inputs have in the module
-            self.forward = wraps(model.forward)(lambda *given: plain_outputs(model(*given)))
+            self.forward = wraps(model.forward)(
+                lambda *args, **kwargs: plain_outputs(model(*args, **kwargs))
+            )
 
     return Plain()
 
 
 def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Convert outputs to nested tuples, lists and dicts of tensors.
+    """Convert outputs to nested tuples, lists and dicts of tensors and constants.
 
     Any mapping and named tuple is converted.
 
@@ -182,7 +194,7 @@ def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
     """
     import torch
 
-    if isinstance(outputs, torch.Tensor):
+    if outputs is None or isinstance(outputs, torch.Tensor | _CONSTANTS):
         return outputs
     if isinstance(outputs, Mapping):
         return {key: plain_outputs(part, f"{path}[{key!r}]") for key, part in outputs.items()}

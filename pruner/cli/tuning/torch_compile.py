@@ -33,7 +33,8 @@ def backend(
             ``torch.compile(model, backend="pruner", options={"effort": "draft"})``.
 
     Raises:
-        PrunerError: gradients are required, sizes are open, or `optimize` refuses the module.
+        PrunerError: gradients are required, sizes are open, tensors are changed in place, or
+            `optimize` refuses the module.
     """
     nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
     weights = {
@@ -53,6 +54,7 @@ def backend(
             "backend=pruner needs fixed sizes, and the graph has open ones: "
             "torch.compile(..., dynamic=False) compiles once for each size"
         )
+    _check_writes(graph, inputs)
     bound = Graph(graph, weights, rest)
     network = optimize(bound, tuple(inputs[place] for place in rest), **(options or {}))
 
@@ -60,6 +62,34 @@ def backend(
         return network(*[given[place] for place in rest])
 
     return call
+
+
+def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Refuse a graph that changes its inputs or the module's buffers in place.
+
+    Torch counts the writes to a tensor.
+
+    Raises:
+        PrunerError: it does.
+    """
+    given = [
+        value.detach().clone() if type(value) is Tensor else value  # parameters are large
+        for value in inputs
+    ]
+    before = [value._version if isinstance(value, Tensor) else 0 for value in given]
+    with torch.no_grad():
+        graph(*given)
+    nodes = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    changed = [
+        name
+        for name, value, version in zip(nodes, given, before, strict=True)
+        if isinstance(value, Tensor) and value._version != version
+    ]
+    if changed:
+        raise PrunerError(
+            f"backend=pruner: the module changes {', '.join(changed)} in place, and a compiled "
+            "network changes no tensor: return the new values as outputs"
+        )
 
 
 class Graph(nn.Module):

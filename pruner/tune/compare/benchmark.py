@@ -18,7 +18,7 @@ from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
 from pruner.tune.compare.jobs import load, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
-from pruner.tune.measure.numerics import relative_error
+from pruner.tune.measure.numerics import gaps, largest, step_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,15 +351,48 @@ def _compared(
 
 
 def outputs_error(found: Path, wanted: Path) -> float:
-    """Compute the largest relative error of any output.
+    """Compute the largest relative error of any output; see `worst_output`."""
+    return worst_output(found, wanted)[0]
 
-    It is infinite where the number of outputs or their shapes differ.
+
+def worst_output(
+    found: Path, wanted: Path, *, names: Sequence[str] = (), rounds: bool = False
+) -> tuple[float, str]:
+    """Compute the largest relative error of any output, and describe where it is.
+
+    It is infinite where the number of outputs, their shapes or the kinds of their types differ, and
+    for integers that differ. ``names``: of the outputs. ``rounds``: values that the network rounds
+    may be a step apart.
     """
     with np.load(found) as ours, np.load(wanted) as theirs:
-        if [ours[n].shape for n in ours.files] != [theirs[n].shape for n in theirs.files]:
-            return float("inf")
-        pairs = zip(ours.files, theirs.files, strict=True)
-        return max((relative_error(ours[a], theirs[b]) for a, b in pairs), default=0.0)
+        if len(ours.files) != len(theirs.files):
+            return float("inf"), f"{len(ours.files)} outputs, not {len(theirs.files)}"
+        worst = 0.0, ""
+        for mine, name in zip(ours.files, theirs.files, strict=True):
+            call, number = name.split("_")
+            label = names[int(number)] if names else number
+            label = f"output {label}{' of the second call' if call == 'again' else ''}"
+            worst = max(worst, _output_error(label, ours[mine], theirs[name], rounds=rounds))
+        return worst
+
+
+def _output_error(
+    label: str, found: NDArray[Any], wanted: NDArray[Any], *, rounds: bool
+) -> tuple[float, str]:
+    kinds = ["integer" if a.dtype.kind in "iu" else a.dtype.name.rstrip("0123456789")
+             for a in (found, wanted)]  # fmt: skip
+    if found.shape != wanted.shape or kinds[0] != kinds[1]:
+        ours, theirs = (f"{a.dtype} {'x'.join(map(str, a.shape))}" for a in (found, wanted))
+        return float("inf"), f"{label} is {ours}, not {theirs}"
+    apart = gaps(found, wanted)
+    if rounds:
+        apart[apart <= 1.001 * step_of(wanted)] = 0.0
+    if not apart.any():
+        return 0.0, ""
+    place = np.unravel_index(int(apart.argmax()), apart.shape)
+    error = float(apart[place]) / largest(wanted) if wanted.dtype.kind == "f" else float("inf")
+    where = f" at {', '.join(map(str, place))}" if place else ""
+    return error, f"{label}{where} is {found[place]}, not {wanted[place]}"
 
 
 def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:

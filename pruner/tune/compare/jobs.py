@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 JOBS = __name__
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
-_loaded: list[Runner] = []
+_loaded: list[tuple[Runner, str]] = []  # with the path of its inputs
 
 
 class Runner(Protocol):
@@ -26,8 +25,11 @@ class Runner(Protocol):
 
     facts: Mapping[str, Any]
 
-    def run(self) -> Any:
-        """Run a complete inference on the inputs."""
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy inputs to the device."""
+
+    def run(self, given: Any = None) -> Any:
+        """Run a complete inference on prepared inputs, by default its own."""
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
         """Convert a result of `run` to arrays."""
@@ -46,19 +48,19 @@ def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, A
     # affinity binds also libraries that ignore the variables of their thread pools
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     kinds = importlib.import_module("pruner.tune.compare.runners")
-    _loaded.append(getattr(kinds, runner)(**arguments, threads=threads))
-    return dict(_loaded[0].facts)
+    made = getattr(kinds, runner)(**arguments, threads=threads)
+    _loaded.append((made, arguments["inputs"]))
+    return dict(made.facts)
 
 
 def save(path: Path) -> None:
-    """Run once and save the outputs, in order."""
-    runner = _loaded[0]
-    np.savez(path, *runner.outputs(runner.run()))
+    """Run on the inputs, and on others where there are some, and save the outputs."""
+    importlib.import_module("pruner.tune.compare.runners").save_outputs(*_loaded[0], path)
 
 
 def run_for(seconds: float) -> list[float]:
     """Return the latencies of a turn; see :func:`timed_turn`."""
-    return timed_turn(_loaded[0].run, seconds)
+    return timed_turn(_loaded[0][0].run, seconds)
 
 
 def timed_turn(

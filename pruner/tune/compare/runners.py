@@ -17,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.files import write_atomic
 from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
+from pruner.tune.networks.signature import Arguments, tensors_of, with_tensors
 
+AGAIN = "again.npz"  # beside the inputs of a network: other inputs, for a second call
 # Of onnxruntime, with their options. TF32, its default on GPUs, rounds products as no other does.
 _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
@@ -49,14 +52,13 @@ class Eager:
         start = time.perf_counter()
         self._inference, on_cpu = torch.inference_mode, device == "cpu"
         self._wait = _nothing if on_cpu else torch.cuda.synchronize
-        self._network = _module(source)
-        given = [torch.from_numpy(array) for array in _arrays(inputs)]
+        self._network, self._arguments = _example(source)
         if half:
             self._network = self._network.half()
-            given = [one.half() if one.is_floating_point() else one for one in given]
         if not on_cpu:
             self._network = self._network.to(device)
-        self._inputs = [one.to(device) for one in given]
+        self._half, self._device = half, device
+        self._given = self.prepared(_arrays(inputs))
         self._prepare(torch)
         # the first run allocates memory and chooses algorithms: part of the preparation
         self.run()
@@ -70,17 +72,25 @@ class Eager:
     def _prepare(self, torch: Any) -> None:
         """Prepare before the first run; nothing here."""
 
-    def run(self) -> Any:
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy the inputs, which a network may change, to the device."""
+        torch = importlib.import_module("torch")
+        tensors = [torch.tensor(array, device=self._device) for array in arrays]
+        if self._half:
+            tensors = [one.half() if one.is_floating_point() else one for one in tensors]
+        return with_tensors(self._arguments, tensors) if self._arguments else (tensors, {})
+
+    def run(self, given: Any = None) -> Any:
         """Run a complete inference."""
+        args, kwargs = given or self._given
         with self._inference():
-            result = self._network(*self._inputs)
+            result = self._network(*args, **kwargs)
         self._wait()
         return result
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
         """Return the outputs as arrays, float16 as float32."""
-        tensors = [tensor.cpu() for tensor in _flat(result)]
-        return [_wide(tensor.numpy()) for tensor in tensors]
+        return [_wide(tensor.detach().cpu().numpy()) for tensor in tensors_of(result)]
 
 
 class Compiled(Eager):
@@ -124,7 +134,7 @@ class OnnxRuntime:
             onnxruntime.preload_dlls()  # CUDA's libraries as Python packages bring them
         start = time.perf_counter()
         given = _source(source)
-        arrays: Sequence[NDArray[Any]] = _arrays(inputs)
+        arrays = _arrays(inputs)
         settings = onnxruntime.SessionOptions()
         # operators in sequence, as in the other frameworks
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
@@ -133,20 +143,15 @@ class OnnxRuntime:
                 file = given.path
             else:
                 file = Path(folder) / "network.onnx"
-                arrays = _export(source, arrays, file, half=half)
+                _export(source, file, half=half)
             exported = time.perf_counter()
             self._session = onnxruntime.InferenceSession(
                 str(file), settings, providers=[(provider, dict(options))]
             )
         if provider not in self._session.get_providers():
             raise PrunerError(f"onnxruntime could not start its {provider}; see the log")
-        self._binding = self._session.io_binding()
-        for one, array in zip(self._session.get_inputs(), arrays, strict=True):
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
-            self._binding.bind_ortvalue_input(one.name, value)
-        for one in self._session.get_outputs():
-            # outputs stay on the device: a copy to the host would be timed, too
-            self._binding.bind_output(one.name, device)
+        self._value, self._device = onnxruntime.OrtValue.ortvalue_from_numpy, device
+        self._given = self.prepared(arrays)
         self.run()
         self.facts = {
             "onnxruntime": onnxruntime.__version__,
@@ -154,11 +159,24 @@ class OnnxRuntime:
             "ready_s": time.perf_counter() - start,
         }
 
-    def run(self) -> Any:
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Bind the inputs, and outputs that stay on the device."""
+        binding = self._session.io_binding()
+        for one, array in zip(self._session.get_inputs(), arrays, strict=True):
+            if one.type == "tensor(float16)" and array.dtype == np.float32:
+                array = array.astype(np.float16)
+            binding.bind_ortvalue_input(one.name, self._value(array, self._device, 0))
+        for one in self._session.get_outputs():
+            # outputs stay on the device: a copy to the host would be timed, too
+            binding.bind_output(one.name, self._device)
+        return binding
+
+    def run(self, given: Any = None) -> Any:
         """Run a complete inference."""
-        self._session.run_with_iobinding(self._binding)
-        self._binding.synchronize_outputs()
-        return self._binding
+        binding = given or self._given
+        self._session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return binding
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
         """Return the outputs as arrays, float16 as float32."""
@@ -179,17 +197,22 @@ class KernelLibrary:
         if device == OPENCL:
             importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
         self._main = tvm.runtime.load_module(library)["main"]
-        self._device = tvm.runtime.device(device, 0)
-        arrays = [*_arrays(inputs), np.zeros(tuple(output[0]), output[1])]
-        self._arguments = [tvm.runtime.tensor(array, self._device) for array in arrays]
+        self._device, self._tensor = tvm.runtime.device(device, 0), tvm.runtime.tensor
+        self._output = np.zeros(tuple(output[0]), output[1])
+        self._given = self.prepared(_arrays(inputs))
         self.run()
         self.facts = {"tvm": tvm.__version__, "ready_s": time.perf_counter() - start}
 
-    def run(self) -> Any:
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy inputs and an output to the device."""
+        return [self._tensor(array, self._device) for array in (*arrays, self._output)]
+
+    def run(self, given: Any = None) -> Any:
         """Run a complete call."""
-        self._main(*self._arguments)
+        arguments = given or self._given
+        self._main(*arguments)
         self._device.sync()
-        return self._arguments[-1]
+        return arguments[-1]
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
         """Return the output as an array, float16 as float32."""
@@ -204,11 +227,11 @@ class TvmLibrary:
         machine = importlib.import_module("tvm.runtime.vm").VirtualMachine
         start = time.perf_counter()
         loaded = tvm.runtime.load_module(library)
-        self._device = tvm.runtime.device(device, 0)
+        self._device, self._tensor = tvm.runtime.device(device, 0), tvm.runtime.tensor
         self._main = machine(loaded, self._device)["main"]
         # before the inputs are copied and the first run is made
         load_s = time.perf_counter() - start
-        self._inputs = [tvm.runtime.tensor(array, self._device) for array in _arrays(inputs)]
+        self._given = self.prepared(_arrays(inputs))
         self.run()
         self.facts = {
             "tvm": tvm.__version__,
@@ -218,9 +241,13 @@ class TvmLibrary:
             "ready_s": time.perf_counter() - start,
         }
 
-    def run(self) -> Any:
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy the inputs to the device."""
+        return [self._tensor(array, self._device) for array in arrays]
+
+    def run(self, given: Any = None) -> Any:
         """Run a complete inference."""
-        result = self._main(*self._inputs)
+        result = self._main(*(self._given if given is None else given))
         self._device.sync()
         return result
 
@@ -241,9 +268,25 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _arrays(inputs: str) -> list[NDArray[Any]]:
+def _arrays(inputs: str | Path) -> list[NDArray[Any]]:
     with np.load(inputs) as arrays:
         return [arrays[name] for name in arrays.files]
+
+
+def calls(inputs: str | Path) -> list[list[NDArray[Any]]]:
+    """Read the inputs of the calls whose outputs are compared: two for networks."""
+    again = Path(inputs).with_name(AGAIN)
+    return [_arrays(path) for path in (inputs, again) if Path(path).is_file()]
+
+
+def save_outputs(runner: Any, inputs: str | Path, path: Path) -> None:
+    """Write the outputs of each call of `calls`, as ``arr_0`` ... and ``again_0`` ..."""
+    first, *others = (
+        runner.outputs(runner.run(runner.prepared(arrays))) for arrays in calls(inputs)
+    )
+    again = {f"again_{n}": array for other in others for n, array in enumerate(other)}
+    with write_atomic(path) as partial, partial.open("wb") as file:
+        np.savez(file, *first, **again)
 
 
 def _source(source: Mapping[str, Any]) -> Any:
@@ -251,15 +294,13 @@ def _source(source: Mapping[str, Any]) -> Any:
     return importlib.import_module("pruner.tune.networks.source").NetworkSource.read(source)
 
 
-def _module(source: Mapping[str, Any]) -> Any:
-    """Load the network of a source, or torch's equivalent of an operator."""
+def _example(source: Mapping[str, Any]) -> tuple[Any, Arguments | None]:
+    """Load a network and its example inputs, or torch's equivalent of an operator."""
     if "operator" in source:
-        return torch_operator(source)
-    found = _source(source)
-    torch = importlib.import_module("torch")
-    if found.path is not None:
-        return torch.export.load(found.path).module()
-    return importlib.import_module("pruner.tune.networks.source").network_of(found)[0]
+        return torch_operator(source), None
+    sources = importlib.import_module("pruner.tune.networks.source")
+    module, arguments = sources.example_of(_source(source))
+    return module, arguments
 
 
 def torch_operator(spec: Mapping[str, Any]) -> Any:
@@ -289,26 +330,16 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
     return Operator().eval()
 
 
-def _export(
-    source: Mapping[str, Any], arrays: Sequence[NDArray[Any]], file: Path, *, half: bool
-) -> Sequence[NDArray[Any]]:
-    """Write the network as ONNX; return its inputs, perhaps as float16."""
+def _export(source: Mapping[str, Any], file: Path, *, half: bool) -> None:
+    """Write the network as ONNX, perhaps in float16."""
     torch = importlib.import_module("torch")
-    network = _module(source)
+    network, arguments = _example(source)
+    assert arguments is not None, "onnxruntime runs networks"
     if half:
         network = network.half()
-        arrays = [a.astype(np.float16) if a.dtype == np.float32 else a for a in arrays]
-    tensors = tuple(torch.from_numpy(array) for array in arrays)
+        tensors = [t.half() if t.is_floating_point() else t for t in tensors_of(arguments)]
+        arguments = with_tensors(arguments, tensors)
+    args, kwargs = arguments
     with torch.no_grad():
         # onnxruntime needs one file, weights included
-        torch.onnx.export(network, tensors, str(file), dynamo=True, external_data=False)
-    return arrays
-
-
-def _flat(result: Any) -> list[Any]:
-    """List the tensors of nested tuples, lists and mappings, in order."""
-    if isinstance(result, Mapping):
-        return [tensor for value in result.values() for tensor in _flat(value)]
-    if isinstance(result, list | tuple):
-        return [tensor for value in result for tensor in _flat(value)]
-    return [result] if result is not None else []
+        torch.onnx.export(network, args, str(file), kwargs=kwargs, dynamo=True, external_data=False)

@@ -12,13 +12,14 @@ from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.benchmark import save_arrays
-from pruner.tune.compare.runners import Eager, OnnxRuntime
+from pruner.tune.compare.runners import AGAIN, Eager, OnnxRuntime, save_outputs
 from pruner.tune.compiling import pass_context, written_out
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.built_files import TEMPORARY
-from pruner.tune.deploy.interface import with_interface
+from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.kinds import CUDA, is_cuda
+from pruner.tune.measure.numerics import other_inputs
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
@@ -37,6 +38,7 @@ class Built:
     applied: Applied
     size_bytes: int
     seconds: Mapping[str, float]
+    interface: Interface
     notes: Sequence[str] = field(default_factory=list)
 
 
@@ -106,7 +108,8 @@ def build_here(
             by_rules = target.kind.name != "llvm"
             module, applied = apply_records(module, target, sources, by_rules=by_rules)
         with watch.time("build"):
-            executable = compiled(with_interface(module, target, threads), target)
+            interface = Interface.of(module, target, threads)
+            executable = compiled(with_interface(module, interface), target)
         with watch.time("export"):
             partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
             executable.export_library(str(partial))
@@ -119,6 +122,7 @@ def build_here(
         applied=applied,
         size_bytes=library.stat().st_size,
         seconds=watch.seconds,
+        interface=interface,
         notes=notes,
     )
 
@@ -148,13 +152,20 @@ def compiled(module: Any, target: Any) -> Any:
 
 
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
-    """Write inputs and expected outputs; return lines about missing outputs."""
-    inputs = folder / INPUTS
-    save_arrays(inputs, inputs_of(source))
+    """Write inputs and expected outputs of two calls; return lines about missing outputs."""
+    inputs, arrays = folder / INPUTS, inputs_of(source)
+    save_arrays(inputs, arrays)
+    (folder / AGAIN).unlink(missing_ok=True)  # of an earlier build
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     try:
         runner = OnnxRuntime(**given) if source.is_onnx else Eager(**given)
     except ImportError as error:
         return [f"outputs are not checked: {error}"]
-    save_arrays(folder / EXPECTED, runner.outputs(runner.run()))
+    again = other_inputs(arrays)
+    try:
+        runner.run(runner.prepared(again))
+    except Exception:  # of any kind: indices that must not be exchanged, for example
+        again = list(arrays)
+    save_arrays(folder / AGAIN, again)
+    save_outputs(runner, inputs, folder / EXPECTED)
     return []

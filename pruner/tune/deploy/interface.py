@@ -7,11 +7,12 @@ inputs and outputs as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pruner.tune.networks.torch_import import OUTPUTS
+from pruner.errors import PrunerError
+from pruner.tune.networks.signature import INPUTS, OUTPUTS, PRECISION, ROUNDS
 from pruner.tune.tvm_import import load_tvm
 
 INTERFACE = "pruner_interface"  # a function of the library
@@ -34,14 +35,19 @@ class Input:
 class Interface:
     """How a library is called.
 
-    ``outputs``: their structure, as :func:`~pruner.tune.networks.torch_import.described` gives it;
-    None: a tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
+    ``outputs`` and ``arguments``: the structures of outputs and of arguments by position and by
+    name (:mod:`pruner.tune.networks.signature`); None: a tensor or a tuple, and tensors by
+    position. ``device``: cpu or cuda. ``threads``: cores that it was built for. ``precision``: the
+    coarsest type of its numbers. ``rounds``: it quantises.
     """
 
     inputs: Sequence[Input]
     outputs: Any
     device: str
     threads: int
+    arguments: Any = None
+    precision: str = "float32"
+    rounds: bool = False
 
     @staticmethod
     def of(module: Any, target: Any, threads: int) -> Interface:
@@ -55,6 +61,9 @@ class Interface:
             outputs=json.loads(str(main.attrs.get(OUTPUTS, "null"))),
             device="cpu" if target.kind.name == "llvm" else str(target.kind.name),
             threads=threads,
+            arguments=json.loads(str(main.attrs.get(INPUTS, "null"))),
+            precision=str(main.attrs.get(PRECISION, "float32")),
+            rounds=bool(main.attrs.get(ROUNDS, False)),
         )
 
     @staticmethod
@@ -65,10 +74,10 @@ class Interface:
         return Interface(**{**found, "inputs": inputs})
 
 
-def with_interface(module: Any, target: Any, threads: int) -> Any:
+def with_interface(module: Any, interface: Interface) -> Any:
     """Add a function to a lowered network that returns its interface."""
     ir, relax = load_tvm().tvm.ir, load_tvm().relax
-    text = json.dumps(asdict(Interface.of(module, target, threads)))
+    text = json.dumps(asdict(interface))
     # a function, since TVM's virtual machine keeps no attributes of a module
     function = relax.Function([], ir.StringImm(text), relax.ObjectType())
     module = module.clone()
@@ -77,13 +86,69 @@ def with_interface(module: Any, target: Any, threads: int) -> Any:
 
 
 def arranged(structure: Any, outputs: Sequence[Any]) -> Any:
-    """Arrange outputs in a structure of :func:`~pruner.tune.networks.torch_import.described`."""
+    """Arrange outputs in a structure of :mod:`pruner.tune.networks.signature`."""
     if structure is None:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
     if isinstance(structure, int):
         return outputs[structure]
     ((kind, parts),) = structure.items()
+    if kind == "value":
+        return parts
     if kind == "dict":
         return {key: arranged(part, outputs) for key, part in parts}
     found = [arranged(part, outputs) for part in parts]
     return tuple(found) if kind == "tuple" else found
+
+
+def names_of(structure: Any, path: str = "") -> list[str]:
+    """List the names of tensors in a structure: ``parts.1`` or ``0``."""
+    if structure is None:
+        return []
+    if isinstance(structure, int):
+        return [path or "0"]
+    ((kind, parts),) = structure.items()
+    pairs = {"value": [], "dict": parts}.get(kind, list(enumerate(parts or ())))
+    return [name for key, part in pairs for name in names_of(part, f"{path}.{key}".lstrip("."))]
+
+
+def flattened(structure: Any, given: Any, path: str) -> list[Any]:
+    """List the tensors of `given` arguments, which have a structure.
+
+    Constants were built in: they may be left out, and must be equal where they are given.
+
+    Raises:
+        PrunerError: they have another structure; the message has the `path`.
+    """
+    if isinstance(structure, int):
+        if not hasattr(given, "shape"):
+            raise PrunerError(f"{path} is {_about(given)}, a tensor is wanted")
+        return [given]
+    ((kind, parts),) = structure.items()
+    if kind == "value":
+        if given is not _ABSENT and (hasattr(given, "shape") or given != parts):
+            raise PrunerError(f"{path} is {_about(given)}, and {parts!r} is built in")
+        return []
+    if kind == "dict":
+        if not isinstance(given, Mapping):
+            raise PrunerError(f"{path} is {_about(given)}, a dict is wanted")
+        wanted, values = dict(parts), dict(given)
+    else:
+        if not isinstance(given, list | tuple):
+            raise PrunerError(f"{path} is {_about(given)}, a {kind} is wanted")
+        wanted, values = dict(enumerate(parts)), dict(enumerate(given))
+    if odd := [key for key in values if key not in wanted]:
+        raise PrunerError(f"{path} has {odd[0]!r}, which the network does not take")
+    return [
+        tensor
+        for key, part in wanted.items()
+        for tensor in flattened(part, values.get(key, _ABSENT), f"{path}[{key!r}]")
+    ]
+
+
+_ABSENT = object()
+
+
+def _about(given: Any) -> str:
+    if given is _ABSENT:
+        return "left out"
+    return f"of {type(given).__name__}" if hasattr(given, "__len__") else repr(given)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from pruner.errors import DataError, MissingExtra, PrunerError
 from pruner.files import write_atomic
 from pruner.tune.deploy.built_files import REPORT
-from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged
+from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged, flattened
 
 _ALIGNED = 64  # bytes; vector instructions of the programs rely on it
 _ALL_CORES = 1  # TVM's mode of a thread pool without a preference for cores
@@ -76,17 +76,18 @@ class Network:
         path = None if self.folder is None else self.folder / REPORT
         return path if path is not None and path.is_file() else None
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Compute the outputs for `inputs`, in the order of :attr:`inputs`.
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs for inputs as the module takes them.
+
+        That is in its structure of arguments, where constants may be left out; or tensors alone, in
+        the order of :attr:`inputs`, or by their names there.
 
         Raises:
-            PrunerError: another number of inputs, another shape, type or device, or an input that
-                requires a gradient.
+            PrunerError: another number of inputs, another structure, shape, type or device, or an
+                input that requires a gradient.
         """
         wanted = self.interface.inputs
-        if len(inputs) != len(wanted):
-            takes = ", ".join(map(str, wanted))
-            raise PrunerError(f"{len(inputs)} inputs given; the network takes {takes}")
+        inputs = self._flattened(args, kwargs)
         torch = sys.modules.get("torch")  # not imported: no input can be a tensor of it
         is_torch = [torch is not None and isinstance(one, torch.Tensor) for one in inputs]
         given = [
@@ -103,6 +104,23 @@ class Network:
         if not any(is_torch):
             outputs = [self._as_numpy(one) for one in outputs]
         return arranged(self.interface.outputs, outputs)
+
+    def _flattened(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        wanted, arguments = self.interface.inputs, self.interface.arguments
+        takes = f"the network takes {', '.join(map(str, wanted))}"
+        names = [one.name for one in wanted]
+        if not args and len(names) == len(kwargs) and kwargs.keys() <= set(names):
+            args, kwargs = [kwargs[name] for name in names], {}
+        are_tensors = not kwargs and all(hasattr(one, "shape") for one in args)
+        if are_tensors and len(args) == len(wanted):
+            return args
+        if arguments is None or (are_tensors and len(args) < len(wanted)):
+            raise PrunerError(f"{len(args) + len(kwargs)} inputs given; {takes}")
+        try:
+            by_position, by_name = arguments["tuple"]
+            return [*flattened(by_position, args, "inputs"), *flattened(by_name, kwargs, "inputs")]
+        except PrunerError as error:
+            raise PrunerError(f"{error}; {takes}") from error
 
     def save(self, path: str | Path) -> Path:
         """Copy the library, which :func:`load` needs alone; return its path."""

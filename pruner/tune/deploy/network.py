@@ -16,13 +16,14 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import OURS, Library, Resources, network_baselines
-from pruner.tune.compare.benchmark import SHORT_BENCHMARK, outputs_error, run_interleaved, timings
+from pruner.tune.compare.benchmark import SHORT_BENCHMARK, run_interleaved, timings, worst_output
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, Built, build_network
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, remove_built
+from pruner.tune.deploy.interface import Interface, names_of
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.numerics import TOLERANCE
+from pruner.tune.measure.numerics import QUANTISED, TOLERANCE
 from pruner.tune.networks import draft_network
 from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
@@ -55,8 +56,8 @@ class Deployed:
 
     ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one; ``by_rules``: with
     TVM's own, on GPUs; ``untouched`` functions have none (views of the same memory, and on CPUs
-    tasks without a program). ``relative_error`` against torch and ``latencies_s`` are None and
-    empty where it cannot run here; ``notes`` give the reason.
+    tasks without a program). ``relative_error`` against torch (of the ``worst_output``) and
+    ``latencies_s`` are None and empty where it cannot run here; ``notes`` give the reason.
     """
 
     library: Path
@@ -70,6 +71,7 @@ class Deployed:
     size_bytes: int
     seconds: Mapping[str, float]
     relative_error: float | None = None
+    worst_output: str = ""
     latencies_s: Sequence[float] = ()
     load_s: float | None = None
     notes: Sequence[str] = ()
@@ -155,9 +157,8 @@ def deploy_network(
         folder, sources, library, folder / LOG, threads=platform.cores, worker=worker
     )
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
-    most = TOLERANCE[request.form.precision]
     try:
-        deployed = _checked(folder, deployed, platform, watch, log, most)
+        deployed = _checked(folder, deployed, platform, watch, log, built.interface)
     except PrunerError:
         remove_built(folder)
         raise
@@ -244,11 +245,9 @@ def _checked(
     platform: Platform,
     watch: Stopwatch,
     log: Log,
-    most: float,
+    interface: Interface,
 ) -> Deployed:
     """Run the library in a new process and compare it with torch.
-
-    ``most``: the largest relative error.
 
     Raises:
         PrunerError: it does not run, or its outputs are wrong.
@@ -259,17 +258,19 @@ def _checked(
     if reason is None:
         log("running it with TVM's runtime")
         with watch.time("run"):
-            changes = _run(folder, deployed)
+            changes = _run(folder, deployed, interface)
     else:
         notes.append(f"compiled but not run: {reason}")
     seconds = {**deployed.seconds, **watch.seconds}
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
-    error = deployed.relative_error
+    error, form = deployed.relative_error, NetworkRequest.read(folder / REQUEST).form
+    most = TOLERANCE[form.precision if form.halves else interface.precision]
     # written so that a NaN counts as wrong
-    if error is not None and not error <= most:
+    if error is not None and not error <= (max(most, QUANTISED) if interface.rounds else most):
         raise PrunerError(
-            f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest; "
-            f"do not use it; if its weights changed, remove {folder / LOWERED} and deploy again"
+            f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest "
+            f"({deployed.worst_output}); do not use it; if its weights changed, remove "
+            f"{folder / LOWERED} and deploy again"
         )
     return deployed
 
@@ -289,7 +290,7 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     return deployed
 
 
-def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
+def _run(folder: Path, deployed: Deployed, interface: Interface) -> dict[str, Any]:
     """Measure error, run and load times in a fresh process."""
     work = folder / WORK
     baselines = network_baselines(
@@ -305,5 +306,10 @@ def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
     found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
     expected = work / EXPECTED
     if expected.is_file():
-        found["relative_error"] = outputs_error(work / f"{OURS}-outputs.npz", expected)
+        found["relative_error"], found["worst_output"] = worst_output(
+            work / f"{OURS}-outputs.npz",
+            expected,
+            names=names_of(interface.outputs),
+            rounds=interface.rounds,
+        )
     return found

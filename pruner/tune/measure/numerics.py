@@ -25,6 +25,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2, "bfloat16": 2.4e
 FLOOR = 8.0
 """With normally distributed results, the error allowed near zero equals about the tolerance times
 the largest of a million values; with results of many magnitudes it is far smaller."""
+QUANTISED = 1 / 127  # a step of 8 bits: of networks that round, relative to the largest value
 MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
@@ -45,14 +46,65 @@ def tolerance(arguments: Arguments) -> float:
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the largest error relative to the largest value.
 
-    max |found - wanted| / max |wanted|, infinite for non-finite values. For complete networks,
-    whose engines compute in different ways; kernels are held to `worst_error`.
+    max |found - wanted| / max |wanted|; see `gaps`. For complete networks, whose engines compute in
+    different ways; kernels are held to `worst_error`.
     """
+    return float(gaps(found, wanted).max(initial=0.0)) / largest(wanted)
+
+
+def largest(wanted: NDArray[Any]) -> float:
+    """Return the largest finite magnitude, 1 where it is 0."""
+    magnitude = np.abs(wanted.astype(np.float64))
+    return float(magnitude.max(initial=0.0, where=np.isfinite(magnitude))) or 1.0
+
+
+def gaps(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
+    """Compute |found - wanted| of every element.
+
+    0 for equal infinities, and for NaN where `wanted` has it, unless it has nothing else; infinite
+    for other values that are not finite.
+    """
+    same = found == wanted
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
-        return float("inf")
-    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
-    return float(np.abs(found - wanted).max(initial=0.0)) / scale
+    if not np.isnan(wanted).all():
+        same |= np.isnan(found) & np.isnan(wanted)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(found - wanted)
+    return np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
+
+
+def step_of(wanted: NDArray[Any]) -> float:
+    """Return the distance of the values that a network rounds to; 0 without a grid.
+
+    1 for integers. Floats lie on a grid if half of them are repeated and all distances are
+    multiples of the smallest.
+    """
+    if wanted.dtype.kind in "iu":
+        return 1.0
+    values = np.unique(wanted[np.isfinite(wanted)].astype(np.float64))
+    if len(values) < 2 or 2 * len(values) > wanted.size:
+        return 0.0
+    steps = np.diff(values) / np.diff(values).min()
+    return float(np.diff(values).min()) if np.abs(steps - np.rint(steps)).max() < 0.01 else 0.0
+
+
+def other_inputs(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Change the inputs of a network; each stays as valid as it is.
+
+    Rows are exchanged, and floats shrink. Equal floats become random numbers below 1; equal
+    integers, which may be indices, stay.
+    """
+    rng = np.random.default_rng(0)
+    found = []
+    for array in arrays:
+        is_float = array.dtype.kind == "f"
+        if is_float and array.size and (array == array.flat[0]).all():
+            found.append(rng.random(array.shape).astype(array.dtype))
+            continue
+        axis = next((n for n, size in enumerate(array.shape) if size > 1), None)
+        rolled = array if axis is None else np.roll(array, 1, axis)
+        found.append((rolled * 0.75).astype(array.dtype) if is_float else rolled)
+    return found
 
 
 def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:

@@ -14,16 +14,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.errors import PrunerError
+from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.onnx_import import from_onnx
+from pruner.tune.networks.signature import (
+    PRECISION,
+    ROUNDS,
+    Arguments,
+    arguments_of,
+    exported,
+    opened,
+    precision,
+    tensors_of,
+)
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
-    from torch import Tensor, nn
+    from torch import nn
 
 # Messages of TVM's front ends for torch and for ONNX about operators that they lack.
 _UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
@@ -86,11 +96,18 @@ class NetworkSource:
             raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
 
 
-def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Make the module, in evaluation mode, and example inputs.
+def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Make the module, in evaluation mode, and example inputs by position; see `example_of`."""
+    module, (args, _) = example_of(source)
+    return module, args
+
+
+def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
+    """Make the module, in evaluation mode, and example inputs by position and by name.
 
     A factory is called with the :class:`NetworkOptions` where it takes ``options``, else without
-    arguments.
+    arguments. It returns the module and its inputs: a tensor, a tuple in order, or a mapping by
+    name; a tuple and a mapping where it has both.
 
     Raises:
         PrunerError: no such network or file, a factory that returns something else, or sizes that
@@ -101,12 +118,15 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     known = catalog.NETWORKS
     # before the factory draws the weights: equal sources give equal networks
     torch.manual_seed(source.seed)
+    if source.is_onnx:
+        raise PrunerError(f"network={source.name}: an ONNX file holds no torch module")
     if source.path is not None:
-        raise PrunerError(f"network={source.name}: a file holds a program, not a module")
+        program = opened(source.path, source.name, source.options)
+        return program.module(), program.example_inputs
     if source.name in known:
         source.check_sizes(catalog.SIZES[source.name])
-        network: tuple[nn.Module, tuple[Tensor, ...]] = known[source.name](source.options)
-        return network
+        module, inputs = known[source.name](source.options)
+        return module, (inputs, {})
     package, colon, factory = source.name.partition(":")
     if not colon:
         raise PrunerError(
@@ -121,25 +141,25 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
     found = _called(make, source)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], torch.nn.Module)):
+    if not (
+        isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], torch.nn.Module)
+    ):
         raise PrunerError(
-            f"network={source.name}: the factory must return (nn.Module, tuple of example inputs)"
+            f"network={source.name}: the factory must return (nn.Module, tuple of example inputs), "
+            "or also a dict of inputs by name"
         )
-    return found[0].eval(), tuple(found[1])
+    args, kwargs = arguments_of(found[1])
+    return found[0].eval(), (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
 
 
 def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
-    """Return the example inputs, or seeded inputs for an ONNX file.
+    """Return the tensors of the example inputs, or seeded inputs for an ONNX file.
 
     Raises:
         PrunerError: sizes that are left open, or no such network.
     """
-    if source.path is None:
-        return [np.asarray(tensor) for tensor in network_of(source)[1]]
     if not source.is_onnx:
-        torch = importlib.import_module("torch")
-        given = torch.export.load(source.path).example_inputs
-        return [np.asarray(tensor) for tensor in given[0]]
+        return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
     onnx = importlib.import_module("onnx")
     graph = onnx.load(str(source.path)).graph
     # older ONNX files list their weights among the inputs
@@ -179,9 +199,12 @@ def import_network(source: NetworkSource) -> Any:
                 f"network={source.name}: its batch normalisations are in training mode; export it "
                 "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
             )
-        return module
-    except PrunerError:
+        return _with_numbers(module)
+    except MissingExtra:
         raise
+    except PrunerError as error:
+        about = f"network={source.name}"
+        raise PrunerError(str(error) if about in str(error) else f"{about}: {error}") from error
     except FileNotFoundError as error:
         raise PrunerError(f"network={source.name}: no such file") from error
     except Exception as error:  # exporters and front ends raise kinds of their own
@@ -204,20 +227,17 @@ def _unknown_operators(line: str) -> str | None:
 
 def _imported(source: NetworkSource) -> Any:
     if source.path is not None:
-        source.check_unsized("a file has fixed sizes")
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
+            source.check_unsized("a file has fixed sizes")
             return from_onnx(source.path)
-    torch = importlib.import_module("torch")
-    if source.path is not None:
-        return from_exported(torch.export.load(source.path))
+        return from_exported(opened(source.path, source.name, source.options))
     if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
         host_memory.check_named(source.name, source.options)
-    network, inputs = network_of(source)
+    network, arguments = example_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
-    with torch.no_grad():
-        return from_exported(torch.export.export(network, inputs))
+    return from_exported(exported(network, arguments))
 
 
 def _trains(module: Any) -> bool:
@@ -225,11 +245,29 @@ def _trains(module: Any) -> bool:
 
     TVM's passes would use the statistics of the batch as the network's own.
     """
-    tvm, relax = load_tvm().tvm, load_tvm().relax
-    norm, found = tvm.ir.Op.get("relax.nn.batch_norm"), []
+    norm = load_tvm().tvm.ir.Op.get("relax.nn.batch_norm")
+    return any(norm.same_as(call.op) and bool(call.attrs.training) for call in _calls(module))
 
-    def look(call: Any) -> None:
-        found.append(norm.same_as(call.op) and bool(call.attrs.training))
 
-    load_tvm().ffi.structural_walk(module["main"].body, (relax.Call, look))
-    return any(found)
+def _with_numbers(module: Any) -> Any:
+    """Write into ``main`` in which precision it computes, and whether it rounds.
+
+    Raises:
+        PrunerError: see :func:`~pruner.tune.networks.signature.precision`.
+    """
+    main, calls = module["main"], _calls(module)
+    operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
+    main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
+    if PRECISION not in main.attrs:
+        values = [*main.params, *calls, *(value for call in calls for value in call.args)]
+        types = {str(value.ty.dtype) for value in values if hasattr(value.ty, "dtype")}
+        main = main.with_attr(PRECISION, precision(types))
+    module["main"] = main
+    return module
+
+
+def _calls(module: Any) -> list[Any]:
+    found: list[Any] = []
+    look = (load_tvm().relax.Call, found.append)
+    load_tvm().ffi.structural_walk(module["main"].body, look)
+    return found

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import importlib
-import json
-from collections.abc import Mapping
 from typing import Any
 
-OUTPUTS = "pruner_outputs"  # attribute of `main`: the structure of its outputs, as JSON
+from pruner.tune.networks.signature import (
+    PRECISION,
+    check_state,
+    precision,
+    structures,
+    tensors_only,
+)
 
 
 def from_exported(program: Any) -> Any:
-    """Import a program of ``torch.export`` with its weights as constants."""
+    """Import a program of ``torch.export`` with its weights as constants.
+
+    Raises:
+        PrunerError: it keeps state, or gets or returns something else than tensors and constants.
+    """
     torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
+    program = program.run_decompositions()
+    check_state(program)
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
+    numbers = precision(name.removeprefix("torch.") for name in types)
+    kept = structures(program) | {PRECISION: numbers}
+    tensors_only(program)
     # weights become constants: as inputs, their transposes would be computed at every call
     module = torch_frontend.from_exported_program(
-        program, keep_params_as_input=False, unwrap_unit_return_tuple=True
+        program,
+        keep_params_as_input=False,
+        unwrap_unit_return_tuple=True,
+        run_ep_decomposition=False,
     )
-    spec = program.call_spec.out_spec
-    places = importlib.import_module("torch.utils._pytree").tree_unflatten(
-        range(spec.num_leaves), spec
-    )
-    module["main"] = module["main"].with_attr(OUTPUTS, json.dumps(described(places)))
+    for name, text in kept.items():
+        module["main"] = module["main"].with_attr(name, text)
     return module
-
-
-def described(outputs: Any) -> Any:
-    """Describe the structure of outputs as JSON.
-
-    Mappings, lists and tuples, of named fields too, are kept by their kind: ``{"tuple": [0, 1]}``,
-    ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. In `outputs`, the number of a tensor stands
-    in its place.
-    """
-    if isinstance(outputs, Mapping):
-        return {"dict": [[key, described(part)] for key, part in outputs.items()]}
-    if isinstance(outputs, list | tuple):
-        kind = "list" if isinstance(outputs, list) else "tuple"
-        return {kind: [described(part) for part in outputs]}
-    return outputs

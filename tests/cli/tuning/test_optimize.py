@@ -103,14 +103,26 @@ class Returns(nn.Module):
         return x, self.what
 
 
+class Counter(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
 @pytest.mark.parametrize(
     ("module", "given", "told"),
     [
         (Branch(), torch.ones(3), "torch.export does not take Branch .*write branches .*where"),
-        (Returns(None), torch.ones(3), r"outputs\[1\]: the module returns NoneType there"),
-        (Returns({"n": 3}), torch.ones(3), r"outputs\[1\]\['n'\]: the module returns int there"),
-        (nn.Linear(3, 2), (torch.ones(3), 1), "input 1 is of int: give a tensor or a tuple"),
-        (nn.Linear(3, 2), torch.ones(3, device="meta"), "input 0 is on meta: give module and in"),
+        (
+            Returns({"n": 3j}),
+            torch.ones(3),
+            r"outputs\[1\]\['n'\]: the module returns complex ther",
+        ),
+        (nn.Linear(3, 2), (torch.ones(3), 1j), r"input \[1\] is of complex: give tensors or cons"),
+        (nn.Linear(3, 2), torch.ones(3, device="meta"), r"input \[0\] is on meta: give module and"),
+        (Counter(), torch.ones(3), "a second call of Counter .* keeps no state"),
         (nn.Linear(3, 2), torch.ones(4), "torch.export does not take Linear"),
     ],
 )
@@ -149,7 +161,7 @@ def test_mappings_and_named_tuples_become_plain_ones():
 
 def test_inputs_keep_their_names_and_the_module_its_mode():
     module, inputs = made("two")
-    program = _exported(module, inputs)
+    program = _exported(module, (inputs, {}))
     assert list(program.graph_signature.user_inputs) == ["word", "image"]
     assert module.training
 

@@ -65,6 +65,29 @@ def test_gradients_and_open_sizes_are_refused(monkeypatch):
             network(torch.cat([image, image]))
 
 
+class Changes(torch.nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.what = what
+
+    def forward(self, x):
+        getattr(self, self.what, x).add_(1)
+        return x * 2
+
+
+@pytest.mark.parametrize(("what", "name"), [("calls", "calls"), ("x", "l_x_")])
+def test_changes_in_place_are_refused_by_name(what, name, monkeypatch):
+    monkeypatch.setattr(torch_compile, "optimize", lambda module, inputs: module)
+    x = torch.ones(2)
+    with (
+        torch.no_grad(),
+        pytest.raises(BackendCompilerFailed, match=f"changes .*{name}.* in place"),
+    ):
+        compiled(Changes(what))(x)
+    assert torch.equal(x, torch.ones(2))
+
+
 @pytest.mark.slow
 def test_a_module_is_compiled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from pruner.tune.compare.baselines import Baseline
-from pruner.tune.compare.benchmark import BenchmarkSettings, _groups, outputs_error, run_interleaved
+from pruner.tune.compare.benchmark import (
+    BenchmarkSettings,
+    _groups,
+    outputs_error,
+    run_interleaved,
+    worst_output,
+)
 from pruner.tune.compare.jobs import timed_turn
 from tests.tune.compare.fakes import fake
 
@@ -116,6 +122,36 @@ def test_of_several_outputs_the_worst_counts(tmp_path):
     np.savez(tmp_path / "a.npz", np.array([1.0]), np.array([2.0, 3.0]))
     np.savez(tmp_path / "b.npz", np.array([1.0]), np.array([2.0, 4.0]))
     assert outputs_error(tmp_path / "a.npz", tmp_path / "b.npz") == 0.25
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "rounds", "error", "where"),
+    [
+        ([1.0, np.inf], [1.0, np.inf], False, 0.0, ""),
+        ([1.0, 2.0], [1.0, 4.0], False, 0.5, "output y at 1 is 2.0, not 4.0"),
+        (np.int64([5, 7]), np.int64([5, 8]), False, np.inf, "output y at 1 is 7, not 8"),
+        (np.int8([5, 7]), np.int8([5, 8]), True, 0.0, ""),
+        (np.int8([5, 6]), np.int8([5, 8]), True, np.inf, "output y at 1 is 6, not 8"),
+        ([0.0, 2.5, 2.0] * 2, [0.0, 1.0, 2.0] * 2, True, 0.75, "output y at 1 is 2.5, not 1.0"),
+        ([0.0, 0.0, 2.0] * 2, [0.0, 1.0, 2.0] * 2, True, 0.0, ""),
+        ([True, False], [1.0, 0.0], False, np.inf, "output y is bool 2, not float64 2"),
+        (np.int32([1]), np.int64([1]), False, 0.0, ""),
+        (0.5, 1.0, False, 0.5, "output y is 0.5, not 1.0"),
+        ([[1.0]], [1.0], False, np.inf, "output y is float64 1x1, not float64 1"),
+    ],
+)
+def test_the_worst_output_is_named_with_its_place(found, wanted, rounds, error, where, tmp_path):
+    np.savez(tmp_path / "a.npz", np.ones(1), again_0=np.array(found))
+    np.savez(tmp_path / "b.npz", np.ones(1), again_0=np.array(wanted))
+    found = worst_output(tmp_path / "a.npz", tmp_path / "b.npz", names=["y"], rounds=rounds)
+    assert found == (error, where.replace("output y", "output y of the second call"))
+
+
+def test_another_number_of_outputs_is_told(tmp_path):
+    np.savez(tmp_path / "a.npz", np.ones(1))
+    np.savez(tmp_path / "b.npz", np.ones(1), np.ones(1))
+    wanted = (np.inf, "1 outputs, not 2")
+    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz") == wanted
 
 
 def turn(run_s, seconds):

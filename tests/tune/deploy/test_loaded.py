@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 
 
-def library(folder, module, inputs):
+def library(folder, module, inputs, named=None):
     """A library without schedules, built in this process."""
     from pruner.cli.tuning.optimize import _exported
     from pruner.tune.deploy.build import build_here
@@ -27,7 +27,7 @@ def library(folder, module, inputs):
     from pruner.tune.networks.source import NetworkSource
 
     folder.mkdir(parents=True, exist_ok=True)
-    torch.export.save(_exported(module, inputs), folder / "module.pt2")
+    torch.export.save(_exported(module, (inputs, named or {})), folder / "module.pt2")
     request = NetworkRequest(source=NetworkSource(name=str(folder / "module.pt2")), target=TARGET)
     request.save(folder / REQUEST)
     write_tasks(folder, keep=True)
@@ -62,6 +62,39 @@ def test_a_single_output_is_no_tuple(tmp_path):
     module, inputs = made("mlp")
     with torch.no_grad():
         assert_alike(load(library(tmp_path, module, inputs))(*inputs), module(*inputs))
+
+
+def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
+    """In their structure, with constants or without; flat, by the names of the tensors."""
+    from pruner import load
+    from tests.tune.networks.test_signature import Nested, nested
+
+    _, (x, (b, none), named), keywords = nested()
+    network = load(library(tmp_path, Nested(), (x, (b, none), named), keywords))
+    wanted = Nested()(x, (b, none), named, **keywords)
+    more, names = named["more"][0], [one.name for one in network.inputs]
+    assert names == ["x", "pair_0", "named_more_0"]
+    for args, kwargs in (
+        ((x, (b, none), named), keywords),
+        ((x, [b], {"more": [more]}), {}),
+        ((x, b, more), {}),
+        ((), dict(zip(names, (x, b, more), strict=True))),
+    ):
+        found = network(*args, **kwargs)
+        assert found["none"] is None
+        assert found["parts"][1][0] == 3
+        assert_alike(found["found"], wanted["found"])
+        assert_alike(found["parts"][0], wanted["parts"][0])
+    for args, kwargs, told in (
+        ((x, (b, none)), {}, r"inputs\[2\] is left out, a dict is wanted; .* takes x: float32 4"),
+        ((x, (b, none), named), {"scale": 2.0}, r"\['scale'\] is 2.0, and 0.5 is built in"),
+        ((x, (b, none), named), {"mask": 1}, "has 'mask', which the network does not take"),
+        ((x, b, named), {}, r"inputs\[1\] is of Tensor, a tuple is wanted"),
+        ((x, (b, b), named), {}, r"inputs\[1\]\[1\] is of Tensor, and None is built in"),
+        ((x, more), {}, "2 inputs given; the network takes x"),
+    ):
+        with pytest.raises(PrunerError, match=told):
+            network(*args, **kwargs)
 
 
 def test_what_lies_well_is_not_copied(two, network):

@@ -7,8 +7,10 @@ from pruner.processes import NoReference
 from pruner.tune.measure.numerics import (
     inputs,
     load_reference,
+    other_inputs,
     relative_error,
     save_reference,
+    step_of,
     tolerance,
     worst_error,
 )
@@ -23,6 +25,11 @@ from pruner.tune.measure.numerics import (
         ([np.nan], [1.0], np.inf),
         ([1.0], [np.inf], np.inf),
         ([np.nan], [np.nan], np.inf),  # NaN everywhere proves nothing
+        ([np.inf, -np.inf, 1.0], [np.inf, -np.inf, 2.0], 0.5),  # scaled by the largest number
+        ([np.nan, 1.0], [np.nan, 2.0], 0.5),
+        ([np.inf], [-np.inf], np.inf),
+        ([np.inf, 1.0], [1.0, np.inf], np.inf),
+        ([], [], 0.0),
     ],
 )
 def test_the_error_by_hand(found, wanted, expected):
@@ -135,3 +142,26 @@ def test_inputs_are_the_same_for_everyone_and_in_range():
     assert set(integers.tolist()) == set(range(8))
     assert set(booleans.tolist()) == {True, False}
     assert not np.array_equal(inputs(arguments, seed=1)[0], floats)
+
+
+def test_steps_by_hand():
+    grid = np.array([0.0, 0.5, 0.5, 2.0, 0.0, -1.0, -1.0, 2.0])
+    assert step_of(grid) == 0.5
+    assert step_of(np.array([np.inf, *grid])) == 0.5
+    assert step_of(np.array([0.0, 1.0])) == 0.0  # two values are always on a grid
+    assert step_of(np.array([0.0, 0.0, 1.0, 1.0, 1.3, 1.3])) == 0.0
+    assert step_of(np.array([3, 7], np.int8)) == 1.0
+    assert step_of(np.zeros(8)) == 0.0
+
+
+def test_other_inputs_are_others_and_as_valid():
+    """Rows are exchanged; a constant input becomes random, indices stay those that were given."""
+    ids, image = np.array([[3, 1, 7]]), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
+    mask, ones, none = np.array([True, False]), np.ones((2, 2)), np.zeros((0, 3), np.float32)
+    found = other_inputs([ids, image, mask, ones, none, np.array(5)])
+    np.testing.assert_array_equal(found[0], [[7, 3, 1]])
+    np.testing.assert_array_equal(found[1], 0.75 * np.array([[[[2, 3], [0, 1]]]]))
+    np.testing.assert_array_equal(found[2], [False, True])
+    assert 0 <= found[3].min() < found[3].max() < 1
+    assert (found[4].shape, found[5]) == ((0, 3), 5)
+    assert [a.dtype for a in found[:4]] == [a.dtype for a in (ids, image, mask, ones)]

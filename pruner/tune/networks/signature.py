@@ -1,0 +1,259 @@
+"""Inputs, outputs and state of torch's modules and of exported programs.
+
+A library takes and returns tensors alone, one after the other. The structure around them is kept as
+JSON: mappings, lists and tuples by their kind, the number of a tensor in its place, and constants
+(None, switches, numbers, words), which are built in: ``{"tuple": [0, {"value": 0.5}]}``,
+``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# attributes of `main`: structures as JSON, the coarsest type of numbers, whether they are rounded
+INPUTS, OUTPUTS = "pruner_inputs", "pruner_outputs"
+PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
+_KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
+_SAME = 1e-3  # relative difference of two calls that may come from another order of sums
+
+
+def arguments_of(given: Any) -> Arguments:
+    """Convert example inputs: a tensor, inputs in order, or a mapping by name."""
+    if hasattr(given, "shape"):
+        return (given,), {}
+    return ((), dict(given)) if isinstance(given, Mapping) else (tuple(given), {})
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """List the tensors of nested arguments or results, in order."""
+    torch, tree = importlib.import_module("torch"), _tree()
+    return [leaf for leaf in tree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def with_tensors(arguments: Arguments, tensors: Sequence[Tensor]) -> Arguments:
+    """Replace the tensors of nested arguments, in order."""
+    torch, given = importlib.import_module("torch"), iter(tensors)
+    found: Arguments = _tree().tree_map(
+        lambda leaf: next(given) if isinstance(leaf, torch.Tensor) else leaf, arguments
+    )
+    return found
+
+
+def exported(module: nn.Module, arguments: Arguments, wrapper: nn.Module | None = None) -> Any:
+    """Export a module in evaluation mode whose calls do not depend on earlier calls.
+
+    torch.export takes attributes that a call changes for constants. ``wrapper``: is exported
+    instead of the module that it calls.
+
+    Raises:
+        PrunerError: a second call has another result; the message has the buffers that changed.
+    """
+    torch = importlib.import_module("torch")
+    twin = module
+    with suppress(Exception):  # tensors that were computed cannot be copied
+        # parameters are shared: they are large, and no call changes them
+        twin = copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
+        program = torch.export.export(wrapper or module, *arguments)
+        before = {name: one.clone() for name, one in twin.named_buffers()}
+        first, second = (_flat_result(twin, arguments) for _ in range(2))
+    same = (
+        torch.allclose(a, b, rtol=_SAME, atol=_SAME * float(a.abs().max()), equal_nan=True)
+        if a.is_floating_point() and a.numel()
+        else torch.equal(a, b)
+        for a, b in zip(first, second, strict=True)
+    )
+    if not all(same):
+        changed = [n for n, one in twin.named_buffers() if not torch.equal(one, before.get(n, one))]
+        about = f" ({', '.join(changed)})" if changed else ""
+        raise PrunerError(
+            f"a second call of {type(module).__name__} with the same inputs has another result, "
+            f"and a library keeps no state{about}: {_KEPT}"
+        )
+    return program
+
+
+def _flat_result(module: nn.Module, arguments: Arguments) -> list[Tensor]:
+    # copies, since a network may change its inputs in place
+    args, kwargs = with_tensors(arguments, [one.clone() for one in tensors_of(arguments)])
+    return tensors_of(module(*args, **kwargs))
+
+
+def opened(path: Path, network: str, options: NetworkOptions) -> Any:
+    """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
+
+    Raises:
+        PrunerError: sizes that are left open, or that it does not have.
+    """
+    torch, tree = importlib.import_module("torch"), _tree()
+    program = torch.export.load(path)
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    leaves, wanted = [], {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name != "USER_INPUT":
+            continue
+        leaves.append(spec.arg)
+        if hasattr(value := nodes[spec.arg.name].meta.get("val"), "shape"):
+            wanted[spec.arg.name] = [n if isinstance(n, int) else str(n) for n in value.shape]
+    shapes = fixed_shapes(network, wanted, options)
+    given = program.example_inputs
+    examples = dict(zip(wanted, tensors_of(given) if given else (), strict=False))
+    filled = [
+        _example(examples.get(one.name), shapes[one.name], nodes[one.name].meta["val"].dtype)
+        if one.name in shapes
+        else getattr(one, "value", None)
+        for one in leaves
+    ]
+    arguments: Arguments = tree.tree_unflatten(filled, program.call_spec.in_spec)
+    if any(isinstance(size, str) for shape in wanted.values() for size in shape):
+        with torch.no_grad():
+            return torch.export.export(program.module(), *arguments)
+    program.example_inputs = arguments
+    return program
+
+
+def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Repeat the values of an example, which are valid; without an example draw."""
+    torch = importlib.import_module("torch")
+    if known is None or (not known.numel() and prod(shape)):
+        (drawn,) = seeded([(shape, str(dtype).removeprefix("torch."))])
+        return torch.from_numpy(drawn)
+    if tuple(known.shape) == shape:
+        return known.detach()
+    return known.detach().flatten()[torch.arange(prod(shape)) % known.numel()].reshape(shape)
+
+
+def check_state(program: Any) -> None:
+    """Refuse a decomposed program that reads what an earlier call wrote.
+
+    Raises:
+        PrunerError: it does; the message names its buffers.
+    """
+    signature, (results,) = program.graph_signature, program.graph.output_node().args
+    waiting = [
+        node
+        for node, spec in zip(results, signature.output_specs, strict=True)
+        if spec.kind.name == "USER_OUTPUT" and hasattr(node, "all_input_nodes")
+    ]
+    read = set(waiting)
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - read
+        read |= new
+        waiting += new
+    names = {node.name for node in read}
+    written = {s.target for s in signature.output_specs if s.kind.name in _WRITES}
+    kept = [
+        str(spec.target)
+        for spec in signature.input_specs
+        if spec.kind.name in _STATE and spec.target in written and spec.arg.name in names
+    ]
+    if kept:
+        raise PrunerError(
+            f"each call writes {', '.join(kept)} and reads what earlier calls wrote; a library "
+            f"keeps no state: {_KEPT}"
+        )
+
+
+_STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATION")
+
+
+def structures(program: Any) -> dict[str, str]:
+    """Describe the structures of a program's inputs and outputs.
+
+    Raises:
+        PrunerError: they hold something else than tensors and constants.
+    """
+    signature = program.graph_signature
+    found = {}
+    for name, specs, tree, kind in (
+        (INPUTS, signature.input_specs, program.call_spec.in_spec, "USER_INPUT"),
+        (OUTPUTS, signature.output_specs, program.call_spec.out_spec, "USER_OUTPUT"),
+    ):
+        number, leaves = 0, []
+        for spec in specs:
+            if spec.kind.name == kind:
+                is_tensor = type(spec.arg).__name__ == "TensorArgument"
+                leaves.append(number if is_tensor else spec.arg)
+                number += is_tensor
+        found[name] = json.dumps(_described(_tree().tree_unflatten(leaves, tree), kind))
+    return found
+
+
+def _described(part: Any, kind: str) -> Any:
+    if isinstance(part, int):
+        return part
+    if isinstance(part, Mapping):
+        return {"dict": [[key, _described(one, kind)] for key, one in part.items()]}
+    if isinstance(part, list | tuple):
+        name = "list" if isinstance(part, list) else "tuple"
+        return {name: [_described(one, kind) for one in part]}
+    if type(part).__name__ == "ConstantArgument":
+        return {"value": part.value}
+    raise PrunerError(
+        f"a {type(part).__name__} is among its {kind.lower().replace('_', ' ')}s: they must be "
+        "tensors or constants, in tuples, lists and dicts"
+    )
+
+
+def tensors_only(program: Any) -> None:
+    """Reduce inputs and outputs of a decomposed program to its tensors.
+
+    TVM's front end takes no constants among them. Writes to inputs and buffers are left out.
+
+    Raises:
+        PrunerError: it returns no tensor.
+    """
+    signature, output = program.graph_signature, program.graph.output_node()
+    signature.input_specs = [
+        spec for spec in signature.input_specs if type(spec.arg).__name__ != "ConstantArgument"
+    ]
+    pairs = [
+        (node, spec)
+        for node, spec in zip(output.args[0], signature.output_specs, strict=True)
+        if spec.kind.name == "USER_OUTPUT" and type(spec.arg).__name__ == "TensorArgument"
+    ]
+    if not pairs:
+        raise PrunerError("it returns no tensor")
+    output.args = (tuple(node for node, _ in pairs),)
+    signature.output_specs = [spec for _, spec in pairs]
+    program.graph.eliminate_dead_code()
+
+
+def precision(types: Iterable[str]) -> str:
+    """Return the coarsest of a network's float types, float32 without any.
+
+    Raises:
+        PrunerError: bfloat16 or smaller types are among them.
+    """
+    floats = [name for name in types if name.startswith(("float", "bfloat"))]
+    coarse = sorted(set(floats) - {*_PRECISIONS})
+    if coarse:
+        raise PrunerError(
+            f"it computes in {', '.join(coarse)}, and a library in {', '.join(_PRECISIONS)}: call "
+            ".float() on the module and on its inputs before export"
+        )
+    return next((name for name in _PRECISIONS if name in floats), "float32")
+
+
+_PRECISIONS = ("float16", "float32", "float64")
+
+
+def _tree() -> Any:
+    return importlib.import_module("torch.utils._pytree")

@@ -1,0 +1,266 @@
+"""Inputs, outputs and state of modules as people write them, against torch itself."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.signature import (
+    INPUTS,
+    OUTPUTS,
+    PRECISION,
+    ROUNDS,
+    arguments_of,
+    tensors_of,
+)
+from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
+
+pytestmark = pytest.mark.tvm
+HERE = __name__
+
+
+class Nested(nn.Module):
+    """A pair, a list and a dict as inputs, with constants of every kind among them."""
+
+    def forward(self, x, pair, named=None, *, scale=1.0, mode="sum", flag=True):
+        a, (b, nothing) = x * scale, pair
+        more = named["more"][0] if flag and nothing is None else 0
+        found = a + b if mode == "sum" else a - b
+        return {"found": found, "none": None, "parts": [more * 2, (3, b)]}
+
+
+def nested():
+    torch.manual_seed(0)
+    args = (torch.randn(4), (torch.randn(4), None), {"more": [torch.randn(4), 1]})
+    return Nested(), args, {"mode": "difference", "scale": 0.5}
+
+
+def by_name():
+    _, args, named = nested()
+    return Nested(), {"named": args[2], "x": args[0], "pair": args[1], **named}
+
+
+def one_tensor():
+    return nn.Linear(4, 2), torch.randn(3, 4)
+
+
+class InPlace(nn.Module):
+    def forward(self, x, y):
+        x += 1
+        y.mul_(2)
+        return x * y
+
+
+def in_place():
+    return InPlace(), (torch.ones(3), torch.ones(3))
+
+
+class Cache(nn.Module):
+    """A row of a buffer is written; `read`: and the whole is read."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(4, 3))
+        self.register_buffer("calls", torch.zeros(1))
+        self.read = read
+
+    def forward(self, x, place):
+        self.calls += 1
+        self.rows[place] = x
+        return self.rows.sum(0) if self.read else x * 2
+
+
+def cache():
+    return Cache(read=True), (torch.ones(1, 3), torch.tensor([1]))
+
+
+def counted():
+    return Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))
+
+
+class Attribute(nn.Module):
+    """State that torch.export takes for constants: a number, a list, a tensor."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what, self.number, self.seen, self.last = what, 0, [], torch.zeros(3)
+
+    def forward(self, x):
+        if self.what == "number":
+            self.number += 1
+            return x * self.number
+        if self.what == "list":
+            self.seen.append(x)
+            return torch.stack(self.seen).sum(0)
+        self.last = self.last + x
+        return self.last * 2
+
+
+def number():
+    return Attribute("number"), torch.ones(3)
+
+
+def listed():
+    return Attribute("list"), torch.ones(3)
+
+
+def tensor():
+    return Attribute("tensor"), torch.ones(3)
+
+
+class Lazy(nn.Module):
+    """A table that the first call makes, as rotary embeddings do: no state."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(3.0)
+        return x * self.table
+
+
+def lazy():
+    return Lazy(), torch.ones(3)
+
+
+def brain():
+    return nn.Linear(4, 4).to(torch.bfloat16), torch.ones(2, 4, dtype=torch.bfloat16)
+
+
+def double():
+    return nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        return (x.half() * 2).double().round()
+
+
+def halves():
+    return Halves(), torch.ones(2, 4, dtype=torch.float64)
+
+
+def source(name):
+    return NetworkSource(name=f"{HERE}:{name}")
+
+
+def run(module, arrays):
+    """Outputs of an imported module on this CPU."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(one) for one in arrays])
+    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+
+
+def eager(name):
+    module, (args, kwargs) = example_of(source(name))
+    return [one.detach().numpy() for one in tensors_of(module(*args, **kwargs))]
+
+
+@pytest.mark.parametrize(
+    "name", ["nested", "by_name", "one_tensor", "in_place", "counted", "lazy", "double", "halves"]
+)
+def test_tensors_go_in_and_out_in_the_programs_order(name):
+    found = run(import_network(source(name)), inputs_of(source(name)))
+    for mine, theirs in zip(found, eager(name), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+        assert mine.dtype == theirs.dtype
+
+
+def test_structures_and_constants_are_kept():
+    attrs = import_network(source("nested"))["main"].attrs
+    value = lambda one: {"value": one}  # noqa: E731
+    named = {"dict": [["more", {"list": [2, value(1)]}]]}
+    positional = {"tuple": [0, {"tuple": [1, value(None)]}, named]}
+    keywords = {"dict": [["mode", value("difference")], ["scale", value(0.5)]]}
+    assert json.loads(attrs[INPUTS]) == {"tuple": [positional, keywords]}
+    parts = {"list": [1, {"tuple": [value(3), 2]}]}
+    wanted = {"dict": [["found", 0], ["none", value(None)], ["parts", parts]]}
+    assert json.loads(attrs[OUTPUTS]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cache", r"network=.*:cache: each call writes rows and reads"),
+        ("number", "a second call of Attribute with the same inputs has another result"),
+        ("listed", "a second call of Attribute"),
+        ("tensor", "a second call of Attribute"),
+        ("brain", r"computes in bfloat16, .* call \.float\(\)"),
+    ],
+)
+def test_state_and_short_floats_are_refused_by_name(name, told):
+    with pytest.raises(PrunerError, match=told) as refused:
+        import_network(source(name))
+    assert "\n" not in str(refused.value)
+
+
+def test_the_precision_is_the_coarsest_type():
+    attrs = {name: import_network(source(name))["main"].attrs for name in ("double", "halves")}
+    assert [str(one[PRECISION]) for one in attrs.values()] == ["float64", "float16"]
+    assert [bool(one[ROUNDS]) for one in attrs.values()] == [False, True]
+
+
+def written(folder, factory, **how):
+    module, *inputs = factory()
+    args, kwargs = arguments_of(inputs[0])
+    kwargs |= inputs[1] if len(inputs) > 1 else {}
+    with torch.no_grad():
+        program = torch.export.export(module.eval(), args, kwargs, **how)
+    if how.get("bare"):
+        program.example_inputs = None
+    torch.export.save(program, folder / "net.pt2")
+    return str(folder / "net.pt2")
+
+
+@pytest.mark.parametrize("factory", [nested, by_name, in_place])
+def test_a_file_is_taken_as_its_factory_is(factory, tmp_path):
+    given = NetworkSource(name=written(tmp_path, factory))
+    found = run(import_network(given), inputs_of(given))
+    module, (args, kwargs) = example_of(given)
+    for mine, theirs in zip(found, tensors_of(module(*args, **kwargs)), strict=True):
+        np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-6)
+
+
+def test_a_file_keeps_no_state_either(tmp_path):
+    with pytest.raises(PrunerError, match="each call writes rows and reads"):
+        import_network(NetworkSource(name=written(tmp_path, cache)))
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, ids, *, mask):
+        return (self.table(ids) * mask.unsqueeze(-1)).sum(1)
+
+
+def tokens():
+    torch.manual_seed(0)
+    return Tokens(), (torch.randint(0, 50, (2, 6)),), {"mask": torch.ones(2, 6)}
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 3, "ids": "3x9"}, {"mask": "1x4"}])
+def test_open_sizes_of_a_file_are_given(sizes, tmp_path):
+    auto = torch.export.Dim.AUTO
+    name = written(
+        tmp_path, tokens, dynamic_shapes={"ids": {0: auto, 1: auto}, "mask": {0: auto, 1: auto}}
+    )
+    with pytest.raises(PrunerError, match=r"net.pt2: sizes are open: ids s\d+xs\d+, mask "):
+        import_network(NetworkSource(name=name))
+    given = NetworkSource(name=name, options=NetworkOptions(**sizes))
+    arrays = inputs_of(given)
+    assert [a.shape for a in arrays] == [(3, 9)] * 2 if "batch" in sizes else [(1, 4)] * 2
+    assert arrays[0].max() < 50
+    (found,) = run(import_network(given), arrays)
+    wanted = tokens()[0].eval()(torch.from_numpy(arrays[0]), mask=torch.from_numpy(arrays[1]))
+    np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-5)

@@ -1,23 +1,23 @@
 """Check every network, target and precision: tasks, batching, compilation.
 
-For each network and form (layout and precision): the tasks as ``tune.py network=X list=true`` finds
-them, with the seconds and the memory of that command; for each target MetaSchedule's design spaces
-of every task, and whether the engine batches them (a task is batched where all its spaces are); on
-CUDA targets the best drafted programs of every task, replayed by TVM with its check of GPU code,
-their tensor-core instructions counted, written as CUDA and compiled by nvcc. Nothing runs, no GPU
-is needed.
+For each network and form (layout and precision), the script measures the seconds and the memory of
+``tune.py network=X list=true``, which finds the tasks. For each target it makes MetaSchedule's
+design spaces of every task and checks whether the engine batches them; a task is batched if all its
+spaces are batched. On CUDA targets, TVM replays the best drafted programs of every task with its
+check of GPU code. The script counts their tensor-core instructions, and nvcc compiles their CUDA
+source. No program runs, so no GPU is needed.
 
     python benchmarks/coverage.py [network ...] [targets=a100,h100,orin,cpu-avx512] [programs=2]
         [forms=NCHW:float32,NHWC:float16] [folder=outputs/coverage]
 
-Without ``forms=`` a target gets what ``layout=auto`` means there for float32 and float16 (CPUs:
-both layouts, float32). ``folder`` stores the results, a file a network or task; these are not run
-again, so an interrupted command continues. A network is listed for one CUDA target, the others have
-the same tasks.
+Without ``forms=`` a target has the layouts of ``layout=auto`` for float32 and float16 (a CPU has
+both layouts in float32). ``folder`` stores a file per network or task. A stored result is not
+computed again, so an interrupted command continues. A network is listed for one CUDA target,
+because the others have the same tasks.
 
-The table is ``benchmarks/results/coverage.csv``: a row with empty numbers was not run, rows of
-other networks and targets stay. Rows ``all`` count tasks that networks share once. The last line is
-a JSON object.
+The table is ``benchmarks/results/coverage.csv``. A row with empty numbers was not run; rows of
+other networks and targets stay. In the rows ``all``, a task that several networks share counts
+once. The last line is a JSON object.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     python benchmarks/denormals.py --root DATA_ROOT
 
-PaCM learns from MI50's records by the published recipe (Adam with decay, absolute features, 512
-programs of all tasks as one list), twice in two processes at the same time, from the same seed. The
-last line is one JSON object. Two idle cores.
+PaCM learns from MI50's records by the published recipe (Adam with decay, absolute features, one
+list of 512 programs of all tasks). Two processes fit it at the same time from the same seed, so two
+idle cores are needed. The last line is one JSON object.
 """
 
 from __future__ import annotations

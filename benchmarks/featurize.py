@@ -2,13 +2,13 @@
 
     python benchmarks/featurize.py --root DATA_ROOT --ansor ANSOR_PYTHON [--stream]
 
-The same records go to Ansor's own extraction (TVM 0.19, an environment of its own: make ansor-env),
-and candidates of the same operators to MetaSchedule's (TVM 0.27), each in a process of its own on
-one core. Times are CPU seconds, so other work on the machine does not count. Ours starts at step
-lists and ends at statement, dataflow and analyzer features; Ansor's applies the steps, lowers and
-extracts; MetaSchedule's replays the trace, with its postprocessors, and extracts. The last line is
-one JSON object; ``ratio_min`` is the smallest ratio to the faster peer over the cases, with 4,000
-programs a task as TenSet has them.
+Ansor (TVM 0.19, in the environment of ``make ansor-env``) extracts features of the same records.
+MetaSchedule (TVM 0.27) extracts features of candidates of the same operators. Each extractor runs
+in a process of its own on one core. Times are CPU seconds, so other work on the machine does not
+count. This engine starts at step lists and ends at statement, dataflow and analyzer features. Ansor
+applies the steps, lowers and extracts. MetaSchedule replays the trace with its postprocessors and
+extracts. The last line is one JSON object. ``ratio_min`` is the smallest ratio to the faster peer
+over the cases, with 4,000 programs per task, as TenSet has them.
 """
 
 from __future__ import annotations

@@ -4,13 +4,18 @@
     python benchmarks/layouts.py squeezenet1_1 dcgan
     python benchmarks/layouts.py platform=a100 precision=float16 deploy=false     no device needed
 
-``layout=auto`` is a rule; a choice by the draft's estimate would take the layout with the smaller
-sum. A network is drafted and built twice, by ``tune.py effort=draft layout=...`` with what else is
-given, which also times its library. ``estimate_s``: the analyzer's, of all calls of the tasks that
-it drafted (``drafted`` counts the others); ``latency_s``: the built network, a median, null where
-none is built here; ``drafted_s``: wall seconds of drafting; ``total_s``: of the command. Estimates
-do not depend on what else the machine does, the rest wants it idle. The last line is one JSON
-object, kept in ``results/layouts.json``; cases that are not named stay as they are in it.
+``layout=auto`` is a fixed rule. A choice by the draft would take the layout with the smaller
+estimate. For each layout, ``tune.py effort=draft layout=...`` drafts and builds the network and
+times its library; the other words of the command line are passed on.
+
+* ``estimate_s``: the analyzer's estimate, summed over all calls of the drafted tasks (``drafted``
+  counts the other tasks);
+* ``latency_s``: the median latency of the library; null without a library;
+* ``drafted_s``, ``total_s``: wall-clock seconds of drafting, and of the command.
+
+The estimates do not depend on the load of the machine; the other numbers need an idle machine. The
+last line is one JSON object. It is also in ``results/layouts.json``, where cases that are not named
+stay.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Store the results of `coverage.py`, a file a cell.
+"""Store the results of `coverage.py`, a file per cell.
 
-A cell is a listed network, or a task on a target; a cell with a file is not run again. A task is
-identified by its structural hash, so networks that share it share its cell.
+A cell is a listed network, or a task on a target. A cell with a file is not computed again. The
+structural hash identifies a task, so networks with the same task share its cell.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Compile many CUDA sources at a time, without a device.
 
-Reading its headers takes nvcc seconds, once a file. So programs with the same head (what TVM writes
-before the first kernel) go into one file; where that is refused its halves are compiled, down to
-the programs that are at fault.
+nvcc takes seconds to read its headers, once per file. So programs with the same head (the text that
+TVM writes before the first kernel) go into one file. If nvcc refuses this file, each half is
+compiled alone, down to the faulty programs.
 """
 
 import re

@@ -3,14 +3,18 @@
     python benchmarks/optimize.py                    effort=draft
     python benchmarks/optimize.py effort=quick threads=1
 
-The module is the catalogue's, with random weights, one image. ``total_s``: seconds of the call.
-``ours_s``, ``eager_s``: medians of calls in turns, in this process, with equal threads;
-``deployed_s`` is what the run found in a process of its own. ``error``: the largest difference from
-eager over the largest output. Memory in MB: ``self_mb`` of this process at most, ``tree_mb`` of it
-and all that it started together (resident, sampled twice a second, shared pages counted each time).
-``load``: processes that wanted a core, a mean over the minute before the call and before the end;
-on an idle machine the first is near 0. The last line is one JSON object, kept in
-``results/optimize.json`` by its options.
+The module is the built-in network with random weights and one image.
+
+* ``total_s``: seconds of the call;
+* ``ours_s``, ``eager_s``: median seconds of calls in turns, in this process, with equal threads;
+* ``deployed_s``: the latency that the run measured in a process of its own;
+* ``error``: the largest difference from eager, divided by the largest output;
+* ``self_mb``: the largest memory of this process; ``tree_mb``: of this process and all processes
+  that it started, sampled twice a second (resident memory; shared pages count in each process);
+* ``load``: processes that need a core, as the mean over a minute, before the call and before the
+  end. On an idle machine the first value is near 0.
+
+The last line is one JSON object. ``results/optimize.json`` has it, too, by the options.
 """
 
 import json

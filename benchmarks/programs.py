@@ -1,16 +1,16 @@
 """Compare batched programs with TVM: loops, buffers, verdicts, tensorised instructions.
 
-Random decisions, and legal ones with their mutations, of three sets (`program_cases.py`): operators
-in float32; half-precision products and convolutions for tensor cores, padded shapes among them; and
-tasks of networks that ``coverage.py`` has listed. TVM replays every program. Nothing needs a GPU.
-Writes ``results/programs.json``, each case with the commit of the code it was made with and its
-seed; the totals of the sets are the last line.
+The programs have random decisions, or they are legal programs and their mutations. There are three
+sets (`program_cases.py`): operators in float32; half-precision products and convolutions for tensor
+cores, some with padded shapes; and tasks of networks that ``coverage.py`` has listed. TVM replays
+every program. No GPU is needed. ``results/programs.json`` has each case with its seed and the
+commit of the code; the last line has the totals of the sets.
 
     python benchmarks/programs.py [seed=NUMBER] [folder=outputs/coverage] [set or case ...]
 
-Cases that are not named keep what the file of results has of them. ``made``: programs of which TVM
-raises no error; ``refused_later``: its checks accept what its compiler cannot permute;
-``uncertain``: regions of unknown size in the batch, so it refuses the program.
+Results of cases that are not named stay in the file. ``made``: TVM raises no error for the program;
+``refused_later``: TVM's checks accept the program, but its compiler cannot permute it;
+``uncertain``: a region has an unknown size in the batch, so the engine refuses the program.
 """
 
 import json

@@ -2,10 +2,11 @@
 
     python benchmarks/reading.py [--root DATA_ROOT --rounds 3] [--before COMMIT]
 
-The reader of another commit is taken out of git into a temporary folder; both read all records of
-the same folder, in processes of their own that take turns on one core. CPU seconds of a pass, the
-least of all rounds, so other work on the machine counts little. The last line is one JSON object,
-kept under the folder's name; ``slower`` is the share by which this tree's pass is longer.
+git writes the reader of the other commit into a temporary folder. Each reader reads all records of
+the same folder in a process of its own; the processes take turns on one core. The result is the
+CPU time of the fastest pass, on which other work has little effect. The last line is one JSON
+object, which the results file keeps under the folder's name. ``slower`` is the share by which the
+pass of this tree is longer.
 """
 
 from __future__ import annotations

@@ -3,14 +3,15 @@
     python benchmarks/tenset_size.py --root DATA_ROOT
     python benchmarks/tenset_size.py --root DATA_ROOT --tasks 2308 --programs 8600000
 
-Tasks are made up of those of the V100 records: their skeletons in their shares, and decision
-vectors whose tiles are of one record here and of others there. Their features are written once, as
-the cache would write them (``--folder``); a second start finds them. Then PaCM learns from them for
-one epoch with features from disk, and, from as many tasks as `--in-memory` says, with features in
-memory beside features from disk: the same batches, so the same loss, where no more than 100,000
-programs are learned from (the normalisation of more is that of a sample, from disk). Memory is what
-the processes have of their own and their part of what they share (PSS), at its highest. The last
-line is one JSON object. Times are those of a clock: an idle machine.
+The script makes tasks from the tasks of the V100 records: with their skeletons in the same shares,
+and with decision vectors whose tiles are of different records. It writes their features once, in
+the form of the cache (``--folder``); a second start finds them. Then PaCM learns for one epoch with
+features from disk. On as many tasks as ``--in-memory`` states, it also learns with features in
+memory and with features from disk. Both have the same batches. They have the same loss, too, if
+they learn from at most 100,000 programs; for more programs, the normalisation from disk uses a
+sample. The memory is the highest PSS of all processes: their own pages, and their part of the
+shared pages. The last line is one JSON object. Times are wall-clock times, so the machine must be
+idle.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Time an exploration round: draft-then-verify against TVM's own search.
 
-For an A100 and a CPU. Both have 64 measured programs (made-up latencies), look at the same number
-of candidates (a population of 512 and four generations), choose 64 and instantiate them. TVM scores
-with its XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is left out of
-both. CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed.
-The last line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
+The round is for an A100 or a CPU. Both searches have 64 measured programs (made-up latencies),
+consider the same number of candidates (a population of 512 and four generations), choose 64
+programs and instantiate them. TVM scores with its XGBoost model; this project drafts with the
+analyzer and verifies with PaCM. The time of fitting does not count. Times are CPU seconds on one
+core, so other work on the machine does not count; no GPU is needed. The last line is a JSON object.
+``ratio_min`` is the smallest ratio of TVM's seconds to ours.
 
     python benchmarks/tune_explore.py [a100/matmul] [cpu-avx512/conv2d] ...
 
-Cases that are not named keep what the file of results has of them.
+Results of cases that are not named stay in the results file.
 """
 
 import json

@@ -2,14 +2,15 @@
 
     python -m experiments.adaptation.run data.root=DIR [pairs=[k80-v100,cpu-sse4-cpu-avx2]]
 
-Writes tables of numbers and a plot for each pair. Without pairs= all pairs of the book;
-num_workers=N: as many at a time. The main methods run on every pair, the others and the ablations
-of MoA on two; method= chooses for all. With checkpoint=RUN the pair starts from that model and has
-its name; more=[...]: further options of adapt.py. A pair is one run of ``adapt.py`` with a log,
-which continues where an earlier start stopped, however it ended; its rows replace the pair's
-earlier rows. With another budget=, seeds= or model of the same name give another out=, or adapt.py
-refuses. Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with out=DIR runs
-and results go there.
+The script writes tables and a plot for each pair. Without pairs= it runs all pairs of the book;
+num_workers=N runs N pairs at a time. The main methods run on every pair. The other methods and the
+ablations of MoA run on two pairs; method= chooses the methods for all pairs. With checkpoint=RUN a
+pair starts from this model and gets its name. more=[...] passes further options to adapt.py.
+
+A pair is one run of ``adapt.py`` with a log. The same command continues an interrupted run. Rows of
+a pair replace its earlier rows. Another budget=, seeds= or model of the same name needs another
+out=; adapt.py refuses the present one. Output: results.csv, curves.csv, summary.json, results.md
+and PAIR.png; with out=DIR runs and results go there.
 """
 
 import json

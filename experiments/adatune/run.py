@@ -2,9 +2,9 @@
 
     python -m experiments.adatune.run data.root=DIR     writes repeats.csv and search.csv here
 
-Repeats are saved on CPUs; the search is by expected improvement. `repeats.csv` needs only
-`datasets/ansor` (CPUs, five timings a program); `search.csv` replays pools of the GPU logs (one
-timing a program, so nothing to save there). out=DIR names another folder.
+`repeats.csv` counts the saved repeats on CPUs. It needs only `datasets/ansor`, which has five
+timings per program. `search.csv` has the search by expected improvement on pools of the GPU logs,
+which have one timing per program. out=DIR names another folder.
 """
 
 from collections.abc import Iterator

@@ -4,11 +4,10 @@
     python -m experiments.checkpoints.run name=gpu data.root=DIR    from public GPU logs
     python -m experiments.checkpoints.run name=gpu data.root=DIR run=RUN     of a finished run
 
-Trains by `RECIPES`, stores the checkpoint of the run in float16, and judges it on the held-out
-workloads of every platform. For comparison it judges the float32 weights, the analyzer alone,
-chance and, where records were timed twice, a second timing. Fits that left a platform out are
-judged on that platform. Rows of results.csv for the same checkpoint are replaced; SHA256SUMS is
-written anew.
+The script trains by `RECIPES` and stores the checkpoint in float16. It tests the checkpoint on the
+held-out workloads of every platform, together with the float32 weights, the analyzer alone, chance
+and, if the records have two timings, a second timing. A fit that left a platform out is tested on
+this platform. Rows of the same checkpoint in results.csv are replaced; SHA256SUMS is written anew.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,9 +1,9 @@
-"""Contests between ways to tune, on recorded pools.
+"""Compare tuning methods on recorded pools.
 
-Each contestant has its rounds, draft and model. Tasks of one platform take turns, a batch each, by
-a simulated clock (:func:`pruner.search.offline.adaptation_run.tune`). Every (contestant, seed) is a
-cell with a file, so an interrupted contest continues; a cell with other rounds, another draft or
-another budget is run anew.
+Each contestant has its own rounds, draft and model. The tasks of a platform take turns, a batch at
+a time, with a simulated clock (:func:`pruner.search.offline.adaptation_run.tune`). Every pair of
+contestant and seed is a cell with a file, so an interrupted contest continues. A cell with other
+rounds, another draft or another budget is computed anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence

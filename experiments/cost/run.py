@@ -2,11 +2,12 @@
 
     python -m experiments.cost.run data.root=DIR [models=[pacm,tlp]]
 
-Every model scores 4,096 recorded programs of V100 and learns from 512 of them, each in a process of
-its own, with one thread: the growth of its largest resident memory, and CPU time, the best of
-several repeats, so that other work on the machine matters little. `live.csv` has the time of a live
-tuning of equal trials against Ansor and MetaSchedule, from the committed runs of experiments/tune.
-Writes results.csv and live.csv here, or to out=DIR. Linux only.
+Every model scores 4,096 recorded programs of V100 and learns from 512 programs, each in a process
+of its own with one thread. The memory is the growth of the largest resident memory. The speed is
+from the CPU time of the fastest of several repeats, on which other work has little effect.
+`live.csv` has the seconds of live runs with equal trials (ours, Ansor, MetaSchedule), from the
+committed runs of experiments/tune. Output: results.csv and live.csv here, or in out=DIR. The script
+needs Linux.
 """
 
 import json

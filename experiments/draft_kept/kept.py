@@ -1,10 +1,10 @@
 """Regret of the draft's shortlist on recorded pools, against chance.
 
-Judged are complete pools and their best tenths. A draft of a search meets many bad programs first
-and only good programs later; a pool made of the best tenth of a recorded pool is the later case.
-Regret is ``1 - best / best of the shortlist``, as a ratio of sums over tasks and as a mean over
-tasks; the regret ratio is ours over that of a random draft of the same size, whose expectation is
-exact. Ways to select that draw at random are averaged over draws.
+There are two kinds of pools: complete pools, and their best tenths. Early in a search the draft
+gets many bad programs, later only good programs; the best tenth of a pool resembles the later case.
+The regret is ``1 - best / best of the shortlist``, as a ratio of sums over tasks and as a mean over
+tasks. The regret ratio divides by the exact expected regret of a random draft of the same size.
+Selections that draw at random are averaged over draws.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,11 +1,11 @@
-"""Judge the draft's shortlists on recorded pools and their best tenths.
+"""Evaluate the draft's shortlists on recorded pools and their best tenths.
 
     python -m experiments.draft_kept.run data.root=DIR [platforms=[k80,v100,mi50,a100]]
 
-Chance is the reference. Forms: the hardware form with the default rates, and with a term that is
-off by default. Ways to select: by score alone, apart from each other, some at random where the
-score is flat. Writes results.csv into out=, by default here: rows of the same platform replace
-earlier rows.
+The reference is chance. The forms are the hardware form with the default rates, and the hardware
+form with a term that is off by default. The selections are: by score alone; apart from each other;
+partly at random among nearly equal scores. The script writes results.csv into out=, by default
+here; rows of a platform replace its earlier rows.
 """
 
 from dataclasses import dataclass, field

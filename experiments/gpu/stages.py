@@ -1,9 +1,9 @@
 """The stages of a campaign, most valuable first.
 
-Each stage is a time slot of commands. A stage may use the results of earlier stages, but none needs
-another: with little time the first stages are complete. With ``compile_only`` all programs are
-chosen and built, none is run: stages that only time something have no work, and pools that are
-built here need no building where the device is.
+Each stage is a time slot of commands. A stage may use the results of earlier stages but needs none
+of them, so with little time the first stages are complete. With ``compile_only`` all programs are
+chosen and built, and none is run. Then stages that only time something have no work, and the
+machine with the device does not have to build the pools again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,10 +4,10 @@
     python unpack.py DIR experiments.gpu.run device=cuda minutes=25 out=RESULTS    and run a module
     python unpack.py DIR tune network=resnet18                 or a command of the project
 
-It lies in the folder of the parts and uses nothing but Python itself, of the version that the
-package was made for; call it with the Python that has the packages left out. DIR/env is an
-environment, DIR/data the packed data; a second call unpacks nothing. Exit code 2 and one line where
-something is wrong.
+This file lies in the folder of the parts and uses only Python's standard library. Call it with the
+Python version that the package was made for, in an environment that has the packages left out.
+DIR/env becomes the environment, DIR/data the packed data. A second call unpacks nothing. On an
+error it prints one line and ends with exit code 2.
 """
 
 import hashlib

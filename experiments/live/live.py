@@ -1,9 +1,8 @@
 """Compare live runs of workloads, methods and seeds on a target.
 
-Runs of a ground (a target, a workload and a budget) have equal tasks, so their latencies are taken
+Runs of a ground (a target, a workload and a budget) have equal tasks. So their latencies are
 relative to the best latency of all of them, and equal seeds are compared in pairs. Tests and
-intervals are over pairs of workload and seed; they do not cover how far a result carries over to
-other workloads.
+intervals are over pairs of workload and seed; they say nothing about other workloads.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,16 +2,17 @@
 
     python -m experiments.live_ranking.run [runs=DIR] [num_workers=2]
 
-The measurements of every run of the paper's rounds (`pruner_paper` of ``experiments/live``) are
-given to each way to adapt in their order, batch after batch, so that all learn from the same
-programs. After some trials each ranks unseen programs that other runs of the workload measured:
-random programs, and programs that searches found. Nothing is measured, so other work may run at the
-same time. It needs the folders of those runs: runs= is out= of ``experiments/live/run.py``.
+Each adaptation method gets the measurements of every run of the paper's rounds (`pruner_paper` of
+``experiments/live``) in their order, batch by batch, so all methods learn from the same programs.
+After a number of trials, each method ranks unseen programs that other runs of the workload
+measured: random programs, and programs that searches found. Nothing is measured, so other work may
+run at the same time. runs= is the out= of ``experiments/live/run.py``, with the folders of its
+runs.
 
-Writes results.csv here or to out=DIR: pairwise accuracy on random and on searched programs, and the
-best latency of all over that of the ten best-scored; and tests.csv: differences of two ways over
-all pairs of workload and seed, with the one-sided p of flipped signs. Finished rankings
-(runs/ranking) are not made again.
+The script writes two tables here or to out=DIR. results.csv has the pairwise accuracy on random and
+on searched programs, and the best latency of all programs over the best latency of the ten
+best-scored programs. tests.csv has the differences of two methods over all pairs of workload and
+seed, with the one-sided p of flipped signs. Finished rankings (runs/ranking) are not made again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

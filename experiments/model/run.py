@@ -2,20 +2,20 @@
 
     python -m experiments.model.run data.root=DIR plan=true              cells and minutes, no work
     python -m experiments.model.run data.root=DIR stage=single           every change by itself
-    python -m experiments.model.run data.root=DIR stage=together         what helped, in one model
-    python -m experiments.model.run data.root=DIR stage=test             once: it and its rivals
-    python -m experiments.model.run data.root=DIR stage=diagnosis        where the error lies
+    python -m experiments.model.run data.root=DIR stage=together         all helpful changes at once
+    python -m experiments.model.run data.root=DIR stage=test             once: the choice, baselines
+    python -m experiments.model.run data.root=DIR stage=diagnosis        analysis of the errors
 
-Stages follow each other; stage=all runs all of them. Every fit has a folder below `work`, so an
-interrupted stage continues with the same command; with other options it refuses the folder. Each
-seed has its own split. ``single`` and ``together`` look at validation tasks only: each platform
-alone, and all at once (a change of the device only there). The rule is in `ablation/choice.py`.
-``test`` writes the choice to choice.json and judges it and the baselines, also with each platform
-left out; then another choice is refused. platforms=[...] takes CPUs, too, with split=bundled or
-by_task.
+stage=all runs all stages in this order. Every fit has a folder below `work`, so the same command
+continues an interrupted stage; a folder of other options is refused. Each seed has its own split.
+``single`` and ``together`` use validation tasks only: on each platform alone, and on all at once (a
+change of the device only on all at once). `ablation/choice.py` has the rule of the choice. ``test``
+writes the choice to choice.json, and tests the choice and the baselines, also with each platform
+left out of the training; it refuses another choice later. platforms=[...] may also be CPUs, with
+split=bundled or split=by_task.
 
-Writes valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and diagnosis.md into
-out=, by default here.
+Output, in out= or here: valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and
+diagnosis.md.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Compare tunings of many networks: ours and a rival's.
 
-The measure is the time until ours was as fast as the rival in the end. A cell is a network, a
-policy and a seed. Layouts are part of ours, so ours and the rival tune different tasks, whose
-estimates cannot be compared; compared are built networks, also those from the records of a run's
-first seconds (`experiments.networks.prefixes`).
+The measure is the time until our network is as fast as the rival's final network. A cell is a
+network, a policy and a seed. If our layout and the rival's layout differ, the tasks differ, and
+their estimates cannot be compared. So built networks are compared, also networks from the records
+of a run's first seconds (`experiments.networks.prefixes`).
 """
 
 from collections.abc import Mapping, Sequence

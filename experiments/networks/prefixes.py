@@ -2,9 +2,9 @@
 
     python -m experiments.networks.prefixes run=OURS rival=THEIRS drafts=DRAFT
 
-OURS and THEIRS are finished runs of one network, deployed; DRAFT one with effort=draft. Writes
-prefixes.json into OURS. The machine must be idle. Sums of tasks' estimates say nothing across
-layouts, whose tasks differ; built networks do.
+OURS and THEIRS are finished runs of one network, both deployed; DRAFT is a run with effort=draft.
+The script writes prefixes.json into OURS. It needs an idle machine. Estimates of different layouts
+cannot be compared, because their tasks differ; built networks can.
 """
 
 import json

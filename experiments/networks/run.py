@@ -1,12 +1,12 @@
-"""Tune whole networks on this machine's CPU: ours, MetaSchedule, and alternatives.
+"""Tune whole networks on this machine's CPU: ours, MetaSchedule, and baselines.
 
 A cell is one network, policy and seed: one call of ``tune.py`` and one of ``pruner deploy``. Both
-policies get the same number of trials (20 a task of ours) in batches of 16, from the same measurer.
-Then networks from the records of each run's first seconds are built and timed with MetaSchedule's
-final network, and the built networks of both with torch, onnxruntime and TVM's other offers. Last
-come all networks of the catalogue as drafts, without measurement: do they convert, build and agree
-with torch. Finished steps are skipped and broken runs continue, so the script can be stopped and
-started at any time; the most informative steps come first:
+policies get the same number of trials (20 per task of ours) in batches of 16, from the same
+measurer. Then the script builds networks from the records of each run's first seconds and times
+them with MetaSchedule's final network. It times the final networks with torch, onnxruntime and TVM
+without tuning. At the end it drafts all built-in networks without measurements, builds them and
+compares their results with torch. The most informative steps come first. Finished steps are
+skipped and interrupted runs continue, so you can stop and start the script at any time:
 
     python -m experiments.networks.run plan=true              list the work, and its duration
     python -m experiments.networks.run                        all of it, then the tables
@@ -14,8 +14,8 @@ started at any time; the most informative steps come first:
     python -m experiments.networks.run networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
 
 Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
-MetaSchedule tunes the layout of ours (NHWC). With rival_layout=NCHW it tunes the layout in which
-TVM imports a network: then the tasks differ and only built networks can be compared.
+MetaSchedule tunes our layout (NHWC). With rival_layout=NCHW it tunes the layout in which TVM
+imports a network; then the tasks differ, and only built networks can be compared.
 """
 
 import re

@@ -2,12 +2,12 @@
 
     python -m experiments.offline.run data.root=DIR [target=v100] [method=[tlp,pruner_offline]]
 
-Every model is trained on the source's records without the tuned and the judging workloads,
-fine-tuned once on the programs of twelve other tasks of the target (about 10,000) and never again;
-then five tasks of the target are tuned with it, 200 trials: a model a seed. The rivals search as
-Ansor does, without draft. recipe=paper: trained as by experiment=paper_training (50 epochs; hours).
-Finished models and cells (under runs=) are not made again. Writes results.csv, models.csv and
-curves.csv here, or to out=DIR.
+Every model is trained on the source's records without the tuned workloads and the workloads of the
+evaluation. It is fine-tuned once on the programs of twelve other tasks of the target (about
+10,000), and then frozen. Then it tunes five tasks of the target with 200 trials. Each seed has its
+own model. The rivals use Ansor's search, without a draft. recipe=paper trains as
+experiment=paper_training does (50 epochs, hours). Finished models and cells (under runs=) are not
+made again. Output: results.csv, models.csv and curves.csv here, or in out=DIR.
 """
 
 import time

@@ -5,12 +5,12 @@
     python -m experiments.opencl.run part=search                       ours, random, MetaSchedule
     python -m experiments.opencl.run part=search trials=8 seeds=1 out=DIR
 
-Are the programs right, and which search finds fast programs? Programs are drawn at random from
-every design space of all named operators and of the tasks of six small networks, built, run, and
-compared with the results of the unscheduled program on the CPU. A program that was tried is not
-tried again, and a search that ended is not run again, so the script can be stopped and started at
-will. It needs the extra ``opencl``; the search an idle machine. With out=DIR everything goes there
-instead of to outputs/ and this folder.
+The first part checks whether programs are right. It draws random programs from every design space
+of all named operators and of the tasks of six small networks, builds and runs them, and compares
+their results with the results of the unscheduled program. The second part compares how fast
+searches find fast programs; it needs an idle machine. Finished programs and searches are not run
+again, so you can stop and start the script at any time. It needs the extra ``opencl``. With out=DIR
+everything goes there instead of to outputs/ and this folder.
 """
 
 from collections import Counter

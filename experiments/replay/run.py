@@ -2,10 +2,10 @@
 
     python -m experiments.replay.run data.root=DIR [platforms=[k80,v100]] [policies=[random]]
 
-Draft-then-verify verifies with PaCM. Writes results.csv and summary.json here, or to out=DIR. New
-rows replace earlier rows of the same platform and policy, so these may be run one by one. seeds=12,
-tasks=9 a platform, offset=2 (which of them), prior=20 (how many measurements the draft's score is
-worth against PaCM's).
+Draft-then-verify verifies with PaCM. Output: results.csv and summary.json here, or in out=DIR. New
+rows replace earlier rows of the same platform and policy, so you can run them one by one. Further
+options: seeds=12; tasks=9 per platform, from position offset=2 on; prior=20, the number of
+measurements after which the draft's score and PaCM's score have equal weights.
 """
 
 from dataclasses import dataclass, field

@@ -2,11 +2,11 @@
 
     python -m experiments.rounds.run data.root=DIR [platforms=[v100]] [method=[random,ansor]]
 
-Each contestant has its draft and its model. Five tasks of a platform take turns, ten programs a
-round, 200 in all, by a simulated clock (recorded cost of building and measuring, our own CPU
-seconds). `ansor` is the release's: TenSetMLP learnt anew every round, Ansor's evolution;
-`ansor_longer` the same with four times the trials (Table 5 of the paper). Finished cells (under
-runs=) are not run again. Writes results.csv and curves.csv here, or to out=DIR.
+Each contestant has its own draft and model. Five tasks of a platform take turns with ten programs
+per round, 200 programs in all. The clock is simulated: it adds the recorded cost of building and
+measuring to our own CPU seconds. `ansor` is the release's: a new TenSetMLP in every round, and
+Ansor's evolution. `ansor_longer` has four times the trials (Table 5 of the paper). Finished cells
+(under runs=) are not run again. Output: results.csv and curves.csv here, or in out=DIR.
 """
 
 from collections.abc import Callable, Mapping, Sequence

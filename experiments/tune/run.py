@@ -1,14 +1,13 @@
 """Tune live on this machine's CPU: ours, MetaSchedule and Ansor.
 
-All get equal trials. A cell is one operator, seed and policy: one call of ``tune.py``. A finished
-cell is skipped, a broken cell continues where it stopped, so the script can be stopped and started
-at any time:
+All have equal trials. A cell is one operator, seed and policy: one call of ``tune.py``. Finished
+cells are skipped and interrupted cells continue, so you can stop and start the script at any time:
 
     python -m experiments.tune.run                              all cells, then the tables
     python -m experiments.tune.run summary=true                 the tables from the finished cells
     python -m experiments.tune.run trials=16 seeds=1 operators=[matmul] policies=[ours] out=DIR
 
-With out=DIR cells and tables go there instead of outputs/ and this folder. All policies measure
+With out=DIR cells and tables go there instead of to outputs/ and this folder. All policies measure
 with the same settings on the same machine, one after another.
 """
 

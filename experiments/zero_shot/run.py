@@ -2,11 +2,11 @@
 
     python -m experiments.zero_shot.run data.root=DIR [targets=[v100]] [seeds=[0,1,2]]
 
-The models read the device or not. A model learns from one platform, or from all but the target, and
-ranks the target's workloads that no training task shares on any platform (the lists of
-split=by_task); nothing of the target is seen unless source and target are the same. A100 is no
-target: of its seven tasks these lists hold out one or two. Rows in out= with as many epochs are not
-made again; fits are stored under runs=.
+Some models read the device, some do not. A model learns from one platform, or from all platforms
+but the target. It ranks workloads of the target that are in no training task of any platform (the
+lists of split=by_task). It sees no record of the target, unless source and target are the same.
+A100 is no target, because these lists hold out only one or two of its seven tasks. Rows in out=
+with as many epochs are not made again; fits are stored under runs=.
 """
 
 from collections.abc import Iterator, Sequence

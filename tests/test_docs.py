@@ -15,7 +15,7 @@ GROUPS = ("platform", "workload", "policy", "effort", "model", "loss", "experime
 # House words and persons: a noun of the field is plainer, and a program does not know or tell.
 UNPLAIN = re.compile(
     r"\b(whom|whoever|what it (?:is|was|has)|gone on with|goes on where|is told|are told|tells?"
-    r"|knows?|asks?|asked|the doors?|rooms)\b"
+    r"|knows?|asks?|asked|the doors?|rooms|ones)\b"
 )
 NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 # Pages that a command writes.

@@ -151,6 +151,7 @@ class OnnxRuntime:
         if provider not in self._session.get_providers():
             raise PrunerError(f"onnxruntime could not start its {provider}; see the log")
         self._value, self._device = onnxruntime.OrtValue.ortvalue_from_numpy, device
+        self._half = half and not given.is_onnx
         self._given = self.prepared(arrays)
         self.run()
         self.facts = {
@@ -163,7 +164,7 @@ class OnnxRuntime:
         """Bind the inputs, and outputs that stay on the device."""
         binding = self._session.io_binding()
         for one, array in zip(self._session.get_inputs(), arrays, strict=True):
-            if one.type == "tensor(float16)" and array.dtype == np.float32:
+            if self._half and array.dtype == np.float32:
                 array = array.astype(np.float16)
             binding.bind_ortvalue_input(one.name, self._value(array, self._device, 0))
         for one in self._session.get_outputs():

@@ -19,6 +19,7 @@ from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks
 from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.kinds import CUDA, is_cuda
+from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
@@ -116,7 +117,7 @@ def build_here(
             partial.replace(library)
         if reference:
             with watch.time("reference"):
-                notes += write_reference(request.source, library.parent, threads)
+                notes += _reference(request.source, library.parent, threads, interface)
     return Built(
         library=library,
         applied=applied,
@@ -149,6 +150,18 @@ def compiled(module: Any, target: Any) -> Any:
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]
         raise PrunerError(f"the network could not be built: {lines[-1]}") from error
+
+
+def _reference(
+    source: NetworkSource, folder: Path, threads: int, interface: Interface
+) -> list[str]:
+    """Write inputs and expected outputs; keep earlier ones of a file that was moved."""
+    if source.path is None or source.path.is_file():
+        return write_reference(source, folder, threads)
+    if (folder / EXPECTED).is_file():
+        return [f"{source.path} was moved: compared with its outputs of an earlier build"]
+    save_arrays(folder / INPUTS, seeded([(one.shape, one.dtype) for one in interface.inputs]))
+    return [f"outputs are not checked: {source.path} was moved"]
 
 
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:

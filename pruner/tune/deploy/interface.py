@@ -107,7 +107,9 @@ def names_of(structure: Any, path: str = "") -> list[str]:
     if isinstance(structure, int):
         return [path or "0"]
     ((kind, parts),) = structure.items()
-    pairs = {"value": [], "dict": parts}.get(kind, list(enumerate(parts or ())))
+    if kind == "value":
+        return []
+    pairs = parts if kind == "dict" else enumerate(parts)
     return [name for key, part in pairs for name in names_of(part, f"{path}.{key}".lstrip("."))]
 
 

@@ -14,12 +14,16 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pruner.errors import PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.measure.numerics import relative_error
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 
 if TYPE_CHECKING:
@@ -55,11 +59,17 @@ def with_tensors(arguments: Arguments, tensors: Sequence[Tensor]) -> Arguments:
     return found
 
 
-def exported(module: nn.Module, arguments: Arguments, wrapper: nn.Module | None = None) -> Any:
+def exported(
+    module: nn.Module,
+    arguments: Arguments,
+    wrapper: nn.Module | None = None,
+    *,
+    is_pure: bool = False,
+) -> Any:
     """Export a module in evaluation mode whose calls do not depend on earlier calls.
 
-    torch.export takes attributes that a call changes for constants. ``wrapper``: is exported
-    instead of the module that it calls.
+    torch.export takes attributes that a call changes for constants: unless the module is declared
+    pure, it is called twice. ``wrapper``: is exported instead of the module that it calls.
 
     Raises:
         PrunerError: a second call has another result; the message has the buffers that changed.
@@ -72,20 +82,19 @@ def exported(module: nn.Module, arguments: Arguments, wrapper: nn.Module | None 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = torch.export.export(wrapper or module, *arguments)
+        if is_pure:
+            return program
         before = {name: one.clone() for name, one in twin.named_buffers()}
         first, second = (_flat_result(twin, arguments) for _ in range(2))
-    same = (
-        torch.allclose(a, b, rtol=_SAME, atol=_SAME * float(a.abs().max()), equal_nan=True)
-        if a.is_floating_point() and a.numel()
-        else torch.equal(a, b)
-        for a, b in zip(first, second, strict=True)
-    )
+    arrays = ([one.double().numpy() for one in tensors] for tensors in (first, second))
+    pairs = zip(*arrays, strict=True)
+    same = (relative_error(a, b) <= _SAME or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
     if not all(same):
         changed = [n for n, one in twin.named_buffers() if not torch.equal(one, before.get(n, one))]
         about = f" ({', '.join(changed)})" if changed else ""
         raise PrunerError(
-            f"a second call of {type(module).__name__} with the same inputs has another result, "
-            f"and a library keeps no state{about}: {_KEPT}"
+            f"a second call of {type(module).__name__} with the same inputs has another result: it "
+            f"keeps state{about} or draws random numbers, which a library does not; {_KEPT}"
         )
     return program
 
@@ -104,25 +113,26 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """
     torch, tree = importlib.import_module("torch"), _tree()
     program = torch.export.load(path)
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    leaves, wanted = [], {}
-    for spec in program.graph_signature.input_specs:
-        if spec.kind.name != "USER_INPUT":
-            continue
-        leaves.append(spec.arg)
-        if hasattr(value := nodes[spec.arg.name].meta.get("val"), "shape"):
-            wanted[spec.arg.name] = [n if isinstance(n, int) else str(n) for n in value.shape]
-    shapes = fixed_shapes(network, wanted, options)
-    given = program.example_inputs
-    examples = dict(zip(wanted, tensors_of(given) if given else (), strict=False))
-    filled = [
-        _example(examples.get(one.name), shapes[one.name], nodes[one.name].meta["val"].dtype)
+    values = {
+        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
+    }
+    inputs = [s.arg for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    open_sizes = {
+        one.name: [size if isinstance(size, int) else str(size) for size in values[one.name].shape]
+        for one in inputs
+        if hasattr(values[one.name], "shape")
+    }
+    shapes = fixed_shapes(network, open_sizes, options)
+    given = tree.tree_leaves(program.example_inputs) if program.example_inputs else []
+    leaves = [
+        _example(example, shapes[one.name], values[one.name].dtype)
         if one.name in shapes
-        else getattr(one, "value", None)
-        for one in leaves
+        else getattr(one, "value", example)
+        for one, example in zip_longest(inputs, given)
     ]
-    arguments: Arguments = tree.tree_unflatten(filled, program.call_spec.in_spec)
-    if any(isinstance(size, str) for shape in wanted.values() for size in shape):
+    arguments: Arguments = tree.tree_unflatten(leaves, program.call_spec.in_spec)
+    sizes = [size for shape in open_sizes.values() for size in shape]
+    if any(isinstance(n, str) for n in sizes) or any("Sym" in type(one).__name__ for one in inputs):
         with torch.no_grad():
             return torch.export.export(program.module(), *arguments)
     program.example_inputs = arguments
@@ -143,6 +153,8 @@ def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def check_state(program: Any) -> None:
     """Refuse a decomposed program that reads what an earlier call wrote.
 
+    Statistics of a batch normalisation in training mode are left to another check.
+
     Raises:
         PrunerError: it does; the message names its buffers.
     """
@@ -157,7 +169,11 @@ def check_state(program: Any) -> None:
         new = set(waiting.pop().all_input_nodes) - read
         read |= new
         waiting += new
-    names = {node.name for node in read}
+    names = {
+        node.name
+        for node in read
+        if not all("batch_norm" in str(user.target) for user in node.users)
+    }
     written = {s.target for s in signature.output_specs if s.kind.name in _WRITES}
     kept = [
         str(spec.target)
@@ -167,7 +183,7 @@ def check_state(program: Any) -> None:
     if kept:
         raise PrunerError(
             f"each call writes {', '.join(kept)} and reads what earlier calls wrote; a library "
-            f"keeps no state: {_KEPT}"
+            f"keeps no state; {_KEPT}"
         )
 
 

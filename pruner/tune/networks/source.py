@@ -52,7 +52,8 @@ class NetworkSource:
         """Read a source that was written as JSON."""
         sizes = dict(content["options"])
         if "given" not in sizes:  # earlier versions wrote every size, a batch of 1 by default
-            sizes = {"given": {**sizes, "batch": sizes["batch"] if sizes["batch"] > 1 else None}}
+            batch = sizes.get("batch", 1)
+            sizes = {"given": {**sizes, "batch": batch if batch > 1 else None}}
         return NetworkSource(**{**content, "options": NetworkOptions(**sizes["given"])})
 
     @property
@@ -232,12 +233,13 @@ def _imported(source: NetworkSource) -> Any:
             source.check_unsized("a file has fixed sizes")
             return from_onnx(source.path)
         return from_exported(opened(source.path, source.name, source.options))
-    if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
+    known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
+    if source.name in known:
         host_memory.check_named(source.name, source.options)
     network, arguments = example_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
-    return from_exported(exported(network, arguments))
+    return from_exported(exported(network, arguments, is_pure=source.name in known))
 
 
 def _trains(module: Any) -> bool:
@@ -260,7 +262,7 @@ def _with_numbers(module: Any) -> Any:
     main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
     if PRECISION not in main.attrs:
         values = [*main.params, *calls, *(value for call in calls for value in call.args)]
-        types = {str(value.ty.dtype) for value in values if hasattr(value.ty, "dtype")}
+        types = {str(getattr(getattr(value, "ty", None), "dtype", "")) for value in values}
         main = main.with_attr(PRECISION, precision(types))
     module["main"] = main
     return module

@@ -122,7 +122,7 @@ class Counter(nn.Module):
         ),
         (nn.Linear(3, 2), (torch.ones(3), 1j), r"input \[1\] is of complex: give tensors or cons"),
         (nn.Linear(3, 2), torch.ones(3, device="meta"), r"input \[0\] is on meta: give module and"),
-        (Counter(), torch.ones(3), "a second call of Counter .* keeps no state"),
+        (Counter(), torch.ones(3), "a second call of Counter .* keeps state"),
         (nn.Linear(3, 2), torch.ones(4), "torch.export does not take Linear"),
     ],
 )

@@ -181,6 +181,25 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
+def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process):
+    """The network is in the run folder; outputs are compared where an earlier build kept them."""
+    from pruner.tune.deploy import built_files, network
+
+    path = exported(tmp_path)
+    prepared(str(path), platform, tmp_path)
+    path.rename(tmp_path / "moved.pt2")
+    deployed = network.deploy_network(tmp_path, platform, None)
+    assert deployed.relative_error is None
+    assert deployed.notes == [f"outputs are not checked: {path} was moved"]
+    (tmp_path / "moved.pt2").rename(path)
+    assert network.deploy_network(tmp_path, platform, None).relative_error < 1e-5
+    path.unlink()
+    deployed = network.deploy_network(tmp_path, platform, None)
+    assert deployed.relative_error < 1e-5
+    assert "outputs of an earlier build" in deployed.notes[0]
+    assert (tmp_path / built_files.LIBRARY).is_file()
+
+
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
     """The saved functions and constants are those that were lowered; without them, or where the
     network's file is newer, it is lowered again, to the same functions."""

@@ -215,8 +215,6 @@ def written(folder, factory, **how):
     kwargs |= inputs[1] if len(inputs) > 1 else {}
     with torch.no_grad():
         program = torch.export.export(module.eval(), args, kwargs, **how)
-    if how.get("bare"):
-        program.example_inputs = None
     torch.export.save(program, folder / "net.pt2")
     return str(folder / "net.pt2")
 
@@ -233,6 +231,31 @@ def test_a_file_is_taken_as_its_factory_is(factory, tmp_path):
 def test_a_file_keeps_no_state_either(tmp_path):
     with pytest.raises(PrunerError, match="each call writes rows and reads"):
         import_network(NetworkSource(name=written(tmp_path, cache)))
+
+
+class Scaled(nn.Module):
+    def forward(self, x, times):
+        return x * times, x.shape[0]
+
+
+def scaled():
+    return Scaled(), (torch.randn(4, 3), 5)
+
+
+def test_an_open_number_and_a_file_without_examples(tmp_path):
+    """The number becomes the one of the example; tensors without an example are drawn."""
+    auto = torch.export.Dim.DYNAMIC
+    name = written(tmp_path, scaled, dynamic_shapes=({0: auto}, auto))
+    given = NetworkSource(name=name, options=NetworkOptions(batch=2))
+    (x,) = inputs_of(given)
+    module = import_network(given)
+    np.testing.assert_allclose(run(module, [x])[0], 5 * x, rtol=1e-6)
+    assert json.loads(module["main"].attrs[OUTPUTS])["tuple"][1] == {"value": 2}
+    program = torch.export.export(Nested(), nested()[1])
+    program.example_inputs = None
+    torch.export.save(program, tmp_path / "bare.pt2")
+    drawn = inputs_of(NetworkSource(name=str(tmp_path / "bare.pt2")))
+    assert [(one.shape, str(one.dtype)) for one in drawn] == [((4,), "float32")] * 3
 
 
 class Tokens(nn.Module):

@@ -14,7 +14,7 @@ from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
-from pruner.program.te.fusion import fused_in_steps
+from pruner.program.te.recorded_task import TaskReader
 
 REQUIRED = ("logs", "out", "platform")
 
@@ -49,7 +49,7 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
                 out,
                 platform,
                 quarantine,
-                fusion=fused_in_steps,
+                read_task=TaskReader(),
                 compression=config.compress,
                 progress=lambda done, total, _: count(done, total),
             )

@@ -4,12 +4,13 @@ Logs may have any name and any mix of tasks.
 """
 
 import gzip
+import json
 import logging
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -25,8 +26,12 @@ log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
 OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
-# (workload key, steps, fused operators by the log's name) to the fused operators by the steps
-Fusion = Callable[[str, Sequence[Any], tuple[str, ...]], tuple[str, ...]]
+# (workload key, steps, fused operators by the log's name) to the workload key and the operators
+ReadTask = Callable[[str, list[list[Any]], tuple[str, ...]], tuple[str, tuple[str, ...]]]
+_REFUSED = {
+    "unknown-fusion": Reason.UNKNOWN_FUSION,
+    "other-arguments": Reason.OTHER_ARGUMENTS,
+}
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
 
@@ -49,7 +54,7 @@ def import_logs(
     platform: str,
     quarantine: Quarantine,
     *,
-    fusion: Fusion,
+    read_task: ReadTask,
     compression: Compression = "none",
     progress: OnFile | None = None,
 ) -> ImportResult:
@@ -59,8 +64,9 @@ def import_logs(
     logs may be larger than memory. A program logged twice is kept once, the first valid time. The
     platform's folder appears when all is done.
 
-    `fusion` finds the fused operators of a record (`pruner.program.te.fusion.fused_in_steps`): the
-    name of a log that mixes tasks does not have them. A record for which it raises
+    `read_task` finds the operator of a record and the fused operators
+    (`pruner.program.te.recorded_task.TaskReader`): names of logs do not have them, and the order of
+    a workload key's arguments depends on the author. A record for which it raises
     `UnsupportedProgram` is set aside.
 
     Raises:
@@ -77,12 +83,12 @@ def import_logs(
         partial.mkdir(parents=True)
         writer = _LayoutWriter(partial)
         try:
-            _copy(files, writer, quarantine, fusion, progress)
+            _copy(files, writer, quarantine, read_task, progress)
             writer.finish(compression)
             if not writer.records:
                 raise DataError(
                     f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
-                    'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line'
+                    + _expected(quarantine)
                 )
             partial.rename(final)
         finally:
@@ -95,6 +101,19 @@ def import_logs(
         files=len(files),
         quarantined=dict(quarantine.counts),
         out=final,
+    )
+
+
+def _expected(quarantine: Quarantine) -> str:
+    num = quarantine.counts[Reason.AUTOTVM.value]
+    if num:
+        return (
+            f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
+            "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
+        )
+    return (
+        'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line, or '
+        "database_workload.json and database_tuning_record.json of MetaSchedule"
     )
 
 
@@ -132,7 +151,7 @@ def _copy(
     files: list[Path],
     writer: "_LayoutWriter",
     quarantine: Quarantine,
-    fusion: Fusion,
+    read_task: ReadTask,
     progress: OnFile | None,
 ) -> None:
     parser = LineParser()
@@ -141,23 +160,30 @@ def _copy(
             progress(done, len(files), writer.records)
         for number, line, parsed in parse_lines(path, quarantine, parser):
             named = _fused_by_name(path.name, parsed)
+            key = parsed.header.workload_key
             try:
-                fused = fusion(parsed.header.workload_key, parsed.steps, named)
+                known, fused = read_task(key, parsed.steps, named)
             except UnsupportedProgram as error:
-                quarantine.add(
-                    file=str(path),
-                    line=number,
-                    reason=Reason.UNKNOWN_FUSION,
-                    detail=error.detail,
-                    text=line,
-                )
+                reason = _REFUSED.get(error.reason, Reason.BAD_FIELD)
+                detail = error.detail
+                quarantine.add(file=str(path), line=number, reason=reason, detail=detail, text=line)
                 continue
+            if known != key:
+                parsed, line = _with_key(parsed, line, known)
             repeated = writer.add(parsed, line, fused, (str(path), number))
             if repeated is not None:
                 file, repeated_line = repeated
                 quarantine.add(file=file, line=repeated_line, reason=Reason.DUPLICATE)
     if progress:
         progress(len(files), len(files), writer.records)
+
+
+def _with_key(parsed: ParsedLine, line: bytes, key: str) -> tuple[ParsedLine, bytes]:
+    """Return the record with another workload key."""
+    raw = json.loads(line)
+    raw["i"][0][0] = key
+    header = replace(parsed.header, workload_key=key)
+    return parsed._replace(header=header), json.dumps(raw).encode()
 
 
 def _fused_by_name(name: str, parsed: ParsedLine) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ duplicate; the first valid one counts. Readers apply that part, since it needs m
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -161,11 +162,25 @@ def parse_lines(
             reason = error.reason
             if not ended and reason in (Reason.MALFORMED_JSON, Reason.NOT_UTF8):
                 reason = Reason.TRUNCATED_FILE
+            elif _is_autotvm(line):
+                reason = Reason.AUTOTVM
             quarantine.add(
                 file=str(path), line=number, reason=reason, detail=error.detail, text=line
             )
         else:
             yield number, line, parsed
+
+
+def _is_autotvm(line: bytes) -> bool:
+    """Recognise AutoTVM's log formats 0.1 and 0.2.
+
+    0.1: {"i": [target, template, ..], ..}; 0.2: {"input": [target, template, ..], "config": ..}.
+    """
+    with suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"i": [str(), str(), *_]} | {"input": [str(), str(), *_], "config": _}:
+                return True
+    return False
 
 
 def _loads_with_nan(line: bytes) -> Any:

@@ -34,6 +34,8 @@ class Reason(StrEnum):
     ABSURD_EXTENT = "absurd_extent"
     BAD_COST = "bad_cost"
     UNKNOWN_FUSION = "unknown_fusion"
+    OTHER_ARGUMENTS = "other_arguments"  # the steps contradict the workload key
+    AUTOTVM = "autotvm"  # a record of AutoTVM, not of Ansor
     DUPLICATE = "duplicate"
     DOUBLED_KEY = "doubled_key"
     BAD_LINE = "bad_line"

@@ -1,4 +1,5 @@
 import gzip
+import json
 import resource
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pruner.errors import DataError, PrunerError, UnsupportedProgram
 
 
 def by_name(key, steps, named):
-    return named
+    return key, named
 
 
-def import_logs(*args, fusion=by_name, **kwargs):
-    return importing.import_logs(*args, fusion=fusion, **kwargs)
+def import_logs(*args, read_task=by_name, **kwargs):
+    return importing.import_logs(*args, read_task=read_task, **kwargs)
 
 
 RELU = '["relu_layer", [4096, 4096]]'
@@ -172,17 +173,17 @@ def test_no_record_says_why(write, tmp_path):
 def test_fused_operators_are_those_of_the_steps(write, line, tmp_path):
     """One file a fusion, whatever the log is called; what no fusion explains is set aside."""
 
-    def fusion(key, steps, named):
+    def read_task(key, steps, named):
         assert named == (("add",) if key == CONV else ())
         tile = steps[1][4][1]
         if tile == 8:
             raise UnsupportedProgram("unknown-fusion", "eight")
-        return ("add", "relu") if tile == 4 else named
+        return key, ("add", "relu") if tile == 4 else named
 
     lines = [line(2, key=CONV), line(4, key=CONV), line(8, key=CONV), line(2)]
     path = write("conv2d_add_1_mixed.log", lines)
     with Quarantine(tmp_path / "report.jsonl") as quarantine:
-        result = import_logs(path, tmp_path / "out", "k80", quarantine, fusion=fusion)
+        result = import_logs(path, tmp_path / "out", "k80", quarantine, read_task=read_task)
     assert files(tmp_path / "out") == [
         "conv2d_add_1_8_14_14_8_3_3_1_SAME.json",
         "conv2d_add_relu_1_8_14_14_8_3_3_1_SAME.json",
@@ -191,3 +192,37 @@ def test_fused_operators_are_those_of_the_steps(write, line, tmp_path):
     assert result.quarantined == {"unknown_fusion": 1}
     (entry,) = read_report(tmp_path / "report.jsonl")
     assert (entry.line, entry.detail) == (2, "eight")
+
+
+def test_records_of_another_order_of_arguments_are_written_in_ours(write, line, tmp_path):
+    """The key changes in the file and in its name; what contradicts every order is set aside."""
+    theirs = '["conv2d_layer", 1, 14, 14, 8, 8, 3, 3, [1, 1], [1, 1]]'
+
+    def read_task(key, steps, named):
+        if key == RELU:
+            raise UnsupportedProgram("other-arguments", "no")
+        return (CONV, ("bias",)) if key == theirs else (key, named)
+
+    path = write("a.log", [line(2, key=theirs), line(4, key=CONV), line(2, key=RELU)])
+    quarantine = Quarantine()
+    import_logs(path, tmp_path / "out", "k80", quarantine, read_task=read_task)
+    assert quarantine.counts == {"other_arguments": 1}
+    folder = tmp_path / "out/measure_records/k80"
+    (theirs_now,) = (folder / "conv2d_bias_1_8_14_14_8_3_3_1_SAME.json").read_text().splitlines()
+    (ours,) = (folder / "conv2d_1_8_14_14_8_3_3_1_SAME.json").read_text().splitlines()
+    assert json.loads(theirs_now)["i"][0] == json.loads(ours)["i"][0]
+    assert json.loads(theirs_now)["i"][1] == json.loads(line(2, key=theirs))["i"][1]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"i": ["opencl", "topi_nn_conv2d", [], {}, None, {}], "r": [[1], 0, 1, 1], "v": 0.1},
+        {"input": ["rocm", "conv2d", [], {}], "config": {}, "result": [[1], 0, 1, 1]},
+    ],
+    ids=["0.1", "0.2"],
+)
+def test_logs_of_autotvm_are_named(write, tmp_path, record):
+    logs = write("rocm.log", [b"# tuned", *[json.dumps(record).encode()] * 3])
+    with pytest.raises(DataError, match=r"3 autotvm, 1 malformed_json\); 3 lines are AutoTVM's"):
+        import_logs(logs, tmp_path / "out", "mi50", Quarantine())

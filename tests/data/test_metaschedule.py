@@ -54,7 +54,7 @@ def folder(tmp_path):
 
 
 def test_records_have_decisions_before_postprocessing_and_costs(folder):
-    [(_, path)] = find_databases(folder)
+    [(_, path)], _ = find_databases(folder)
     with Quarantine() as quarantine:
         found = list(read_records(path, quarantine))
     assert [decisions_of(one) for one in found] == [[4, 8, -1], [8, 4, 0], [2, 16, -2]]
@@ -66,7 +66,7 @@ def test_records_have_decisions_before_postprocessing_and_costs(folder):
 
 
 def test_functions_are_unpacked_and_damaged_ones_set_aside(folder):
-    [(path, _)] = find_databases(folder)
+    [(path, _)], _ = find_databases(folder)
     with Quarantine() as quarantine:
         found = read_workloads(path, quarantine)
     assert {n: (w.hash, w.module) for n, w in found.items()} == {0: ("123", b'{"root": {}}')}
@@ -74,7 +74,7 @@ def test_functions_are_unpacked_and_damaged_ones_set_aside(folder):
 
 
 def test_a_trace_without_a_decision_is_refused(folder):
-    [(_, path)] = find_databases(folder)
+    [(_, path)], _ = find_databases(folder)
     first = next(read_records(path, Quarantine()))
     first.trace[1].pop()
     with pytest.raises(MalformedError, match="SampleComputeLocation has no decision"):

@@ -13,6 +13,7 @@ import numpy as np
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
+from pruner.errors import DataError
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally, read_programs
@@ -132,6 +133,12 @@ class RecordReader:
         self.num_files += len(files)
         if not measured:
             raise self.root.nothing_usable(files, quarantine)
+        if not found:
+            counts = ", ".join(f"{num} x {why}" for why, num in self.tally.failures.most_common())
+            tasks = "; ".join(
+                sorted({text.partition("): ")[2] for text in self.tally.left_out})[:3]
+            )
+            raise DataError(f"no program of {len(files)} tasks has features ({counts}): {tasks}")
         return found
 
     def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:

@@ -111,6 +111,8 @@ def _dag(workload_key: str, fused: tuple[str, ...], tasks: TaskIndex | None) -> 
         raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
     if tasks is None:
         raise UnsupportedProgram(
-            "unknown-task", f"{workload_key} is no standard operator, and no network_info is given"
+            "unknown-task",
+            f"{workload_key:.120} is no operator that is defined here: define it (CONTRIBUTING.md, "
+            "Add an operator), or give network_info with its definition",
         )
     return tasks.dag(workload_key)

@@ -22,7 +22,15 @@ from typing import Any
 from pruner.errors import UnsupportedProgram
 from pruner.tune.tvm_import import load_tvm
 
-_BINARY = "Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE GT GE And Or".split()
+# Fields that follow from others, or say nothing of the computation.
+_DERIVED = frozenset(
+    {"span", "dtype", "_checked_type_", "checked_type_", "struct_info_", "virtual_device_"}
+    | {"type_annotation", "ret_type", "ty", "data"}
+)
+_BINARY = (
+    *("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"),
+    *("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"),
+)
 _BIT_OPERATORS = {  # calls once, expressions of their own today
     "bitwise_and": "BitwiseAnd",
     "bitwise_or": "BitwiseOr",
@@ -33,11 +41,6 @@ _BIT_OPERATORS = {  # calls once, expressions of their own today
 }
 # The first argument of these is a number that depends on LLVM's release.
 _BY_NUMBER = ("call_llvm_intrin", "call_llvm_pure_intrin")
-# Fields that follow from others, or say nothing of the computation.
-_DERIVED = frozenset(
-    "span dtype _checked_type_ checked_type_ struct_info_ virtual_device_ type_annotation "
-    "ret_type ty data".split()
-)
 _AUTO_BROADCAST = 2  # a buffer whose shape is open where it is 1
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 

@@ -306,7 +306,7 @@ def test_databases_of_others_become_records(pools, tmp_path, old):
         for path in theirs.rglob("*tuning_record.json"):
             path.write_text(path.read_text().replace('"GetSBlock"', '"GetBlock"'))
     with Quarantine() as quarantine:
-        found = import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, quarantine)
+        found = import_databases(find_databases(theirs)[0], tmp_path / "out", PLATFORM, quarantine)
     assert (found.records, found.failed, found.tasks) == (2 * PROGRAMS, 0, 2)
     assert not quarantine.total
     ours = by_latency(load_programs(RecordRoot(pools[0]), [PLATFORM]).store)
@@ -334,12 +334,12 @@ def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_pat
         tile.append(1)  # a factor more than the loop has
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Quarantine() as quarantine:
-        found = import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, quarantine)
+        found = import_databases(find_databases(theirs)[0], tmp_path / "out", PLATFORM, quarantine)
     assert [path.name for path in (tmp_path / "out" / "measure_records").iterdir()] == [PLATFORM]
     with pytest.raises(PrunerError, match="is left alone"):
-        import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, Quarantine())
+        import_databases(find_databases(theirs)[0], tmp_path / "out", PLATFORM, Quarantine())
     with pytest.raises(PrunerError, match="use letters"):
-        import_databases(find_databases(theirs), tmp_path / "out", "../out", Quarantine())
+        import_databases(find_databases(theirs)[0], tmp_path / "out", "../out", Quarantine())
     assert found.records == PROGRAMS - 5
     assert quarantine.total == 5
 

@@ -10,7 +10,7 @@ import pytest
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
-from pruner.program.te.fusion import fused_in_steps
+from pruner.program.te.recorded_task import TaskReader
 from tests.paths import REPOSITORY
 
 
@@ -73,7 +73,7 @@ def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
     (log,) = tmp_path.rglob("ansor.json")
     with Quarantine() as quarantine:
         found = import_logs(
-            log, tmp_path / "root", "cpu-sse4", quarantine, fusion=fused_in_steps, compression="gz"
+            log, tmp_path / "root", "cpu-sse4", quarantine, read_task=TaskReader(), compression="gz"
         )
     assert (found.records, found.tasks, found.quarantined) == (6, 1, {})
     (path,) = (tmp_path / "root").rglob("matmul_16_16_16.json.gz")

@@ -1,0 +1,132 @@
+"""Find the task that a record of Ansor is of: operator, arguments, fused operators.
+
+Authors of logs name their operators themselves: ``["conv2d_layer", ...]`` has N, CI, H, W, CO here
+and N, H, W, CO, CI in TVM's tutorial. Ansor logs the extent of each loop that it splits, so a
+reading of the arguments is checked: the loops of its compute DAG must have the logged extents.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pruner.data.steps import is_trace
+from pruner.data.workload import ARGUMENTS, parse_workload, workload_key
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.te.apply import apply
+from pruner.program.te.fusion import fused_in_steps
+from pruner.program.te.skeleton import group_programs
+
+log = logging.getLogger(__name__)
+
+# Task functions of others: operator, arguments in their order, operators fused behind it.
+_CONV2D = "n h w co ci kh kw stride padding"
+OTHERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    # TVM's tutorials: tune_conv2d_layer_cuda, tune_matmul_x86
+    "conv2d_layer": ("conv2d", _CONV2D, ("bias", "relu")),
+    "conv2d": ("conv2d", _CONV2D, ()),
+    "matmul_add": ("matmul", "m k n dtype", ("add",)),
+    # tvm.testing.auto_scheduler
+    "matmul_auto_scheduler_test": ("matmul", "m n k", ()),
+    "softmax_nm_auto_scheduler_test": ("softmax", "rows columns", ()),
+}
+_DTYPE = "float32"
+_TRIES = 20  # records that contradict all readings before the others of the task are not checked
+Task = tuple[str, tuple[str, ...]]  # workload key, fused operators
+
+
+class TaskReader:
+    """Reads the tasks of records; the reading that a record confirms holds for its workload key."""
+
+    def __init__(self) -> None:
+        self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._contradicted: Counter[str] = Counter()
+
+    def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
+        """Return a record's workload key, as an operator of the table, and its fused operators.
+
+        Unknown operators keep their key. ``named``: fused operators by the log's name.
+
+        Raises `UnsupportedProgram`: ``unknown-fusion`` as :func:`fused_in_steps`, or
+        ``other-arguments`` where the steps contradict every reading of the arguments.
+        """
+        if is_trace(steps):
+            return key, named
+        if key not in self._confirmed and self._contradicted[key] < _TRIES:
+            self._try(key, steps, named)
+        if key in self._confirmed:
+            known, behind = self._confirmed[key]
+            return known, fused_in_steps(known, steps, named or behind)
+        if self._contradicted[key]:
+            raise UnsupportedProgram(
+                "other-arguments",
+                f"{key:.100}: its splits contradict these arguments of the operator: "
+                + " or ".join(sorted({" ".join(names) for names, _, _ in _readings(key)})),
+            )
+        return key, fused_in_steps(key, steps, named)
+
+    def _try(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> None:
+        contradicted = False
+        for _, known, behind in _readings(key):
+            try:
+                fused = fused_in_steps(known, steps, named or behind)
+                agrees = _agrees(known, fused, steps)
+            except UnsupportedProgram:  # sizes that no DAG has, or steps that do not fit it
+                continue
+            if agrees:
+                self._confirmed[key] = known, behind
+                if known != key:
+                    log.warning("%s is read as %s: so its splits are", key, known)
+                return
+            contradicted |= agrees is False
+        self._contradicted[key] += contradicted
+
+
+def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
+    """Yield readings of a key: argument names, key of the table, operators fused behind it."""
+    parsed = parse_workload(key)
+    own = parsed.op.removesuffix("_layer")
+    found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+    if own in ARGUMENTS:
+        found.append((own, ARGUMENTS[own], ()))
+    if parsed.op in OTHERS:
+        other, words, behind_it = OTHERS[parsed.op]
+        found.append((other, tuple(words.split()), behind_it))
+    for operator, names, behind in found:
+        arguments = _arguments(operator, names, list(parsed.args))
+        if arguments is not None:
+            same = (f"{operator}_layer", tuple(arguments)) == (parsed.op, parsed.args)
+            yield names, key if same else workload_key(operator, *arguments), behind
+
+
+def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[Any] | None:
+    """Return the table's arguments of an operator; None where the given ones do not fit.
+
+    Compute DAGs are float32, and have one stride for both axes.
+    """
+    if len(given) > len(names) and given[-1] == _DTYPE:
+        given = given[:-1]
+    if names[0].startswith("*"):
+        return given
+    named = dict(zip(names, given, strict=False))
+    if len(named) != len(given) or len(given) != len(names) or named.get("dtype", _DTYPE) != _DTYPE:
+        return None
+    match named.get("stride"):
+        case [int(first), int(second)] if first == second:
+            named["stride"] = first
+    return [named[name] for name in ARGUMENTS[operator]]
+
+
+def _agrees(key: str, fused: tuple[str, ...], steps: list[list[Any]]) -> bool | None:
+    """Compare the logged extents of splits with those of the DAG; None where none is logged."""
+    if not any(step[0] == "SP" and step[3] for step in steps):
+        return None
+    dag = dag_for_workload(key, fused)
+    (group,), _ = group_programs([steps])
+    schedule = apply(dag, group.skeleton, group.decisions, group.extents)
+    return not np.any(schedule.contradicted)

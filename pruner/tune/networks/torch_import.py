@@ -20,8 +20,11 @@ def from_exported(program: Any) -> Any:
     Raises:
         PrunerError: it keeps state, or gets or returns something else than tensors and constants.
     """
-    torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
-    program = program.run_decompositions()
+    operators = importlib.import_module("pruner.tune.networks.operators")
+    frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
+    importer = frontend.ExportedProgramImporter()
+    convert = operators.converters(importer)
+    program = operators.decomposed(program, convert)
     check_state(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
     types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
@@ -29,11 +32,12 @@ def from_exported(program: Any) -> Any:
     kept = structures(program) | {PRECISION: numbers}
     tensors_only(program)
     # weights become constants: as inputs, their transposes would be computed at every call
-    module = torch_frontend.from_exported_program(
+    module = importer.from_exported_program(
         program,
         keep_params_as_input=False,
         unwrap_unit_return_tuple=True,
-        run_ep_decomposition=False,
+        no_bind_return_tuple=False,
+        custom_convert_map=convert,
     )
     for name, text in kept.items():
         module["main"] = module["main"].with_attr(name, text)

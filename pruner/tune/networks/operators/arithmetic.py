@@ -1,0 +1,162 @@
+"""Arithmetic of single elements, where TVM drops an argument or knows no integers.
+
+TVM leaves out the factor of ``add(x, y, alpha=2)`` and the scale of SELU, makes infinite bounds of
+integers, raises only floats to powers, and has no ``hypot``, ``erfc`` and others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.tvm_import import load_tvm
+
+aten = torch.ops.aten
+
+
+@replaces(aten.add.Tensor, aten.add.Scalar)
+def add(x: Any, y: Any, alpha: float = 1) -> Any:
+    """Multiply the second operand."""
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+@replaces(aten.sub.Tensor, aten.sub.Scalar)
+def sub(x: Any, y: Any, alpha: float = 1) -> Any:
+    """Multiply the second operand."""
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
+@replaces(aten.clamp.default)
+def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
+    """Clamp integers without an infinite bound."""
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if x.dtype.is_floating_point or len(bounds) == 2:
+        return NotImplemented
+    bound = torch.full((), bounds[0])
+    return torch.minimum(x, bound) if low is None else torch.maximum(x, bound)
+
+
+@replaces(aten._to_copy.default)
+def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    """Compare with zero to get a truth value: TVM rounds first."""
+    if dtype is not torch.bool or x.dtype is torch.bool:
+        return NotImplemented
+    return x != 0
+
+
+@replaces(aten.elu.default)
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    """Scale inputs and outputs."""
+    if scale == input_scale == 1:
+        return NotImplemented
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+@replaces(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def power(base: Any, exponent: Any) -> Any:
+    """Raise integers to integers by way of doubles."""
+    kinds = [torch.result_type(base, exponent)]
+    if kinds[0].is_floating_point:
+        return NotImplemented
+    found = torch.pow(base.double() if isinstance(base, Tensor) else float(base), exponent.double())
+    return found.round().to(kinds[0])
+
+
+@replaces(aten.__lshift__.Scalar, aten.bitwise_left_shift.Tensor_Scalar)
+def left_shift(x: Tensor, places: int) -> Any:
+    """Multiply by a power of two."""
+    return x * 2**places
+
+
+@replaces(aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar)
+def right_shift(x: Tensor, places: int) -> Any:
+    """Divide by a power of two, downwards."""
+    return torch.div(x, 2**places, rounding_mode="floor")
+
+
+@replaces(aten.exp2.default)
+def exp2(x: Tensor) -> Any:
+    """Raise two."""
+    return torch.pow(2.0, x)
+
+
+@replaces(aten.erfc.default)
+def erfc(x: Tensor) -> Any:
+    """Subtract from one."""
+    return 1 - torch.erf(x)
+
+
+@replaces(aten.frac.default)
+def frac(x: Tensor) -> Any:
+    """Subtract the whole part."""
+    return x - torch.trunc(x)
+
+
+@replaces(aten.hypot.default)
+def hypot(x: Tensor, y: Tensor) -> Any:
+    """Take the root of the sum of squares."""
+    return torch.sqrt(x * x + y * y)
+
+
+@replaces(aten.copysign.Tensor)
+def copysign(x: Tensor, y: Tensor) -> Any:
+    """Choose the sign."""
+    return torch.where(y < 0, -torch.abs(x), torch.abs(x))
+
+
+@replaces(aten.fmax.default)
+def fmax(x: Tensor, y: Tensor) -> Any:
+    """Take the other number where one is none."""
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y)))
+
+
+@replaces(aten.fmin.default)
+def fmin(x: Tensor, y: Tensor) -> Any:
+    """Take the other number where one is none."""
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
+
+
+@replaces(aten.logaddexp.default)
+def logaddexp(x: Tensor, y: Tensor) -> Any:
+    """Take the greater number out of the exponential."""
+    return torch.maximum(x, y) + torch.log1p(torch.exp(-torch.abs(x - y)))
+
+
+@replaces(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any
+) -> Any:
+    """Use the mean slope, as torch does outside training."""
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+@converts(aten.div.Tensor_mode)
+def divide(node: Any, importer: Any) -> Any:
+    """Emit a division that is rounded."""
+    relax, emit = load_tvm().relax, importer.block_builder.emit
+    value = node.meta["val"]
+    dtype = importer._convert_data_type(value.dtype)
+    x, y = (
+        part if isinstance(part, relax.Expr) else relax.const(part, dtype)
+        for part in importer.retrieve_args(node)[:2]
+    )
+    how = node.kwargs.get("rounding_mode")
+    if how == "floor":
+        return emit(relax.op.floor_divide(x, y))
+    divided = relax.op.divide(x, y)  # of integers: without the remainder
+    return emit(
+        relax.op.trunc(divided) if how == "trunc" and value.is_floating_point() else divided
+    )
+
+
+@converts(aten.arange.start_step, aten.linspace.default, aten.eye.default, aten.eye.m)
+def constant(node: Any, importer: Any) -> Any:
+    """Let torch compute what has no inputs: TVM's last number of a range may be missing."""
+    if node.all_input_nodes:
+        return importer.create_convert_map()[node.target.__name__](node)
+    dtype = importer._convert_data_type(node.meta["val"].dtype)
+    found = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
+    return importer.block_builder.emit(load_tvm().relax.const(found.numpy(), dtype))

@@ -1,0 +1,108 @@
+"""Elements by numbers, lists and masks: ``x[-1]``, ``x[:, i, j]``, ``x[i] = v``.
+
+TVM reads outside the tensor for a negative index, crosses lists of two dimensions with each other
+instead of pairing them, and writes only with an index for every dimension. Here all indexed
+dimensions become one, whose index is computed, so one gather or one scatter remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pruner.tune.networks.operators.registry import replaces
+
+aten = torch.ops.aten
+
+
+@replaces(aten.select.int)
+def select(x: Tensor, dim: int, index: int) -> Any:
+    """Count a negative index from the end."""
+    if index >= 0:
+        return NotImplemented
+    return aten.select.int(x, dim, index + x.shape[dim])
+
+
+@replaces(aten.index.Tensor)
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    """Gather by one computed index."""
+    if _has_mask(indices):
+        return NotImplemented  # as many elements as the mask is true: no fixed shape
+    merged, at, flat, _ = _merged(x, indices)
+    found = merged.index_select(at, flat.reshape(-1))
+    return found.reshape(*merged.shape[:at], *flat.shape, *merged.shape[at + 1 :])
+
+
+@replaces(aten.index_put.default)
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    """Scatter by one computed index; a mask selects between old and new values."""
+    if _has_mask(indices):
+        return _put_by_mask(x, indices, values, accumulate)
+    merged, at, flat, order = _merged(x, indices)
+    before, after = merged.shape[:at], merged.shape[at + 1 :]
+    new = values.to(x.dtype).expand(*before, *flat.shape, *after)
+    shape = (*before, flat.numel(), *after)
+    places = flat.reshape(-1, *[1] * len(after)).expand(shape)
+    scatter = torch.scatter_add if accumulate else torch.scatter
+    written = scatter(merged, at, places, new.reshape(shape))
+    back = [order.index(dim) for dim in range(x.ndim)]
+    return written.reshape([x.shape[dim] for dim in order]).permute(back)
+
+
+@replaces(aten.masked_scatter.default)
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """Count the places where the mask is true: each takes the next element."""
+    mask = mask.expand(x.shape)
+    turn = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+    found = source.reshape(-1).index_select(0, turn.clamp(0, source.numel() - 1))
+    return torch.where(mask, found.reshape(x.shape), x)
+
+
+def _merged(
+    x: Tensor, indices: Sequence[Tensor | None]
+) -> tuple[Tensor, int, Tensor, Sequence[int]]:
+    """Merge the indexed dimensions.
+
+    Returns the tensor, the merged dimension, its index and the order of the dimensions before.
+    """
+    dims = [dim for dim, part in enumerate(indices) if part is not None]
+    rest = [dim for dim in range(x.ndim) if dim not in dims]
+    # torch puts the elements first where dimensions without an index lie between
+    at = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    order = [*rest[:at], *dims, *rest[at:]]
+    flat: Any = 0
+    for dim, part in zip(dims, torch.broadcast_tensors(*filter(_given, indices)), strict=True):
+        size = x.shape[dim]
+        flat = flat * size + torch.where(part < 0, part + size, part)
+    shape = [x.shape[dim] for dim in rest]
+    shape.insert(at, prod(x.shape[dim] for dim in dims))
+    return x.permute(order).reshape(shape), at, flat, order
+
+
+def _put_by_mask(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+) -> Any:
+    mask, *others = indices
+    # more than one row of values would belong to the places where the mask is true, in turn
+    turns = mask is not None and values.ndim > x.ndim - mask.ndim and values.shape[0] != 1
+    if mask is None or turns or any(map(_given, others)):
+        return NotImplemented
+    everywhere = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+    if values.ndim > x.ndim - mask.ndim:
+        values = values[0]
+    new = values.to(x.dtype)
+    return torch.where(everywhere, x + new if accumulate else new, x)
+
+
+def _given(part: Tensor | None) -> bool:
+    return part is not None
+
+
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    return any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in indices)

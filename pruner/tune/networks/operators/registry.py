@@ -1,0 +1,33 @@
+"""Which functions stand in for which operators of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Decompositions: functions of torch with the operator's own arguments.
+REPLACED: dict[Any, Callable[..., Any]] = {}
+# Functions of (node of the graph, importer of TVM), by the names that TVM uses.
+CONVERTED: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+def replaces(*operators: Any) -> Callable[[F], F]:
+    """Register a function of torch in place of operators."""
+
+    def register(function: F) -> F:
+        REPLACED.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def converts(*operators: Any) -> Callable[[F], F]:
+    """Register a function that makes the Relax call of operators."""
+
+    def register(function: F) -> F:
+        CONVERTED.update({operator.__name__: function for operator in operators})
+        return function
+
+    return register

@@ -1,0 +1,93 @@
+"""Pads, and images of another size.
+
+TVM computes the scale from the sizes where torch takes the given one, rounds otherwise for the
+nearest pixel, and does not smooth before it shrinks. A resize is linear and separable, so its two
+matrices are torch's own results for the unit vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+
+from pruner.tune.networks.operators.registry import REPLACED, converts, replaces
+from pruner.tune.tvm_import import load_tvm
+
+aten = torch.ops.aten
+
+# TVM's own rule of interpolation at points differs, or it lacks some of it
+REPLACED.update(
+    {
+        operator: decomposition_table[operator]
+        for operator in (aten.grid_sampler_2d.default, aten.affine_grid_generator.default)
+        if operator in decomposition_table
+    }
+)
+
+
+@replaces(aten.constant_pad_nd.default)
+def pad(x: Tensor, around: Sequence[int], value: float = 0) -> Any:
+    """Cut where a pad is negative."""
+    if all(amount >= 0 for amount in around):
+        return NotImplemented
+    for place, (before, after) in enumerate(zip(around[::2], around[1::2], strict=True)):
+        dim = x.ndim - 1 - place
+        first, cut = max(-before, 0), max(-before, 0) + max(-after, 0)
+        x = x.narrow(dim, first, x.shape[dim] - cut)
+    kept = [max(amount, 0) for amount in around]
+    return aten.constant_pad_nd.default(x, kept, value) if any(kept) else x.clone()
+
+
+@converts(aten.upsample_nearest2d.vec)
+def nearest(node: Any, importer: Any) -> Any:
+    """Emit TVM's resize, or gather rows and columns that torch names."""
+    given, (*_, height, width) = node.args[0].meta["val"], node.meta["val"].shape
+    size, scales = (*node.args[1:], None)[:2]
+    if _grows_evenly(given, size, scales):
+        return importer.create_convert_map()[node.target.__name__](node)
+    relax, resize = load_tvm().relax, aten.upsample_nearest2d.default
+    down, across = scales or (None, None)
+    rows, columns = (torch.arange(float(extent)) for extent in given.shape[-2:])
+    row = resize(rows[None, None, :, None], [height, 1], down, None).long().flatten()
+    column = resize(columns[None, None, None], [1, width], None, across).long().flatten()
+    found = relax.op.take(importer.env[node.args[0]], relax.const(row.numpy()), 2)
+    return importer.block_builder.emit(relax.op.take(found, relax.const(column.numpy()), 3))
+
+
+@converts(aten.upsample_bilinear2d.vec)
+def bilinear(node: Any, importer: Any) -> Any:
+    """Emit TVM's resize, or products with matrices where the scale is not that of the sizes."""
+    x, size, corners, scales = (*node.args, None)[:4]
+    if corners or scales is None or _grows_evenly(x.meta["val"], size, scales):
+        return importer.create_convert_map()[node.target.__name__](node)
+    return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales)
+
+
+@converts(aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default)
+def smoothed(node: Any, importer: Any) -> Any:
+    """Emit products with matrices."""
+    return _by_matrices(node, importer, node.target, (*node.args[3:], None, None)[:2])
+
+
+def _grows_evenly(x: Tensor, size: Sequence[int] | None, scales: Sequence[float] | None) -> bool:
+    given = x.shape[-2:]
+    if scales is not None:
+        return all(float(scale).is_integer() for scale in scales)
+    return size is not None and all(new % old == 0 for new, old in zip(size, given, strict=True))
+
+
+def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float | None]) -> Any:
+    relax, value = load_tvm().relax, node.meta["val"]
+    (rows, columns), (height, width) = node.args[0].meta["val"].shape[-2:], value.shape[-2:]
+    corners = node.args[2]
+    down = resize(torch.eye(rows)[None, :, :, None], [height, 1], corners, scales[0], None)
+    across = resize(torch.eye(columns)[None, :, None], [1, width], corners, None, scales[1])
+    # of each unit vector [vector, pixel]
+    left, right = down[0, :, :, 0].T.contiguous(), across[0, :, 0].contiguous()
+    x = importer.env[node.args[0]]
+    product = relax.op.matmul(relax.const(left.numpy()), x)
+    return importer.block_builder.emit(relax.op.matmul(product, relax.const(right.numpy())))

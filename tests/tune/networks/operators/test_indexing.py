@@ -1,0 +1,50 @@
+"""Elements by numbers, lists and masks, read and written."""
+
+import pytest
+import torch
+
+from tests.tune.networks.operators.against_torch import assert_equal
+
+pytestmark = pytest.mark.tvm
+
+
+def test_negative_numbers_count_from_the_end(tvm):
+    assert_equal(lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)), torch.randn(3, 5, 8))
+
+
+def test_lists_pair_their_elements(tvm):
+    i, j = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
+    assert_equal(
+        lambda x: (x[:, i, j], x[i, :, j], x[i[:, None], j], x[..., j], x[:, :, i.view(1, 3)]),
+        torch.randn(3, 5, 8),
+    )
+
+
+def test_indices_that_come_as_inputs_may_be_negative(tvm):
+    assert_equal(
+        lambda x, i, j: (x[i], x[i, j]),
+        torch.randn(6, 4, 3),
+        torch.tensor([-6, 5, -1]),
+        torch.tensor([0, -4, 3]),
+    )
+
+
+def test_writes_need_no_index_for_every_dimension(tvm):
+    def written(x, v):
+        y, z, sums = x.clone(), x.clone(), x.clone()
+        y[[0, 2, -1]] = v
+        z[:, [1, -1]] = v[:1, :2]
+        sums.index_put_((torch.tensor([1, 1, 0]),), v, accumulate=True)
+        return y, z, sums, x.index_add(0, torch.tensor([3, 3, 0]), v, alpha=2)
+
+    assert_equal(written, torch.randn(6, 4), torch.randn(3, 4))
+
+
+def test_a_mask_selects_between_old_and_new_values(tvm):
+    def written(x):
+        y, z = x.clone(), x.clone()
+        y[y > 0] = 0.5
+        z[z[:, 0] > 0] = x[0]
+        return y, z
+
+    assert_equal(written, torch.randn(6, 4))

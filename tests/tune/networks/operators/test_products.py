@@ -1,0 +1,39 @@
+"""Convolutions that TVM lacks, by plain ones."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tune.networks.operators.against_torch import assert_equal
+
+pytestmark = pytest.mark.tvm
+
+TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+SIZES = {1: (9,), 2: (7, 6), 3: (4, 5, 3)}
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_transposed_convolutions(tvm, dims):
+    make = TRANSPOSED[dims]
+    x = torch.randn(2, 4, *SIZES[dims])
+    layers = [
+        make(4, 6, 3, 2, 1, output_padding=1),
+        make(4, 6, 3, 2, groups=2),
+        make(4, 4, 4, 2, 1, groups=4, bias=False),
+        make(4, 6, 3, 2, 1, dilation=2),
+        make(4, 6, 2, 1, 2),  # the padding cuts more than the kernel adds
+    ]
+
+    class All(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x):
+            return [layer(x) for layer in self.layers]
+
+    assert_equal(All(), x)
+
+
+def test_three_tensors(tvm):
+    assert_equal(nn.Bilinear(5, 6, 4), torch.randn(3, 5), torch.randn(3, 6))

@@ -1,0 +1,49 @@
+"""Extremes, truth values, moments and norms."""
+
+import pytest
+import torch
+
+from tests.tune.networks.operators.against_torch import assert_equal
+
+pytestmark = pytest.mark.tvm
+
+
+def test_extremes_over_dimensions_with_their_places(tvm):
+    assert_equal(
+        lambda x: (
+            *(*x.max(1), *x.min(0, keepdim=True), x.amax((0, 2)), x.amin(), x.max(), x.min()),
+            *(x.argmax(), x.argmin(1), x.argmax(-1, keepdim=True), *x.aminmax(dim=1)),
+        ),
+        torch.randn(5, 6, 7),
+    )
+
+
+def test_the_first_of_equal_extremes_counts(tvm):
+    assert_equal(lambda n: (*n.max(1), *n.min(0)), torch.randint(0, 3, (5, 6)))
+
+
+def test_truth_of_any_and_all(tvm):
+    x = torch.tensor([[0.0, -1.0, 0.5], [0.0, 0.0, 0.0]])
+    assert_equal(
+        lambda x: (x.any(), x.all(), x.any(1), x.all(0, keepdim=True), (x > 0).any((0, 1))), x
+    )
+
+
+def test_moments_and_norms(tvm):
+    assert_equal(
+        lambda x, y: (
+            *(*torch.var_mean(x, 1), *torch.std_mean(x, -1), x.std((0, 1)), x.var(correction=0)),
+            *(x.norm(order, dim=1) for order in (0, 1, 2, 3.5, float("inf"), -float("inf"))),
+            *(torch.cdist(x, y), x.prod(1), x.logsumexp(0)),
+        ),
+        torch.randn(5, 6).relu(),
+        torch.randn(7, 6),
+    )
+
+
+def test_extremes_of_beginnings(tvm):
+    assert_equal(
+        lambda x, n: (*x.cummax(1), *x.cummin(0), *n.cummax(1), x.logcumsumexp(1)),
+        torch.randn(5, 6),
+        torch.randint(0, 3, (5, 6)),
+    )

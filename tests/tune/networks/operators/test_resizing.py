@@ -1,0 +1,52 @@
+"""Pads and images of another size."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.tune.networks.operators.against_torch import assert_equal
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+def test_sizes_and_scales(tvm, mode):
+    def resized(x):
+        return [
+            functional.interpolate(x, mode=mode, **size)
+            for size in ({"scale_factor": 2}, {"size": (9, 7)}, {"scale_factor": (1.7, 0.6)})
+        ]
+
+    assert_equal(resized, torch.randn(2, 3, 6, 8))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_smoothing_before_shrinking(tvm, mode):
+    assert_equal(
+        lambda x: functional.interpolate(x, size=(9, 3), mode=mode, antialias=True),
+        torch.randn(2, 3, 6, 8),
+    )
+
+
+def test_signals_and_volumes(tvm):
+    assert_equal(
+        lambda x, y: (
+            *(functional.interpolate(x, size=9, mode="linear"), functional.interpolate(x, size=9)),
+            *(functional.interpolate(y, scale_factor=2), functional.pad(y, (-1, 2, 0, -1))),
+            functional.interpolate(y, size=(5, 6, 7), mode="trilinear", align_corners=True),
+        ),
+        torch.randn(2, 3, 6),
+        torch.randn(1, 2, 3, 4, 5),
+    )
+
+
+def test_pixels_at_points(tvm):
+    def sampled(x, points, turn):
+        grid = functional.affine_grid(turn, (2, 3, 5, 4), align_corners=False)
+        return (
+            functional.grid_sample(x, points, align_corners=False),
+            functional.grid_sample(x, grid, padding_mode="border", align_corners=True),
+        )
+
+    points = torch.rand(2, 5, 4, 2) * 2.4 - 1.2
+    assert_equal(sampled, torch.randn(2, 3, 6, 8), points, torch.randn(2, 2, 3), tolerance=1e-4)

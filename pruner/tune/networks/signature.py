@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,13 +140,13 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
 
 def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Repeat the values of an example, which are valid; without an example draw."""
-    torch = importlib.import_module("torch")
-    if known is None or (not known.numel() and prod(shape)):
+    torch, size = importlib.import_module("torch"), int(np.prod(shape))
+    if known is None or known.numel() < min(size, 1):
         (drawn,) = seeded([(shape, str(dtype).removeprefix("torch."))])
         return torch.from_numpy(drawn)
     if tuple(known.shape) == shape:
         return known.detach()
-    return known.detach().flatten()[torch.arange(prod(shape)) % known.numel()].reshape(shape)
+    return known.detach().flatten()[torch.arange(size) % known.numel()].reshape(shape)
 
 
 def check_state(program: Any) -> None:

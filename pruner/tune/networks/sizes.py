@@ -84,17 +84,17 @@ def fixed_shapes(
     named = {_word(name): shape for name, shape in shapes.items()}
     if len(shapes) == 1:
         named |= dict.fromkeys(("input",), *shapes.values())
-    first = [shape[0] for shape in shapes.values() if shape and isinstance(shape[0], str)]
+    first = [shape[0] for shape in shapes.values() if shape and _is_batch(shape[0])]
     every = [size for shape in shapes.values() for size in shape if isinstance(size, str)]
     named |= {_word(size): [size] for size in every}
     sizes = dict[int | str, int]()
     for name, text in options.given.items():
         numbers = [int(number) for number in str(text).split("x")]
-        wanted = named.get(_word(name), [])
+        wanted: Sequence[int | str] = named.get(_word(name), [])
         if name == "batch" and not wanted and len(numbers) == 1:
             wanted, numbers = first, numbers * len(first)
         fits = [
-            number == size or isinstance(size, str)
+            number == sizes.get(size, number if isinstance(size, str) else size)
             for number, size in zip(numbers, wanted, strict=False)
         ]
         if not wanted or len(numbers) != len(wanted) or not all(fits):
@@ -113,7 +113,7 @@ def _open(shapes: Mapping[str, Sequence[int | str]]) -> str:
     if not any(is_open.values()):
         return f"its sizes are fixed: {', '.join(' '.join(one) for one in texts.items())}"
     words = dict.fromkeys(
-        f"sizes.{'batch' if place == 0 else _word(size)}=1"
+        f"sizes.{'batch' if place == 0 and _is_batch(size) else _word(size)}=1"
         for shape in shapes.values()
         for place, size in enumerate(shape)
         if isinstance(size, str)
@@ -128,6 +128,11 @@ def _open(shapes: Mapping[str, Sequence[int | str]]) -> str:
         if is_open[name]
     )
     return f"sizes are open: {asked}; give them ({' '.join(words)}) or whole shapes ({whole})"
+
+
+def _is_batch(size: int | str) -> bool:
+    # others follow from a size elsewhere: 2*batch
+    return isinstance(size, str) and not set("+-*/ (") & set(size)
 
 
 def _word(name: str) -> str:

@@ -43,6 +43,8 @@ def test_open_sizes_are_filled(inputs, sizes, wanted):
         (PICTURE, {"x": "2x4x32x64"}, "leave sizes.x=2x4x32x64 out"),
         (PAIR, {"s2": 4}, "leave sizes.s2=4 out; sizes are open: ids s0xs1, mask.1 s0xs1; give"),
         (PAIR, {"input": "2x16"}, "leave sizes.input=2x16 out"),
+        ({"a": ("n", 4), "b": ("n", 4)}, {"a": "3x4", "b": "2x4"}, "leave sizes.b=2x4 out"),
+        ({"a": ("n",), "b": ("2*n",)}, {"batch": 3}, "open: b 2*n; give them (sizes.2_n=1)"),
         ({"a": (3, 4)}, {"batch": 3}, "leave sizes.batch=3 out; its sizes are fixed: a 3x4"),
     ],
 )

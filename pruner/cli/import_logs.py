@@ -53,6 +53,12 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
                 compression=config.compress,
                 progress=lambda done, total, _: count(done, total),
             )
+    if len(result.targets) > 1:
+        each = "; ".join(f"{num} of {name:.80}" for name, num in result.targets.most_common(3))
+        say(
+            f"records of {len(result.targets)} targets: {each}. A platform is one device: import "
+            "the logs of another device as another platform"
+        )
     if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
         say(
             f"platform={platform} has no description yet, and train.py needs it: "

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import shutil
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 from pruner.data.parse import LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.root import FOLDER, summary
+from pruner.data.stream import read_lines
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.files import held, write_atomic
@@ -38,13 +39,17 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """Counts of an import: `records` lines, `failed` of them failed measurements."""
+    """Counts of an import: `records` lines, `failed` of them failed measurements.
+
+    `targets`: records by target, as logged.
+    """
 
     records: int
     failed: int
     tasks: int
     files: int
     quarantined: dict[str, int]
+    targets: Counter[str]
     out: Path
 
 
@@ -88,7 +93,7 @@ def import_logs(
             if not writer.records:
                 raise DataError(
                     f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
-                    + _expected(quarantine)
+                    + _expected(files, quarantine)
                 )
             partial.rename(final)
         finally:
@@ -100,17 +105,22 @@ def import_logs(
         tasks=len(writer.paths),
         files=len(files),
         quarantined=dict(quarantine.counts),
+        targets=writer.targets,
         out=final,
     )
 
 
-def _expected(quarantine: Quarantine) -> str:
+def _expected(files: list[Path], quarantine: Quarantine) -> str:
     num = quarantine.counts[Reason.AUTOTVM.value]
     if num:
         return (
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    for path in files:
+        _, first, _ = next(read_lines(path, Quarantine()), (0, b"", True))
+        if first.lstrip().startswith(b"["):
+            return f"{path.name} is a JSON array; write one record a line: jq -c '.[]' {path.name}"
     return (
         'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line, or '
         "database_workload.json and database_tuning_record.json of MetaSchedule"
@@ -210,6 +220,7 @@ class _LayoutWriter:
         self.paths: dict[_Task, Path] = {}
         self.records = 0
         self.failed = 0
+        self.targets: Counter[str] = Counter()
         self._folder = folder
         self._names: set[str] = set()
         # Program digest -> None where it ran, the place of the failed record otherwise.
@@ -234,6 +245,7 @@ class _LayoutWriter:
         self._handle(self._path(task)).write(line.rstrip(b"\r") + b"\n")
         self.records += 1
         self.failed += not valid
+        self.targets[parsed.header.target] += 1
         return earlier
 
     def finish(self, compression: Compression) -> None:

@@ -67,8 +67,8 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     """Find pairs (workloads, records) of files below a folder; count its other files.
 
     The contents name the kind, so files may have any name and compression. Where a folder has
-    several pairs, their names tell which belong together. Records without workloads are paired
-    with a file that is not there. `logs` may also be a file of the pair.
+    several pairs, their names tell which belong together. A file without its counterpart is paired
+    with one that is not there. `logs` may also be a file of the pair.
     """
     if logs.is_file() and _kind(logs) is None:
         return [], 1
@@ -80,7 +80,17 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
         beside = [other for other in workloads if other.parent == path.parent]
         found = [other for other in beside if _stem(other) == _stem(path)] or beside
         pairs.append((found[0] if len(found) == 1 else path.with_name(WORKLOADS), path))
+    alone = {path.parent: path for path in workloads}
+    for _, records in pairs:
+        alone.pop(records.parent, None)
+    pairs += [(path, _beside(path)) for path in alone.values()]
     return pairs, sum(kind is None for kind in kinds.values())
+
+
+def _beside(workloads: Path) -> Path:
+    """Return the file that should hold the records of these workloads."""
+    names = [path for path in workloads.parent.glob(RECORDS + "*") if path.is_file()]
+    return names[0] if names else workloads.with_name(RECORDS)
 
 
 def _stem(path: Path) -> str:

@@ -3,8 +3,9 @@
 A line is a record when all of this holds:
 
 1. it is one JSON object in UTF-8 with ``i = [[workload_key, target, hardware_params, ...],
-   [stages, steps]]`` and ``r = [costs, error_no, all_cost_s, timestamp]`` (record format v0.6;
-   further keys and further members of the first list are ignored);
+   [stages, steps]]`` and ``r = [costs, error_no, all_cost_s, timestamp]`` (record formats v0.2 to
+   v0.6: further keys and further members of the first list are ignored, and formats before v0.4
+   may have no hardware parameters);
 2. the workload key is a JSON list that starts with the operator's name, no size in it beyond 2^31;
    the target is non-empty text; the hardware parameters are integers; no key is written twice;
 3. every step is of a known kind with the right fields (`pruner.data.steps`), split extents and the
@@ -40,6 +41,8 @@ from pruner.data.stream import read_lines
 from pruner.data.workload import parse_workload
 
 MAX_LATENCY_S = 1e5  # tuners write 1e10 s for "failed"; no kernel takes a day
+
+_WITHOUT_HARDWARE = ("v0.1", "v0.2", "v0.3")  # record formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,7 +108,8 @@ class LineParser:
         try:
             inputs, program = raw["i"][:2]
             costs, error_no, all_cost_s, timestamp = raw["r"][:4]
-            header = (inputs[0], inputs[1], tuple(inputs[2]))
+            bare = len(inputs) == 2 and raw["v"] in _WITHOUT_HARDWARE
+            header = (inputs[0], inputs[1], () if bare else tuple(inputs[2]))
             steps = program[1]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise MalformedError(Reason.MISSING_FIELD, _explain(raw)) from error

@@ -25,7 +25,7 @@ from pruner.data.limits import (
 from pruner.data.quarantine import Quarantine, Reason
 
 CHUNK_BYTES = 1 << 16
-BOM = b"\xef\xbb\xbf"
+BOM, UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 
 _DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError)
 
@@ -125,7 +125,7 @@ def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes,
     too_long = f"longer than {MAX_LINE_BYTES} bytes"
     try:
         with path.open("rb") as handle:
-            for chunk in _limited(_chunks(handle)):
+            for chunk in _limited(_without_mark(_chunks(handle))):
                 pieces = (rest + chunk).split(b"\n")
                 rest = pieces.pop()
                 for piece in pieces:
@@ -175,6 +175,15 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
+def _without_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks without UTF-8's byte order mark; raise for UTF-16."""
+    first = next(chunks, b"")
+    if first.startswith(UTF16):
+        raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
+    yield first.removeprefix(BOM)
+    yield from chunks
+
+
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
     """Yield decompressed pieces of the file.
 
@@ -185,7 +194,7 @@ def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
         if first.startswith(magic):
             yield from _decompressed(handle, first, decoder)
             return
-    chunk = first.removeprefix(BOM)
+    chunk = first
     while chunk:
         yield chunk
         chunk = handle.read(CHUNK_BYTES)

@@ -226,3 +226,20 @@ def test_logs_of_autotvm_are_named(write, tmp_path, record):
     logs = write("rocm.log", [b"# tuned", *[json.dumps(record).encode()] * 3])
     with pytest.raises(DataError, match=r"3 autotvm, 1 malformed_json\); 3 lines are AutoTVM's"):
         import_logs(logs, tmp_path / "out", "mi50", Quarantine())
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_of_records_is_told_with_the_way_out(write, line, tmp_path, indent):
+    records = [json.loads(line(size)) for size in (2, 4)]
+    logs = write("a.json", json.dumps(records, indent=indent).encode().splitlines())
+    with pytest.raises(DataError, match=r"a\.json is a JSON array; write one record a line: jq"):
+        import_logs(logs, tmp_path / "out", "k80", Quarantine())
+
+
+def test_targets_are_counted(write, line, tmp_path):
+    other = json.loads(line(4))
+    other["i"][0][1] = "llvm"
+    logs = write("a.json", [line(2), line(8), json.dumps(other).encode()])
+    result = import_logs(logs, tmp_path / "out", "k80", Quarantine())
+    assert sorted(result.targets.values()) == [1, 2]
+    assert result.targets["llvm"] == 1

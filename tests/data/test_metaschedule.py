@@ -1,9 +1,12 @@
 """MetaSchedule's databases as tables: written by hand, damaged lines included."""
 
 import base64
+import gzip
 import json
+import lzma
 
 import pytest
+import zstandard
 
 from pruner.data.metaschedule import (
     decisions_of,
@@ -79,3 +82,60 @@ def test_a_trace_without_a_decision_is_refused(folder):
     first.trace[1].pop()
     with pytest.raises(MalformedError, match="SampleComputeLocation has no decision"):
         decisions_of(first)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress, zstandard.compress])
+def test_databases_are_known_by_their_contents(folder, pack):
+    """Other names, two pairs in a folder, compressed, with a log of Ansor beside them."""
+    functions = (folder / "database_workload.json").read_bytes()
+    records = (folder / "database_tuning_record.json").read_bytes()
+    theirs = folder / "theirs"
+    theirs.mkdir()
+    for name, content in {
+        "a_workloads.json": functions,
+        "a_tuning_records.json": records,
+        "b_workloads.json": functions,
+        "b_tuning_records.json": records,
+    }.items():
+        (theirs / f"{name}.packed").write_bytes(pack(content))
+    (theirs / "ansor.json").write_text('{"i": [], "r": []}\n')
+    found, num_others = find_databases(theirs)
+    names = [tuple(path.name.partition(".")[0] for path in pair) for pair in found]
+    assert names == [("a_workloads", "a_tuning_records"), ("b_workloads", "b_tuning_records")]
+    assert num_others == 1
+    assert find_databases(theirs / "a_workloads.json.packed") == (found, 1)
+    assert find_databases(theirs / "ansor.json") == ([], 1)
+
+
+def test_half_a_database_is_paired_with_a_file_that_is_not_there(folder):
+    records = folder / "database_tuning_record.json"
+    workloads = folder / "database_workload.json"
+    records.write_bytes(b"")
+    assert find_databases(folder)[0] == [(workloads, records)]
+    records.unlink()
+    assert find_databases(folder)[0] == [(workloads, records)]
+    records.write_text(json.dumps(record([4, 8], -1)) + "\n")
+    workloads.unlink()
+    assert find_databases(folder)[0] == [(workloads, records)]
+
+
+def test_instructions_of_earlier_releases_get_their_new_fields(tmp_path):
+    earlier = [
+        ["GetBlock", [], ["C", "main"], ["b0"]],
+        ["Fuse", ["l1", "l2"], [], ["l3"]],
+        ["Split", ["l3", "None", 4], [1], ["l4", "l5"]],
+        ["ComputeAt", ["b0", "l4"], [1], []],
+        ["CacheRead", ["b0"], [0, "local"], ["b1"]],
+        ["CacheWrite", ["b0", ["b1"]], [0, "local"], ["b2"]],
+    ]
+    path = tmp_path / "database_tuning_record.json"
+    path.write_text(json.dumps([0, [[earlier, []], [1e-3], TARGET, []]]) + "\n")
+    (found,) = read_records(path, Quarantine())
+    assert found.trace[0] == [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["Fuse", ["l1", "l2"], [1], ["l3"]],
+        ["Split", ["l3", "None", 4], [1, 0], ["l4", "l5"]],
+        ["ComputeAt", ["b0", "l4"], [1, -1], []],
+        ["CacheRead", ["b0", []], [0, "local"], ["b1"]],
+        ["CacheWrite", ["b0", ["b1"]], [0, "local"], ["b2"]],
+    ]

@@ -354,3 +354,14 @@ def test_steps_of_each_kind_are_taken_by_the_pattern_alone(monkeypatch):
     for tag, fields in STEP_FIELDS.items():
         step = [tag, *(sample[kind] for kind in fields)]
         assert StepChecker().check([step, step])[1] == 0
+
+
+@pytest.mark.parametrize(("version", "known"), [("v0.2", True), ("v0.3", True), ("v0.6", False)])
+def test_formats_before_hardware_parameters_are_read(record, version, known):
+    raw = record() | {"v": version}
+    del raw["i"][0][2:]
+    if known:
+        assert LineParser().parse(json.dumps(raw).encode()).header.hardware_params == ()
+    else:
+        with pytest.raises(MalformedError, match="missing_field"):
+            LineParser().parse(json.dumps(raw).encode())

@@ -155,3 +155,13 @@ def test_a_clean_run_leaves_no_report(tmp_path):
     with Quarantine(report):
         pass
     assert not report.exists()
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_byte_order_marks(tmp_path, suffix):
+    """UTF-8's is dropped; of UTF-16 the file is set aside, once."""
+    path = tmp_path / f"log{suffix}"
+    path.write_bytes(PACK[suffix](b"\xef\xbb\xbfone\r\ntwo\r\n"))
+    assert [text.strip() for _, text, _ in read(path)[0]] == [b"one", b"two"]
+    path.write_bytes(PACK[suffix]("one\ntwo\n".encode("utf-16")))
+    assert read(path) == ([], {"not_utf8": 1})

@@ -84,18 +84,19 @@ def import_databases(
     final = new_platform(out, platform)
     state = _Import(out, quarantine, log, Counter())
     lines: dict[str, list[str]] = {}
-    failed = 0
+    failed, targets = 0, Counter[str]()
     for workloads, records in pairs:
         stored = read_workloads(workloads, quarantine)
-        if not stored:
-            log(f"{records}: no function in {workloads}, the file of its workloads")
         by_workload: dict[int, list[StoredRecord]] = {}
         for record in read_records(records, quarantine):
             by_workload.setdefault(record.workload, []).append(record)
+            targets[json.dumps(record.target)] += 1
         for number, found in by_workload.items():
             if number not in stored:
                 for record in found:
-                    state.refuse(records, record.line, DataError(f"no workload {number}"))
+                    state.refuse(
+                        records, record.line, DataError(f"no function for it in {workloads.name}")
+                    )
                 continue
             task, made = _task(state, stored[number], found, records)
             lines.setdefault(task, []).extend(made)
@@ -120,6 +121,7 @@ def import_databases(
         failed=failed,
         tasks=len(lines),
         files=len(pairs),
+        targets=targets,
         quarantined=dict(quarantine.counts),
         out=final,
     )

@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from pruner.data.parse import MAX_LATENCY_S
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
@@ -53,11 +56,13 @@ class StoredRecord:
     """A measured trace; `costs_s` is empty where the measurement failed.
 
     `trace` is ``[instructions, [[place, decision], ..]]`` in JSON with today's names and without
-    postprocessing; `target` as it was saved.
+    postprocessing; `skeleton`, its saved instructions, is equal within a design space; `target` as
+    it was saved.
     """
 
     workload: int
     trace: list[Any]
+    skeleton: bytes
     costs_s: tuple[float, ...]
     target: Any
     line: int
@@ -118,14 +123,15 @@ def read_workloads(path: Path, quarantine: Quarantine) -> dict[int, StoredWorklo
 
 def read_records(path: Path, quarantine: Quarantine) -> Iterator[StoredRecord]:
     """Yield measured traces; damaged lines go to `quarantine`."""
-    for _, record in _lines(path, quarantine, _record):
+    shared: dict[bytes, list[Any]] = {}  # records of a design space share their instructions
+    for _, record in _lines(path, quarantine, partial(_record, shared)):
         yield record
 
 
 def _lines(path: Path, quarantine: Quarantine, parse: Any) -> Iterator[tuple[int, Any]]:
     for number, line, _ in read_lines(path, quarantine):
         try:
-            yield number, parse(number, json.loads(line))
+            yield number, parse(number, _loads(line))
         except (
             ValueError,
             TypeError,
@@ -141,6 +147,13 @@ def _lines(path: Path, quarantine: Quarantine, parse: Any) -> Iterator[tuple[int
                 detail=str(error)[:120],
                 text=line,
             )
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # NaN, or damage
+        return json.loads(line)
 
 
 def _reason(error: Exception) -> Reason:
@@ -166,21 +179,24 @@ def _workload(_: int, value: Any) -> StoredWorkload:
     return StoredWorkload(hash=str(name), module=text[:length])
 
 
-def _record(number: int, value: Any) -> StoredRecord:
+def _record(shared: dict[bytes, list[Any]], number: int, value: Any) -> StoredRecord:
     workload, (trace, costs, target, *_) = value
     instructions, decisions = trace
     if type(workload) is not int or not isinstance(decisions, list):
         raise MalformedError(Reason.BAD_FIELD, "a workload's number and a trace were expected")
-    steps = [_present(*step) for step in instructions]
-    kinds = [step[0] for step in steps]
+    kinds = [step[0] for step in instructions]
     # Postprocessors are not part of the space: the engine applies its own.
     end = kinds.index(_POSTPROCESSING) if _POSTPROCESSING in kinds else len(kinds)
     kept = [[int(place), value] for place, value in decisions if int(place) < end]
+    skeleton = orjson.dumps(instructions[:end])
+    if skeleton not in shared:
+        shared[skeleton] = [_present(*step) for step in instructions[:end]]
     found = tuple(float(cost) for cost in costs or ())
     measured = bool(found) and all(0.0 < cost < MAX_LATENCY_S for cost in found)
     return StoredRecord(
         workload=workload,
-        trace=[steps[:end], kept],
+        trace=[shared[skeleton], kept],
+        skeleton=skeleton,
         costs_s=found if measured else (),
         target=target,
         line=number,
@@ -194,11 +210,6 @@ def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[
         inputs = [*inputs, []]
     added = _ATTRIBUTES.get(kind, ())[len(attributes) :]
     return [kind, inputs, [*attributes, *added], outputs]
-
-
-def skeleton(record: StoredRecord) -> str:
-    """Return the trace without decisions, equal within a design space."""
-    return json.dumps(record.trace[0])
 
 
 def decisions_of(record: StoredRecord) -> list[int]:

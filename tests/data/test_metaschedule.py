@@ -13,7 +13,6 @@ from pruner.data.metaschedule import (
     find_databases,
     read_records,
     read_workloads,
-    skeleton,
 )
 from pruner.data.quarantine import MalformedError, Quarantine
 
@@ -62,7 +61,7 @@ def test_records_have_decisions_before_postprocessing_and_costs(folder):
         found = list(read_records(path, quarantine))
     assert [decisions_of(one) for one in found] == [[4, 8, -1], [8, 4, 0], [2, 16, -2]]
     assert [one.costs_s for one in found] == [(1e-3, 2e-3), (), ()]
-    assert len({skeleton(one) for one in found}) == 1
+    assert len({one.skeleton for one in found}) == 1
     assert found[0].trace[0][0][0] == "GetSBlock"  # today's name
     assert found[0].target == TARGET
     assert quarantine.counts == {"malformed_json": 1, "not_a_record": 2}

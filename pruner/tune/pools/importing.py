@@ -23,7 +23,6 @@ from pruner.data.metaschedule import (
     decisions_of,
     read_records,
     read_workloads,
-    skeleton,
 )
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.steps import TRACE
@@ -142,13 +141,13 @@ def _task(
             state.refuse(file, record.line, PrunerError(why))
         state.log(f"tir_{stored.hash}: {len(records)} records left out: {why.splitlines()[0]}")
         return stored.hash, []
-    spaces: dict[tuple[str, str], _Space | UnsupportedProgram] = {}
-    tries: Counter[tuple[str, str]] = Counter()
+    spaces: dict[tuple[bytes, str], _Space | UnsupportedProgram] = {}
+    tries: Counter[tuple[bytes, str]] = Counter()
     made: list[str] = []
     for record in records:
         try:
             # without decisions: records of one space differ in nothing else
-            steps = skeleton(record), json.dumps(record.target)
+            steps = record.skeleton, json.dumps(record.target)
             space = spaces.get(steps)
             if space is None or (isinstance(space, UnsupportedProgram) and tries[steps] < _TRIES):
                 space = spaces[steps] = _space(state.out, module, record)

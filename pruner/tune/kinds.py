@@ -16,7 +16,7 @@ GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
 def is_gpu(target: Any) -> bool:
-    """True if programs have blocks, threads and shared memory, also on GPUs that none runs here."""
+    """True if programs have blocks and threads: also of Metal, Vulkan and ROCm, for their logs."""
     return "gpu" in map(str, target.keys)
 
 

@@ -25,6 +25,7 @@ from pruner.data.metaschedule import (
     read_workloads,
 )
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
+from pruner.data.root import summary
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import held
@@ -101,11 +102,12 @@ def import_databases(
             lines.setdefault(task, []).extend(made)
             failed += sum(f"[{FAILED_COST_S}]" in line for line in made)
     lines = {task: made for task, made in lines.items() if made}
+    worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(3))
     if not lines:
-        worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(2))
-        raise DataError(
-            f"{pairs[0][1]}: no record could be read ({worst or 'the files are empty'})"
-        )
+        found = worst or summary(quarantine)
+        raise DataError(f"{pairs[0][1]}: no record could be read ({found})")
+    if worst:
+        log(f"{state.reasons.total()} records left out: {worst}")
     partial = final.with_name(f".{platform}.partial")  # the folder appears when all is done
     out.mkdir(parents=True, exist_ok=True)
     with held(out):

@@ -42,7 +42,6 @@ _BIT_OPERATORS = {  # calls once, expressions of their own today
 # The first argument of these is a number that depends on LLVM's release.
 _BY_NUMBER = ("call_llvm_intrin", "call_llvm_pure_intrin")
 _AUTO_BROADCAST = 2  # a buffer whose shape is open where it is 1
-_EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def load_module(text: bytes) -> Any:
@@ -152,7 +151,8 @@ class _Node:
     def check_all_read(self) -> None:
         """Refuse a node that holds more than was read."""
         for name in self.fields.keys() - self._read - _DERIVED:
-            if self[name] not in _EMPTY:
+            value = self[name]
+            if value is not None and (not isinstance(value, list | dict | str) or value):
                 detail = f"it uses {name} of {self.graph.full_type(self.place)}"
                 raise UnsupportedProgram("function-not-read", detail)
 

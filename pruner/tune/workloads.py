@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,21 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import task_options as operators
 from pruner.tune.tvm_import import load_tvm
+
+logger = logging.getLogger(__name__)
+
+# names of older TVMs' scripts that TVM 0.27 has under another name, and those that it has no more
+_RENAMED = {
+    r"\btir\b": "tirx for tir",
+    r"\bT\.block\(": "T.sblock for T.block",
+    r"\bT\.block_attr\(": "T.sblock_attr for T.block_attr",
+    r"\bT\.alloc_buffer\(": "T.sblock_alloc_buffer for T.alloc_buffer",
+    r"\bT\.Buffer\[": "T.Buffer(shape, dtype) for T.Buffer[shape, dtype]",
+    r"\bprim_func(?!\(.*s_tir)": "T.prim_func(s_tir=True) for T.prim_func",
+}
+_GONE = r"\b(auto_scheduler|autotvm|relay|create_schedule|hybrid|ty)\b"
+_DTYPES = re.compile(r"float(16|32|64)|bfloat16|u?int(8|16|32|64)|bool")  # that runs can draw
+_GUARDS = re.compile(r"\b(if|while|if_then_else|Select|where)\b")  # around an access
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,10 +116,12 @@ def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
 def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> list[Workload]:
     """Load every TIR function of a Python file, or the named function.
 
-    A function is a PrimFunc or a member of an IRModule.
+    A function is a PrimFunc or a member of an IRModule. Of several, functions that cannot be tuned
+    are left out with a warning.
 
     Raises:
-        PrunerError: no such file, it does not run, or it holds no (such) TIR function.
+        PrunerError: no such file, it does not run, it holds no (such) TIR function, or none that
+            can be tuned.
     """
     tvm, _, tirx, _ = load_tvm()
     if not path.is_file():
@@ -121,9 +140,16 @@ def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> l
         known = ", ".join(found) or "none"
         wanted = "no TIR function" if function is None else f"no TIR function {function}"
         raise PrunerError(f"{path}: {wanted}; it holds: {known}")
+    misfits = {key: reason for key, func in chosen.items() if (reason := _misfit(func))}
+    lines = [f"{path}: {key} cannot be tuned: {reason}" for key, reason in misfits.items()]
+    if len(misfits) == len(chosen):
+        raise PrunerError("; ".join(lines))
+    for line in lines:
+        logger.warning("%s; it is left out", line)
     return [
         Workload(name=f"{path.stem}_{key}".replace(".", "_"), module=_alone(func), weight=weight)
         for key, func in chosen.items()
+        if key not in misfits
     ]
 
 
@@ -138,14 +164,70 @@ def _run_file(path: Path) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
         line = (str(error).strip().splitlines() or [repr(error)])[0]
+        line += _older(path.read_text(encoding="utf-8", errors="replace"))
         raise PrunerError(f"{path}: {type(error).__name__}: {line}") from error
     finally:
         del sys.modules[spec.name]
     return module
 
 
+def _older(text: str) -> str:
+    """List the old names in a script with those of TVM 0.27; empty without any."""
+    found = [new for old, new in _RENAMED.items() if re.search(old, text)]
+    found += [f"no {name}" for name in sorted(set(re.findall(_GONE, text)))]
+    return f" (of an older TVM? TVM 0.27 has {', '.join(found)})" if found else ""
+
+
+def _misfit(func: Any) -> str:
+    """Explain why a function cannot be tuned; empty if nothing is in its way."""
+    for param in func.params:
+        shape = getattr(param, "shape", None)
+        if shape is None:
+            return (
+                f"its argument {param.name} is a number, not a tensor; make it a buffer of shape "
+                "(1,), or write its value into the function"
+            )
+        if any(not isinstance(extent, int) for extent in map(_constant, shape)):
+            sizes = ", ".join(map(str, shape))
+            return f"its argument {param.name} has the open size ({sizes}); fix its sizes"
+        if not _DTYPES.fullmatch(str(param.dtype)):
+            return f"its argument {param.name} is {param.dtype}, of which runs draw no inputs"
+        if _apart(param):
+            return (
+                f"its argument {param.name} has strides; runs have compact tensors only: copy it "
+                "first, or give it all of the memory and index the part"
+            )
+    body = func.script()
+    if not _GUARDS.search(body):
+        try:
+            load_tvm().s_tir.analysis.OOBChecker()(_module(func))
+        except load_tvm().s_tir.ScheduleError as error:
+            return str(error).strip().splitlines()[-1].removeprefix("Error message: ")
+    return ""
+
+
+def _constant(value: Any) -> Any:
+    return value if isinstance(value, int) else getattr(value, "value", None)
+
+
+def _apart(buffer: Any) -> bool:
+    """True if the elements of a buffer of constant sizes are not contiguous."""
+    wanted, expected = list(map(_constant, buffer.strides or ())), 1
+    for extent, stride in zip(reversed(buffer.shape), reversed(wanted), strict=False):
+        if stride != expected and int(extent) > 1:
+            return True
+        expected *= int(extent)
+    return False
+
+
 def _alone(func: Any) -> Any:
-    return normalised(func.with_attr("global_symbol", "main"))
+    # with this attribute TVM's RewriteLayout would change the shape of an argument, as for weights
+    # that a compiler packs; a function is called with the shapes that it has
+    return normalised(_module(func.without_attr("layout_free_buffers")))
+
+
+def _module(func: Any) -> Any:
+    return load_tvm().tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 def normalised(module: Any) -> Any:

@@ -171,3 +171,94 @@ def test_a_single_epilogue_may_be_a_name():
 @pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, "VALID"), (1, 1), (1, "SAME")])
 def test_the_smallest_images_with_an_output(size, padding):
     operators.checked(spec("conv2d", h=size, w=size, padding=padding))
+
+
+HEAD = "from tvm.script import tirx as T\n\n@T.prim_func(s_tir=True)\ndef f({}):\n"
+LOOP = """    for i in range(8):
+        with T.sblock("b"):
+            v = T.axis.spatial(8, i)
+            b[v] = {}
+"""
+TENSORS = 'a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")'
+
+
+def script(value, arguments=TENSORS, before=""):
+    return HEAD.format(arguments) + before + LOOP.format(value)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (script("a[v] * n", "n: T.float32, " + TENSORS), "its argument n is a number"),
+        (
+            script("a[v]", 'p: T.handle, b: T.Buffer((8,), "float32")',
+                   '    n = T.int32()\n    a = T.match_buffer(p, (n,), "float32")\n'),
+            r"its argument a has the open size \(n\)",
+        ),
+        (
+            script("a[v, 0]", 'p: T.handle, b: T.Buffer((8,), "float32")',
+                   '    a = T.match_buffer(p, (8, 2), "float32", strides=(4, 1))\n'),
+            "its argument a has strides",
+        ),
+        (script("a[v + 1]"), r"index v \+ 1 with bounds \[1, 8\] is outside"),
+        (script("T.float32(0)", TENSORS.replace("float32", "float8_e4m3fn", 1)), "draw no inputs"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(tmp_path, text, told, caplog):
+    from pruner.tune.workloads import from_file
+
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(PrunerError, match=f"mine.py: f cannot be tuned: .*{told}"):
+        from_file(path)
+    path.write_text(text + script("a[v]").replace("def f", "def g"))
+    assert [workload.name for workload in from_file(path)] == ["mine_g"]
+    assert "f cannot be tuned" in caplog.text
+    assert "it is left out" in caplog.text
+
+
+@pytest.mark.tvm
+def test_an_access_that_a_condition_keeps_inside_is_taken(tmp_path):
+    from pruner.tune.workloads import from_file
+
+    path = tmp_path / "mine.py"
+    path.write_text(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))"))
+    (workload,) = from_file(path)
+    (a,), found = computed(workload)
+    np.testing.assert_array_equal(found, np.append(a[1:], np.float32(0)))
+
+
+@pytest.mark.tvm
+def test_a_script_of_an_older_tvm_is_told_the_names_of_today(tmp_path):
+    from pruner.tune.workloads import from_file
+
+    path = tmp_path / "old.py"
+    old = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
+    path.write_text(old)
+    told = r"TVM 0.27 has tirx for tir, T.sblock for T.block, T.prim_func\(s_tir=True\) for"
+    with pytest.raises(PrunerError, match=f"ImportError: .*{told}"):
+        from_file(path)
+    path.write_text("from tvm import relay")
+    with pytest.raises(PrunerError, match=r"TVM 0\.27 has no relay"):
+        from_file(path)
+
+
+@pytest.mark.tvm
+def test_weights_that_a_compiler_may_pack_keep_their_shape(tmp_path):
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments, from_file
+
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from tvm import te, topi\n"
+        "a, w = (te.placeholder((16, 16), t, name=t) for t in ('uint8', 'int8'))\n"
+        "dense = te.create_prim_func([a, w, topi.nn.dense(a, w, None, 'int32')])\n"
+    )
+    (workload,) = from_file(path)
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    made = [space.replay(None, 1) for space in design_spaces(workload.module, target)]
+    assert len(made) == 3
+    for schedule in made:
+        assert arguments(schedule.mod) == arguments(workload.module)

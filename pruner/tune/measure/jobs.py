@@ -115,7 +115,9 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
     made = compiled(module, target, exact=exact)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
-    made.export_library(path)
+    # all symbols when it is opened: where the first call looked for one in vain, the linker would
+    # end the process
+    made.export_library(path, options=["-Wl,-z,now"])
     return float(Path(path).stat().st_size)
 
 

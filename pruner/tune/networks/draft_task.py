@@ -98,13 +98,18 @@ class Drafted:
 
 
 def draft(job: DraftJob) -> Drafted:
-    """Draft a task; a task without a legal program gets a reason."""
+    """Draft a task; a task without a legal program, or where TVM fails, gets a reason."""
     module, target = load_tvm().tvm.ir.load_json(job.module), load_target(job.target)
-    found, schedule = _drafted(job, module, target)
-    if schedule is None:
-        return Drafted(draft=found)
-    # a cost that no program has, so that the record is never taken for a measurement
-    record = record_json(module, schedule, (NEVER_MEASURED_S,), target)
+    try:
+        found, schedule = _drafted(job, module, target)
+        if schedule is None:
+            return Drafted(draft=found)
+        # a cost that no program has, so that the record is never taken for a measurement
+        record = record_json(module, schedule, (NEVER_MEASURED_S,), target)
+    except Exception as error:  # TVM's own kinds: one task of many, the others have their drafts
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}".rstrip(": ")
+        return Drafted(draft=Draft(task=job.task, how=NONE, reason=reason))
     return Drafted(draft=found, record=json.loads(json.dumps(record)))
 
 

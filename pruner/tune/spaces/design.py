@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.errors import UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import log_fault
@@ -155,7 +155,11 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     ``wmma`` rule, which already replaced the block, so it never applies; it is run separately here.
     Spaces of ordinary lanes are added, too: they win where tiles are mostly padding. Where TVM can
     tile no program for tensor cores, only the spaces of lanes are returned.
+
+    Raises:
+        PrunerError: a function that has nothing to tune, or that TVM's rules refuse.
     """
+    _check_loops(module, target)
     limited = _static_target(target)
     _, found = _default(module, limited)
     if not any(map(_on_tensor_cores, found)):
@@ -204,19 +208,53 @@ def drawn_spaces(context: Any) -> list[Any]:
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """Generate the default spaces; on GPUs fall back to lanes.
+    """Generate the default spaces; on GPUs fall back to lanes, on CPUs to fewer rules.
 
     The fallback is for modules where all draws of the default rules raise.
 
-    This happens for convolutions of at most 15 rows with an epilogue: one fragment holds all rows.
-    With one row TVM looks for a loop that does not exist, and raises RuntimeError.
+    On GPUs this happens for convolutions of at most 15 rows with an epilogue: one fragment holds
+    all rows. With one row TVM looks for a loop that does not exist, and raises RuntimeError. On
+    CPUs a rule may meet a block that its primitives refuse: the rule that has to go is left out.
+
+    Raises:
+        PrunerError: TVM's rules refuse the function.
     """
+    refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
     try:
         return _DEFAULT, _spaces(module, target, _DEFAULT)
-    except (load_tvm().s_tir.ScheduleError, RuntimeError):
-        if not is_cuda(target):
-            raise
-        return _LANES, _spaces(module, target, _LANES)
+    except refused as error:
+        first = error
+    choices: list[tuple[str, Any]] = [(_LANES, _LANES)] if is_cuda(target) else []
+    if target.kind.name == "llvm":
+        rules = list(load_tvm().meta_schedule.ScheduleRule.create("llvm"))
+        choices = [(_DEFAULT, rules[:n] + rules[n + 1 :]) for n in range(len(rules))]
+    for name, fewer in choices:
+        with suppress(*refused):
+            if found := _spaces(module, target, fewer):
+                return name, found
+    lines = [line for line in str(first).strip().splitlines() if line.strip()]
+    why = (lines or [type(first).__name__])[-1].strip().removeprefix("Error message: ")
+    raise PrunerError(f"TVM's schedule rules refuse this function: {why}") from first
+
+
+def _check_loops(module: Any, target: Any) -> None:
+    """Refuse functions without steps, or with the threads of another kind of device.
+
+    Raises:
+        PrunerError: a loop of no steps, or threads on a CPU.
+    """
+    loops = list[Any]()
+    for _, function in module.functions_items():
+        load_tvm().ffi.structural_walk(function.body, (load_tvm().tirx.For, loops.append))
+    for loop in loops:
+        if getattr(loop.extent, "value", None) == 0:
+            raise PrunerError(f"its loop {loop.loop_var.name} has no steps, so nothing to tune")
+        if loop.thread_binding is not None and target.kind.name == "llvm":
+            raise PrunerError(
+                f"its loop {loop.loop_var.name} is bound to {loop.thread_binding.thread_tag}, so "
+                "the function is scheduled for a GPU already: give it without schedule, or a "
+                "target= of a GPU"
+            )
 
 
 def _static_target(target: Any) -> Any:

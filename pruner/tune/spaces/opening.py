@@ -14,11 +14,14 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Log
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.batched.prim_func import IN_PLACE
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
 
+# instructions that give a block another buffer: TVM does not copy into it what the block updates
+_FRESH = {"RFactor", "CacheWrite"}
 _PROBES = 8  # programs that are drawn to find out whether a space has legal programs
 
 
@@ -48,7 +51,9 @@ def open_spaces(
         spaces = [(space, reason) for space, reason, has_programs in made if has_programs]
     empty = len(made) - len(spaces)
     if made and not spaces:
-        raise PrunerError(f"{name}: no random program is legal on this target")
+        reasons = sorted({reason for _, reason, _ in made if reason})
+        why = f" ({', '.join(reasons)})" if reasons else ""
+        raise PrunerError(f"{name}: no random program is legal on this target{why}")
     if empty:
         log(
             f"{name}: {empty} of {len(made)} design spaces are left out, "
@@ -89,11 +94,15 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, b
         except UnsupportedProgram as error:
             reason = str(error)
     replayed = ReplaySpace(design)
-    return replayed, reason, _has_programs(replayed)
+    kinds = {str(inst.kind.name) for inst in design.trace.insts}
+    if reason.startswith(IN_PLACE) and kinds & _FRESH:
+        return replayed, reason, False
+    # every draw takes TVM a tenth of a second: the first legal draw answers
+    return replayed, reason, any(_has_programs(replayed, 1, seed) for seed in range(_PROBES))
 
 
-def _has_programs(space: LiveSpace) -> bool:
-    """Check that some random program is legal.
+def _has_programs(space: LiveSpace, num: int = _PROBES, seed: int = 0) -> bool:
+    """Check that a random program of `num` is legal.
 
     A space without any would end the run later.
 
@@ -102,7 +111,7 @@ def _has_programs(space: LiveSpace) -> bool:
     """
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
-        space.sample(_PROBES, np.random.default_rng(0))
+        space.sample(num, np.random.default_rng(seed))
     # a subclass of PrunerError with another meaning: the engine cannot judge, so TVM replays
     except UnsupportedProgram:
         raise

@@ -96,9 +96,14 @@ class ReplaySpace:
         """
         found: list[NDArray[np.int64]] = []
         for _ in range(num * _TRIES):
-            schedule = self._design.replay(None, int(rng.integers(1, _MAX_SEED)))
-            if schedule is not None:
-                found.append(self._design.vector(schedule.trace))
+            drawn = self._design.finished(None, int(rng.integers(1, _MAX_SEED)))
+            if drawn is not None:
+                trace = drawn.schedule.trace
+                found.append(self._design.vector(trace))
+                # its vector replays to the same program, unless postprocessors draw, too
+                if sum(_samples(inst) for inst in trace.insts) == len(self._design.sampling):
+                    (key,) = self.keys(found[-1][None]).tolist()
+                    self._keep(key, drawn)
             if len(found) == num:
                 return np.array(found, np.int64).reshape(num, self.num_slots)
         if not found:
@@ -140,15 +145,18 @@ class ReplaySpace:
 
     def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
-            if len(self._finished) >= _CACHED:
-                # both caches together, so that nests never outlive the schedule that they were read
-                # from
-                self._finished.clear()
-                self._read.clear()
             # the seed depends on the row alone: a program is the same in every call and after a
             # resume
-            self._finished[key] = self._design.finished(decision, key % _MAX_SEED + 1)
+            self._keep(key, self._design.finished(decision, key % _MAX_SEED + 1))
         return self._finished[key]
+
+    def _keep(self, key: int, finished: Finished | None) -> None:
+        if len(self._finished) >= _CACHED:
+            # both caches together, so that nests never outlive the schedule that they were read
+            # from
+            self._finished.clear()
+            self._read.clear()
+        self._finished.setdefault(key, finished)
 
     def _nests(self, decisions: Decisions) -> list[_Read]:
         """Read the loop nests of every vector."""
@@ -196,6 +204,10 @@ class ReplaySpace:
             if score is not None:
                 (out[row],) = np.broadcast_to(score, 1)
         return out
+
+
+def _samples(inst: Any) -> bool:
+    return bool(inst.kind.name.startswith("Sample"))
 
 
 def _read(finished: Finished) -> _Read:

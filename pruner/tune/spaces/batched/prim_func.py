@@ -23,6 +23,7 @@ _BINARY = {
     "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
 }  # fmt: skip
 _SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
+IN_PLACE = "in-place"  # the reason of a block that reads what it writes
 _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 
@@ -61,6 +62,8 @@ class PrimFuncReader:
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)
+        if kind_of(func.body) != "SBlockRealize":
+            raise UnsupportedProgram("statement", kind_of(func.body))
         root = func.body.block
         for buffer in root.alloc_buffers:
             self._buffer(buffer)
@@ -263,6 +266,12 @@ def _is_blockized(block: Any) -> bool:
 def _check_plain(block: Any) -> None:
     if block.alloc_buffers or block.match_buffers or kind_of(block.body) != "BufferStore":
         raise UnsupportedProgram("block-body", str(block.name_hint))
+    written = block.body.buffer
+    # TVM's primitives take such a block for neither a complete block nor a reduction: they refuse
+    # to parallelise, to reorder or to tile it
+    if block.init is None and any(region.source.same_as(written) for region in block.reads):
+        what = f"block {block.name_hint} updates {written.name}; let it write another buffer"
+        raise UnsupportedProgram(IN_PLACE, what)
 
 
 def _buffer_of(func: Any, param: Any) -> Any:

@@ -1,0 +1,79 @@
+"""Functions without a program: each is a line, which names the part of the function."""
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.progress import silent
+
+pytestmark = pytest.mark.tvm
+
+
+def spaces(text, tmp_path):
+    from pruner.tune.phases import Phases
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.opening import open_spaces
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_file
+
+    path = tmp_path / "mine.py"
+    path.write_text("from tvm import te, topi\nfrom tvm.script import tirx as T\n" + text)
+    (workload,) = from_file(path)
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    designs = design_spaces(workload.module, target)
+    how = {"analyzer": None, "learns": False, "phases": Phases(), "log": silent}
+    return open_spaces(designs, name="mine", **how)
+
+
+SUM = (
+    "a, b = te.placeholder((4, 0), name='a'), te.placeholder((0, 4), name='b')\n"
+    "f = te.create_prim_func([a, b, topi.matmul(a, b)])\n"
+)
+FUNC = (
+    "@T.prim_func(s_tir=True)\n"
+    "def f(x: T.Buffer((8, 8), 'float32'), c: T.Buffer((8,), 'float32')):\n"
+)
+BOUND = (
+    "    for i in T.thread_binding(8, thread='threadIdx.x'):\n"
+    "        with T.sblock('b'):\n"
+    "            v = T.axis.spatial(8, i)\n"
+    "            c[v] = x[v, 0]\n"
+)
+UPDATE = (
+    "    for i in range(8):\n"
+    "        with T.sblock('b'):\n"
+    "            v = T.axis.spatial(8, i)\n"
+    "            c[v] = c[v] + x[v, 0]\n"
+)
+ACCUMULATE = (
+    "    for i, j in T.grid(8, 8):\n"
+    "        with T.sblock('b'):\n"
+    "            v, k = T.axis.remap('SR', [i, j])\n"
+    "            c[v] = c[v] + x[v, k]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SUM, "its loop k has no steps"),
+        (FUNC + BOUND, "its loop i is bound to threadIdx.x"),
+        (FUNC + UPDATE, "in-place: block b updates c; let it write another buffer"),
+        (FUNC + ACCUMULATE, "in-place: block b updates c"),
+    ],
+)
+def test_a_function_without_a_program_is_told(text, told, tmp_path):
+    with pytest.raises(PrunerError, match=told):
+        spaces(text, tmp_path)
+
+
+def test_a_function_that_one_rule_refuses_is_tuned_by_the_others(tmp_path):
+    call = (
+        "    with T.sblock('b'):\n"
+        "        T.reads(x[0:8, 0:8])\n"
+        "        T.writes(c[0:8])\n"
+        "        T.evaluate(T.call_packed('f', T.tvm_stack_make_array(\n"
+        "            c.data, T.tvm_stack_make_shape(8), 0, 1, T.float32(0), 0), 1))\n"
+    )
+    found = spaces(FUNC + call, tmp_path)
+    assert len(found.instantiate(found.sample(2, np.random.default_rng(0)))) == 2

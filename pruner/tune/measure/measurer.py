@@ -388,6 +388,18 @@ class DeviceMeasurer:
             return None
         return float(np.mean(done.value))
 
+    def unscheduled(self, module: Any, arguments: Arguments, check: Check | None) -> Outcome:
+        """Time and check ``main`` without schedule as any other program."""
+        path = Path(self._new_library())
+        with self._phases.time("build"):
+            reason = self.export(module, path)
+        if reason is not None:
+            return Outcome(error="build_error", message=reason)
+        try:
+            return self.time_library(path, arguments, check)
+        finally:
+            path.unlink(missing_ok=True)
+
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a permanent library; return any error."""
         done = self.begin_build(module, path).result()

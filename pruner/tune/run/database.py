@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,11 @@ class Database:
         if not self.tvm_database.has_workload(module):
             return None
         schedule = self.tvm_database.query_schedule(module, target, "main")
-        return None if schedule is None else schedule.mod
+        if schedule is not None:
+            return schedule.mod
+        # TVM passes over records without instructions: a function without blocks has no others
+        known = records_of(self.tvm_database, module, target)
+        return module if any(measured_s(one) < float("inf") for one in known) else None
 
 
 def open_database(folder: Path, *, own: bool, log: Log) -> Database:
@@ -186,6 +191,22 @@ def measured_s(record: Any) -> float:
     costs_s = [float(cost) for cost in record.run_secs or ()]
     ran = are_timings(costs_s) and max(costs_s) < NEVER_MEASURED_S
     return float(np.mean(costs_s)) if ran else float("inf")
+
+
+def unscheduled(module: Any) -> Any:
+    """Make a schedule that changes nothing and that TVM finds in a database.
+
+    It names a block, since TVM passes over records without instructions.
+    """
+    schedule = load_tvm().s_tir.Schedule(module)
+    with suppress(load_tvm().s_tir.ScheduleError):  # a function without blocks
+        schedule.get_sblock("root")
+    return schedule
+
+
+def is_unscheduled(record: Any) -> bool:
+    """True if a record's trace changes nothing."""
+    return all(inst.kind.name == "GetSBlock" for inst in record.trace.insts)
 
 
 def records_of(database: Any, module: Any, target: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.search.estimate import Estimate
-from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, arguments, flops
@@ -28,7 +28,8 @@ class TaskOutcome:
     library of the best program. ``checked``: its best program computes the same as the unscheduled
     program, on the inputs of the check; None where nothing ran, or an earlier run measured the
     best. ``check``: checking was requested. ``replayed``: the number of its design spaces that TVM
-    replays, None where they were not opened.
+    replays, None where they were not opened. ``unscheduled``: the best program is the function
+    without schedule. ``message``: the compiler's or the program's words of the last failure.
     """
 
     name: str
@@ -46,6 +47,8 @@ class TaskOutcome:
     checked: bool | None = None
     check: bool = True
     replayed: int | None = None
+    unscheduled: bool = False
+    message: str = ""
 
     @staticmethod
     def of(
@@ -54,12 +57,14 @@ class TaskOutcome:
         *,
         platform: Platform | None = None,
         known_s: float = float("inf"),
+        unscheduled: Outcome | None = None,
         **known: Any,
     ) -> TaskOutcome:
         """Count the journal's rows of a task.
 
         `platform` has the peak; `known` are the fields without rows, `known_s` the best latency of
-        earlier runs in seconds.
+        earlier runs in seconds, or of the function without schedule, whose outcome is `unscheduled`
+        where no program is faster.
         """
         mine = [trial for trial in trials if trial.task == workload.name]
         best_s, work = (
@@ -70,6 +75,7 @@ class TaskOutcome:
         ours = best is not None and best.latency_s <= best_s < float("inf")
         # 0 for a task without a program: its time is infinite
         peak_flops_per_s = None if platform is None else _peak_flops_per_s(workload, platform)
+        checked = best.checked if best is not None and ours else None
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
         return TaskOutcome(
             name=workload.name,
@@ -79,7 +85,9 @@ class TaskOutcome:
             trials=sum(not trial.compiled_only for trial in mine),
             failures=Counter(trial.error for trial in mine if trial.error is not None),
             peak_share=share,
-            checked=best.checked if best is not None and ours else None,
+            checked=checked if unscheduled is None else unscheduled.checked,
+            unscheduled=unscheduled is not None,
+            message=next((trial.message for trial in reversed(mine) if trial.error), ""),
             compiled=sum(trial.compiled_only and trial.error is None for trial in mine),
             **known,
         )
@@ -112,9 +120,14 @@ class TaskOutcome:
         if self.all_failed:
             kinds = ", ".join(f"{num} {kind}" for kind, num in self.failures.most_common())
             what = "NO CORRECT PROGRAM" if self.all_wrong else "NO PROGRAM THAT RUNS"
-            return f"{self.name}: {what} among {self.trials} that were tried ({kinds})"
+            why = f": {self.message}" if self.message else ""
+            return f"{self.name}: {what} among {self.trials} that were tried ({kinds}){why}"
         parts = [f"{self.name}: {1e3 * self.best_s:.4g} ms"]
-        if self.untuned_s is not None:
+        if self.unscheduled:
+            parts.append("the function without schedule: no program is faster")
+            failed = self.failures.total()
+            parts += [f"{failed} of {self.trials} failed ({self.message})"] if failed else []
+        elif self.untuned_s is not None:
             parts.append(f"untuned {1e3 * self.untuned_s:.4g} ms")
             parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
         if self.peak_share is not None:

@@ -20,11 +20,12 @@ from pruner.files import as_written, read_json, write_json
 from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.search.loop import TuningTask
-from pruner.tune.measure.measurer import Check, wait_for
+from pruner.tune.measure.measurer import Check, Outcome, wait_for
 from pruner.tune.measure.numerics import load_reference, tolerance
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.run.database import is_unscheduled, measured_s, records_of, unscheduled
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.run.warm_start import keep, read_known
@@ -35,6 +36,9 @@ from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
+# A function whose single run took less than this multiple of its best program's time, or so little
+# that the clock's grain counts, may be faster without schedule.
+_CLOSE, _GRAIN_S = 1.25, 2e-6
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -42,12 +46,14 @@ class LiveTask(TuningTask):
     """A task with programs that are measured now.
 
     ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
-    without schedule, None where that was not timed.
+    without schedule, None where that was not timed. ``unscheduled``: the function without schedule,
+    where no program is faster.
     """
 
     workload: Workload
     open_search: Callable[[], Search]
     untuned_s: float | None = None
+    unscheduled: Outcome | None = None
 
 
 class Prepared:
@@ -136,6 +142,38 @@ class Prepared:
         if len(found.drafts) < len(new) and not context.interrupted():
             left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
             context.log(f"{left}: half of budget.seconds={limit_s:g} is over")
+
+    def keep_unscheduled(self) -> None:
+        """Record the functions that are faster without schedule than their programs are.
+
+        A schedule costs a function of a microsecond more than it gains. The single run at the
+        beginning of a task is no fair timing: where it comes near the best program, the function is
+        timed and checked as its programs were.
+        """
+        context = self._context
+        database, target = context.database, context.platform.target
+        for number, task in enumerate(self.tasks):
+            module, name = task.workload.module, task.workload.name
+            single_s, best_s = task.untuned_s, task.current_best_s
+            if not task.trials or single_s is None or single_s > _CLOSE * best_s + _GRAIN_S:
+                continue
+            known = records_of(database.tvm_database, module, target)
+            found = list(filter(is_unscheduled, known))
+            if found:  # of an earlier start, or a space's only program
+                costs_s = tuple(map(float, min(found, key=measured_s).run_secs))
+                outcome = Outcome(costs_s=costs_s, checked=True)
+            else:
+                outcome = context.measurer.unscheduled(module, task.arguments, self._check(number))
+            if outcome.error is not None:
+                continue
+            task.untuned_s = outcome.latency_s
+            _keep_untuned(context.folder, name, outcome.latency_s)
+            if outcome.latency_s > best_s:
+                continue
+            if not found:
+                database.commit(module, unscheduled(module), outcome.costs_s, target)
+            task.unscheduled, task.current_best_s = outcome, outcome.latency_s
+            context.log(f"{name}: no program is faster than the function without schedule")
 
     def _begin(self, number: int) -> Search:
         """Begin a task: reference, search, untuned time; report deviations.
@@ -302,8 +340,12 @@ def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
     name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)
-        write_json(context.folder / UNTUNED_FILE, known)
+        _keep_untuned(context.folder, name, known[name])
     seconds = known[name]
     if seconds is not None:
         context.log(f"{name}: untuned {1e3 * seconds:.4g} ms")
     return seconds
+
+
+def _keep_untuned(folder: Path, name: str, seconds: float | None) -> None:
+    write_json(folder / UNTUNED_FILE, {**_untuned(folder), name: seconds})

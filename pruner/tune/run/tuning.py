@@ -100,6 +100,8 @@ def _tuned(
                 prepared, context, budget=options.budget, order=options.order, report=report
             )
             run.run()
+            if not context.interrupted():
+                prepared.keep_unscheduled()
             found = run.tasks
             models = _keep_models(prepared.shared, context, options.budget)
         keep = options.kernels and not options.compile_only
@@ -181,6 +183,7 @@ def _result(
             refused=0 if task.made is None else task.made.refused,
             exhausted=task.exhausted,
             untuned_s=task.untuned_s,
+            unscheduled=task.unscheduled,
             kernel=kernels.get(task.workload.name),
             replayed=prepared.replayed.get(task.workload.name),
         )

@@ -153,7 +153,9 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
 NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
 NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
 TIMEOUT = "timeout"  # it took longer than it may
-_KILLED, _CRASH = "killed", "crash"
+KILLED = "killed"  # from outside
+MEMORY = "out_of_memory"
+_ILLEGAL, _CRASH = "illegal_access", "crash"
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _SERVER_GONE = 255  # the exit code of a worker whose server process was killed
 _START_S = 180.0  # a worker that is not there by then does not come
@@ -181,12 +183,25 @@ class Reply:
     seconds: float = 0.0
 
     @property
+    def crashed(self) -> bool:
+        """True if the job ended its process, or ran out of memory."""
+        return self.mistake is None and self.error in (_ILLEGAL, _CRASH, MEMORY)
+
+    @property
     def line(self) -> str:
         """The failure in one line: mistake, or kind and last line."""
         if self.mistake is not None:
             return self.mistake
         first, *rest = self.message.splitlines()
         return f"{first.partition(': ')[0]}: {rest[-1]}" if rest else first
+
+
+class JobFailed(PrunerError):
+    """A job of :meth:`Worker.ask` failed; ``reply`` tells the kind."""
+
+    def __init__(self, line: str, reply: Reply) -> None:
+        super().__init__(line)
+        self.reply = reply
 
 
 class Worker:
@@ -233,10 +248,10 @@ class Worker:
         nothing.
         """
         reply = self._call(job, arguments, timeout_s)
-        if reply.error == _KILLED and not self._retired:
+        if reply.error == KILLED and not self._retired:
             again = self._call(job, arguments, timeout_s)
             reply = replace(again, seconds=reply.seconds + again.seconds)
-        if reply.error != _KILLED:
+        if reply.error != KILLED:
             return reply
         return replace(reply, error=NO_WORKER if self._retired else _CRASH)
 
@@ -250,12 +265,12 @@ class Worker:
             reply = self.receive(timeout_s)
         return replace(reply, seconds=time.monotonic() - start)
 
-    def ask(self, job: str, *arguments: Any, log_file: Path) -> Any:
+    def ask(self, job: str, *arguments: Any, log_file: Path, timeout_s: float | None = None) -> Any:
         """Return the value of a job; its output goes to `log_file`.
 
-        So does the output of a failed start.
+        So does the output of a failed start. ``timeout_s``: limit of this job.
 
-        Raises `PrunerError`: the job's own, or how the process ended; and the log.
+        Raises `JobFailed`: the job's own `PrunerError`, or how the process ended; and the log.
         """
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log_file.write_bytes(b"")
@@ -263,9 +278,9 @@ class Worker:
             self.start()
         with suppress(OSError):  # it has ended: seen by `receive`
             self.send(job, *arguments, log_file=log_file)
-        reply = self.receive()
+        reply = self.receive(timeout_s)
         if reply.error is not None:
-            raise PrunerError(f"{reply.line}; {log_file} has the whole output")
+            raise JobFailed(f"{reply.line}; {log_file} has the whole output", reply)
         return reply.value
 
     def send(self, job: str, *arguments: Any, log_file: Path | None = None) -> None:
@@ -365,11 +380,11 @@ class Worker:
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         message = f"{name}: {tail[-300:]}" if tail else name
         if -code in (signal.SIGSEGV, signal.SIGBUS):
-            error = "illegal_access"
+            error = _ILLEGAL
         elif -code in _FROM_OUTSIDE or code == _SERVER_GONE:
-            error = _KILLED
+            error = KILLED
         else:
-            error = "out_of_memory" if _is_memory(tail) else _CRASH
+            error = MEMORY if _is_memory(tail) else _CRASH
         return Reply(error=error, message=message)
 
     def _output(self) -> bytes:
@@ -382,10 +397,10 @@ class Worker:
         return self._log_path.read_bytes()
 
 
-def ask(jobs: str, job: str, *arguments: Any, log_file: Path, worker: Worker | None = None) -> Any:
+def ask(jobs: str, job: str, *arguments: Any, worker: Worker | None = None, **options: Any) -> Any:
     """Run a job as :meth:`Worker.ask`, by default in a fresh interpreter."""
     with nullcontext(worker) if worker else Worker(jobs, method="spawn") as asked:
-        return asked.ask(job, *arguments, log_file=log_file)
+        return asked.ask(job, *arguments, **options)
 
 
 class WorkerPool:
@@ -544,7 +559,8 @@ def _serve(
         except BaseException as error:  # whatever a compiler or a program raises is a result
             mistake = str(error) if isinstance(error, PrunerError) else None
             if log_file is not None:
-                sys.stderr.write(f"{mistake or traceback.format_exc().strip()}\n")
+                caused = mistake is None or error.__cause__ is not None
+                sys.stderr.write(f"{traceback.format_exc().strip() if caused else mistake}\n")
             reply = ForkingPickler.dumps((None, *_kind(error), mistake))
         _flush()
         pipe.send_bytes(reply)
@@ -584,9 +600,9 @@ def _kind(error: BaseException) -> tuple[str, str]:
     if type(error) is NoReference:
         return NO_REFERENCE, text[-500:]
     if isinstance(error, MemoryError) or _is_memory(text):
-        return "out_of_memory", text[-500:]
+        return MEMORY, text[-500:]
     if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
-        return "illegal_access", text[-500:]
+        return _ILLEGAL, text[-500:]
     return "error", text[-500:]
 
 

@@ -80,7 +80,9 @@ def network_tasks(
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
     form = network_format(config, platform.device)
     say(f"importing {source.label}, {form} ...")
-    return extract_tasks(source, platform.target_json, folder, form, keep=keep, worker=worker)
+    return extract_tasks(
+        source, platform.target_json, folder, form, keep=keep, worker=worker, log=say
+    )
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:

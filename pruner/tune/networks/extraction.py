@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_json
-from pruner.processes import Worker, ask
+from pruner.processes import KILLED, MEMORY, TIMEOUT, JobFailed, Worker, ask
+from pruner.progress import Log, silent
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network, save_lowered
@@ -15,6 +18,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.tvm_import import load_tvm
 
 TASKS, LOG = "tasks.json", "import.log"
+_LIMIT_S = 3600.0  # of an import
 
 
 def extract_tasks(
@@ -25,39 +29,76 @@ def extract_tasks(
     *,
     keep: bool = False,
     worker: Worker | None = None,
+    log: Log = silent,
 ) -> list[NetworkTask]:
     """Extract the tasks of a network, the largest share of arithmetic first.
 
     ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too, for
-    its library. ``worker``: a running worker with a job :func:`write_tasks`.
+    its library. ``worker``: a running worker with a job :func:`write_tasks`. A network that cannot
+    be lowered with channels last is lowered without; `log` gets a line, the request has the form
+    that was used.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    request = NetworkRequest(
-        source=source.resolved, target=json.loads(target_json), form=form or NetworkFormat()
-    )
+    wanted = form or NetworkFormat()
+    request = NetworkRequest(source=source.resolved, target=json.loads(target_json), form=wanted)
     # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
-    ask(__name__, write_tasks.__name__, folder, keep, log_file=folder / LOG, worker=worker)
+    arguments = (__name__, write_tasks.__name__, folder, keep)
+    how: dict[str, Any] = {"log_file": folder / LOG, "timeout_s": _LIMIT_S, "worker": worker}
+    try:
+        reason = ask(*arguments, **how)
+    except JobFailed as failed:
+        if not (failed.reply.crashed and wanted.channels_last):
+            raise _one_line(source, failed) from failed
+        # a pass ended the process, which the worker itself could not survive
+        reason = failed.reply.line
+        replace(request, form=wanted.plain).save(folder / REQUEST)
+        try:
+            ask(*arguments, **how)
+        except JobFailed as again:
+            raise _one_line(source, again) from again
+    if reason is not None:
+        log(f"{source.label}: {wanted.layout} cannot be had, {wanted.plain} is taken ({reason})")
     return read_tasks(folder / TASKS)
 
 
-def write_tasks(folder: Path, keep: bool) -> None:
+def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:
+    """Say how an import ended, and what to do."""
+    reply = failed.reply
+    if reply.mistake is not None:
+        return failed
+    how = {
+        KILLED: "was killed, as systems do where memory runs out; free memory, or take a smaller "
+        "network",
+        MEMORY: "ran out of memory; free memory, or take a smaller network",
+        TIMEOUT: f"took more than {_LIMIT_S:g} s; loops over steps and layers are written out in "
+        "it: take fewer",
+    }.get(reply.error or "", "failed; leave parts of the network out until it succeeds")
+    return PrunerError(f"network={source.name}: its import {how} ({failed})")
+
+
+def write_tasks(folder: Path, keep: bool) -> str | None:
     """Import and lower a requested network, and write its tasks.
 
     ``keep``: write the lowered network, too.
+
+    Returns:
+        Why the requested layout could not be had; the request has the form that was used.
 
     Raises:
         PrunerError: it cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)
-    lowered = lowered_network(request)
+    lowered, form, reason = lowered_network(request)
+    replace(request, form=form).save(folder / REQUEST)
     if keep:
         save_lowered(lowered, folder)
     tasks = network_tasks(lowered, request.tvm_target())
     write_json(folder / TASKS, [_row(task) for task in tasks])
+    return reason
 
 
 def read_tasks(path: Path) -> list[NetworkTask]:

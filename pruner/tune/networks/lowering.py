@@ -9,16 +9,21 @@ once: lowering a lowered module changes hashes, and every record is silently los
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
+from pruner.tune.networks.rewrites.clipping import without_clips
 from pruner.tune.networks.rewrites.constant_folding import fold_constants
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
+from pruner.tune.networks.rewrites.operators import operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
 from pruner.tune.networks.rewrites.padding import pad_classifier
 from pruner.tune.networks.rewrites.precision import Precision, mixed
+from pruner.tune.networks.rewrites.signals import one_row
+from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 from pruner.tune.tvm_import import load_tvm
 
@@ -43,6 +48,11 @@ class NetworkFormat:
         """True if products take float16 numbers."""
         return self.precision == "float16"
 
+    @property
+    def plain(self) -> NetworkFormat:
+        """The same in the layout of front ends."""
+        return replace(self, layout="NCHW")
+
     def __str__(self) -> str:
         """Format layout and precision."""
         return f"{self.layout} {self.precision}"
@@ -59,9 +69,9 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
 
     Raises:
         ValueError: the module is lowered already.
+        PrunerError: TVM cannot lower one of its operators.
     """
-    tvm = load_tvm().tvm
-    relax = load_tvm().relax
+    tvm, relax = load_tvm().tvm, load_tvm().relax
     if any(isinstance(function, tvm.tirx.PrimFunc) for _, function in module.functions_items()):
         raise ValueError("this module holds TIR functions already: it may be lowered once only")
     passes, backend = relax.transform, load_tvm().relax.backend
@@ -81,16 +91,98 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
     on_cpu = target.kind.name == "llvm"
     formed = _formed(module, form or NetworkFormat())
     with target:
-        lowered = tvm.transform.Sequential(steps)(pad_classifier(formed) if on_cpu else formed)
+        lowered = merged_sorts(pad_classifier(formed)) if on_cpu else formed
+        for step in steps:
+            lowered = _stepped(step, lowered)
         if on_cpu:
             lowered = pack_weights(lowered)
         simple = _simplified(lowered)
         return narrowed(simple) if is_gpu(target) else simple
 
 
+def lower_somehow(
+    module: Any, target: Any, form: NetworkFormat
+) -> tuple[Any, NetworkFormat, str | None]:
+    """Lower a Relax module in the given layout, or else in that of front ends.
+
+    Returns:
+        The lowered module, its form, and why it is not the given one.
+
+    Raises:
+        PrunerError: TVM cannot lower it.
+    """
+    try:
+        return lower(module, target, form), form, None
+    except Exception as error:  # passes raise kinds of their own
+        if not form.channels_last:
+            raise
+        plain, reason = form.plain, first_line(error)
+    return lower(module, target, plain), plain, reason
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a compiler's error, with its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, PrunerError):
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def open_sizes(module: Any) -> dict[str, list[str]]:
+    """Return the names of the sizes that inputs of a Relax module leave open, by input."""
+    tirx = load_tvm().tirx
+    found = {
+        str(var.name): [str(size) for size in var.ty.shape if not isinstance(size, tirx.IntImm)]
+        for var in module["main"].params
+        if getattr(var.ty, "shape", None) is not None
+    }
+    return {name: sizes for name, sizes in found.items() if sizes}
+
+
+def _stepped(step: Any, module: Any) -> Any:
+    """Run a pass; name the operator on which it fails.
+
+    Raises:
+        PrunerError: it fails.
+    """
+    try:
+        return step(module)
+    except Exception as error:
+        raise PrunerError(
+            f"TVM cannot lower {_culprit(step, module)} ({step.info.name}: {first_line(error)}); "
+            "write that part with other operators, or leave it out of the network"
+        ) from error
+
+
+def _culprit(step: Any, module: Any) -> str:
+    """Describe the first operator on which a pass fails when it is alone."""
+    relax = load_tvm().relax
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            name = operator_name(binding.value)
+            new = {
+                hash(var): relax.Var(f"x{number}", var.ty)
+                for number, var in enumerate(relax.analysis.free_vars(binding.value))
+            }
+            if not name or not new:
+                continue
+            mapped = load_tvm().ffi.structural_map(
+                binding.value, (relax.Var, lambda var, new=new: new.get(hash(var), var))
+            )
+            try:
+                builder = relax.BlockBuilder()
+                with builder.function("main", list(new.values())):
+                    builder.emit_func_output(builder.emit(mapped))
+                step(builder.get())
+            except Exception:
+                return f"{name} of {', '.join(str(var.ty) for var in new.values())}"
+    return "it"
+
+
 def _formed(module: Any, form: NetworkFormat) -> Any:
     """Fold constants and apply the form, still in Relax's operators."""
-    module = fold_constants(module)
+    # before constants are folded: norms of signals are folded like norms of images
+    module = fold_constants(one_row(without_clips(module, integers_only=True)))
     if form.channels_last:
         module = channels_last(module)
     # after the layout: the rewritten convolutions are made in the final one

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_atomic, write_json
-from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow, open_sizes
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
@@ -55,13 +56,27 @@ class NetworkRequest:
         return load_tvm().tvm.target.Target(dict(self.target))
 
 
-def lowered_network(request: NetworkRequest) -> Any:
+def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | None]:
     """Import and lower the network, for extraction and for build.
 
+    Returns:
+        The module, its form, and why that is not the requested one; see
+        :func:`~pruner.tune.networks.lowering.lower_somehow`.
+
     Raises:
-        PrunerError: it cannot be imported, in one line.
+        PrunerError: it cannot be imported or lowered, in one line.
     """
-    return lower(import_network(request.source), request.tvm_target(), request.form)
+    name = request.source.name
+    module = import_network(request.source)
+    for tensor, sizes in open_sizes(module).items():
+        raise PrunerError(
+            f"network={name}: input {tensor} has the open size {', '.join(sizes)}; a program has "
+            "fixed sizes: export it with fixed ones"
+        )
+    try:
+        return lower_somehow(module, request.tvm_target(), request.form)
+    except Exception as error:
+        raise PrunerError(f"network={name}: {first_line(error)}") from error
 
 
 def save_lowered(module: Any, folder: Path) -> None:
@@ -102,7 +117,7 @@ def read_lowered(folder: Path) -> Any:
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
     source = request.source.path
     if not kept.is_file() or (source is not None and _newer(source, kept)):
-        return lowered_network(request)
+        return lowered_network(request)[0]
     tvm, relax = load_tvm().tvm, load_tvm().relax
     with as_written(kept):
         module = tvm.ir.load_json(kept.read_text(encoding="utf-8"))

@@ -221,7 +221,7 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
     )
     first.save(tmp_path / request.REQUEST)
     monkeypatch.setattr(request, "lowered_network", counted)
-    wanted = counted(first)
+    wanted, _, _ = counted(first)
     request.save_lowered(wanted, tmp_path)
     found = request.read_lowered(tmp_path)
     assert len(lowered) == 1

@@ -1,9 +1,13 @@
 """Rewrites of a complete network, each once, before tasks are extracted.
 
+* `operators`: which operators are called
+* `clipping`: bounds of integers
+* `signals`: convolutions of signals as those of images
 * `constant_folding`: arithmetic on weights, done with numpy
 * `layout`: channels first or last
 * `transposed`: transposed convolutions as plain ones
 * `precision`: half precision
+* `sorting`: sorts that need no function of the runtime
 * `padding`: channels of a classifier filled up to whole vectors
 * `packing`: weights in the order in which they are read
 """

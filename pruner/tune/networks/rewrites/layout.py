@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
+from pruner.tune.networks.rewrites.clipping import without_clips
 from pruner.tune.networks.rewrites.constant_folding import fold_transposes
+from pruner.tune.networks.rewrites.operators import operator_name, operators_of
 from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.rewrites.transposed import is_subpixel
 from pruner.tune.tvm_import import load_tvm
 
 Layout = Literal["NCHW", "NHWC"]
 AUTO = "auto"
 
+_TRANSPOSED = "relax.nn.conv2d_transpose"
 # transposed convolutions keep IOHW, the layout that `subpixel_convolutions` rewrites
-_CHANNELS_LAST = {
-    "relax.nn.conv2d": ["NHWC", "HWIO"],
-    "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
-}
+_CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "HWIO"], _TRANSPOSED: ["NHWC", "IOHW"]}
 
 
 def chosen_layout(wanted: str, *, device: str, precision: Precision) -> Layout:
@@ -43,27 +44,81 @@ def chosen_layout(wanted: str, *, device: str, precision: Precision) -> Layout:
 def channels_last(module: Any) -> Any:
     """Convert convolutions and their surroundings to NHWC and HWIO.
 
-    Constants must be folded: scales behind a convolution are matched in the order of a front end.
-    Images are transposed at the inputs and outputs; constants are transposed here, once.
+    A network without them is unchanged. Constants must be folded: scales behind a convolution are
+    matched in the order of a front end. Images are transposed at the inputs and outputs; constants
+    are transposed here, once.
     """
+    if operators_of(module).isdisjoint(_CHANNELS_LAST):
+        return module
     passes = load_tvm().relax.transform
     sequential = load_tvm().tvm.transform.Sequential
-    steps = [passes.CanonicalizeBindings(), passes.ConvertLayout(_CHANNELS_LAST)]
-    return fold_transposes(sequential(steps)(_without_clips(module)))
+    steps = [passes.CanonicalizeBindings(), passes.ConvertLayout({}, _wanted)]
+    # layout conversion keeps the layout of minimum and maximum, and not that of clip
+    return fold_transposes(sequential(steps)(_convertible(without_clips(module))))
 
 
-def _without_clips(module: Any) -> Any:
-    """Replace ``clip`` by minimum and maximum, which layout conversion supports."""
+def _wanted(call: Any) -> dict[str, list[str]]:
+    """Return the layouts wanted for the operator of a call."""
+    if operator_name(call) == _TRANSPOSED and not is_subpixel(call):
+        # TVM has no program for it with channels last
+        return {**_CHANNELS_LAST, _TRANSPOSED: ["NCHW", "IOHW"]}
+    return _CHANNELS_LAST
+
+
+def _convertible(module: Any) -> Any:
+    """Rewrite calls that TVM's layout conversion takes wrongly.
+
+    For a negative dimension of ``squeeze`` its rule writes in front of a string, which ends in
+    ``std::bad_alloc`` or a crash; for one of ``permute_dims`` it looks up a letter in vain. The
+    result of ``stack`` gets a letter that no later rule finds. A leaky ReLU has no rule, so its
+    image would be transposed twice.
+    """
     relax = load_tvm().relax
-    dpl = relax.dpl
-    data, low, high = dpl.wildcard(), dpl.wildcard(), dpl.wildcard()
-    clip = dpl.is_op("relax.clip")(data, low, high)
+    dpl, op = relax.dpl, relax.op
 
-    def rewrite(_: Any, found: Any) -> Any:
-        dtype = found[data].ty.dtype
-        least, most = (relax.const(float(found[end].value), str(dtype)) for end in (low, high))
-        return relax.op.minimum(relax.op.maximum(found[data], least), most)
+    def squeeze(call: Any, data: Any) -> Any:
+        axes = _places(data, call.attrs.axis)
+        return call if axes is None else op.squeeze(data, axes)
+
+    def permute_dims(call: Any, data: Any) -> Any:
+        axes = _places(data, call.attrs.axes)
+        return call if axes is None else op.permute_dims(data, axes)
+
+    def stack(call: Any, data: Any) -> Any:
+        axis = int(call.attrs.axis or 0)
+        return op.concat([op.expand_dims(one, axis) for one in _fields(data)], axis)
+
+    def leakyrelu(call: Any, data: Any) -> Any:
+        if not 0 <= float(call.attrs.alpha) <= 1:
+            return call
+        slope = relax.const(float(call.attrs.alpha), str(data.ty.dtype))
+        return op.maximum(data, op.multiply(data, slope))
 
     module = module.clone()
-    module["main"] = dpl.rewrite_call(clip, rewrite, module["main"])
+    for name, rewrite in {
+        "relax.squeeze": squeeze,
+        "relax.permute_dims": permute_dims,
+        "relax.stack": stack,
+        "relax.nn.leakyrelu": leakyrelu,
+    }.items():
+        called = dpl.is_op(name)(dpl.wildcard())
+
+        def rewritten(_: Any, found: Any, called: Any = called, rewrite: Any = rewrite) -> Any:
+            return rewrite(found[called], found[called].args[0])
+
+        module["main"] = dpl.rewrite_call(called, rewritten, module["main"])
     return relax.transform.Normalize()(module)
+
+
+def _places(data: Any, axes: Any) -> list[int] | None:
+    """Return dimensions counted from the front; None where they are."""
+    if axes is None or all(int(axis) >= 0 for axis in axes):
+        return None
+    return [int(axis) % len(data.ty.shape) for axis in axes]
+
+
+def _fields(tensors: Any) -> list[Any]:
+    relax = load_tvm().relax
+    if isinstance(tensors, relax.Tuple):
+        return list(tensors.fields)
+    return [relax.TupleGetItem(tensors, place) for place in range(len(tensors.ty.fields))]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.tune.networks.rewrites.operators import is_constant
 from pruner.tune.tvm_import import load_tvm
 
 _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
@@ -26,16 +27,29 @@ def subpixel_convolutions(module: Any) -> Any:
     pattern = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)
 
     def rewrite(call: Any, found: Any) -> Any:
-        attrs = call.attrs
-        known = attrs.data_layout in _LAYOUTS and attrs.kernel_layout == "IOHW"
-        if not known or int(attrs.groups) != 1 or any(int(d) != 1 for d in attrs.dilation):
+        if not is_subpixel(call):
             return call
-        replaced = _subpixel(relax, call, found[data], found[weight].value.numpy())
-        return call if replaced is None else replaced
+        return _subpixel(relax, call, found[data], found[weight].value.numpy())
 
     module = module.clone()
     module["main"] = dpl.rewrite_call(pattern, rewrite, module["main"])
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+
+
+def is_subpixel(call: Any) -> bool:
+    """True for a transposed convolution that is rewritten.
+
+    Its weights are constant, ungrouped and undilated, and the shuffle has enough outputs.
+    """
+    attrs, weight = call.attrs, call.args[1]
+    known = attrs.data_layout in _LAYOUTS and attrs.kernel_layout == "IOHW"
+    if not known or not is_constant(weight):
+        return False
+    if int(attrs.groups) != 1 or any(int(d) != 1 for d in attrs.dilation):
+        return False
+    kernel, after = list(weight.ty.shape)[2:], list(attrs.padding)[2:]
+    sizes = zip(kernel, attrs.strides, after, attrs.output_padding, strict=True)
+    return all(int(more) - int(cut) <= -int(k) % int(s) for k, s, cut, more in sizes)
 
 
 def phase_weights(
@@ -58,8 +72,8 @@ def phase_weights(
     return np.ascontiguousarray(split.transpose(1, 3, 5, 0, 2, 4).reshape(-1, inputs, *taps))
 
 
-def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any | None:
-    """Make the equivalent calls; None where the shuffle has too few outputs."""
+def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any:
+    """Make the equivalent calls."""
     attrs, last = call.attrs, str(call.attrs.data_layout) == "NHWC"
     strides = (int(attrs.strides[0]), int(attrs.strides[1]))
     top, left, bottom, right = map(int, attrs.padding)
@@ -76,8 +90,6 @@ def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any | 
             size, strides, kernel, (bottom, right), attrs.output_padding, strict=True
         )
     ]
-    if end[0] > rows * strides[0] or end[1] > columns * strides[1]:
-        return None
     layout = str(attrs.data_layout)
     constant = phase_weights(weights, strides, channels_last=last)
     out = relax.op.nn.conv2d(

@@ -1,0 +1,182 @@
+"""Convolve signals as images of one row, so that layout and packed weights apply to them.
+
+``conv1d`` of [n, c, w] becomes ``conv2d`` of [n, c, 1, w], and so do transposed convolutions. The
+operators around them take the image, too, where they can: a view between two convolutions would
+end the function that is fused there. :mod:`~pruner.tune.networks.rewrites.constant_folding` then
+folds norms of signals like norms of images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.tune.networks.rewrites.operators import is_constant, operator_name, operators_of
+from pruner.tune.tvm_import import load_tvm
+
+_ROW = 2  # the place of the new dimension
+_BEGIN = ("relax.nn.conv1d", "relax.nn.conv1d_transpose")
+_NAMES = {
+    "relax.nn.conv1d": "conv2d",
+    "relax.nn.conv1d_transpose": "conv2d_transpose",
+    "relax.nn.max_pool1d": "max_pool2d",
+    "relax.nn.avg_pool1d": "avg_pool2d",
+}
+# Elementwise operators with attributes; the others have none.
+_ELEMENTWISE = ("relax.astype", "relax.nn.leakyrelu", "relax.nn.prelu", "relax.nn.softplus")
+
+
+def one_row(module: Any) -> Any:
+    """Rewrite convolutions of signals with constant weights in a Relax module."""
+    relax = load_tvm().relax
+    if operators_of(module).isdisjoint(_BEGIN):
+        return module
+    module = relax.transform.Normalize()(module)
+    main = module["main"]
+    rows, blocks = _Rows(relax), []
+    for block in main.body.blocks:
+        dataflow = isinstance(block, relax.DataflowBlock)
+        bindings = rows.rewritten(block.bindings, relax.DataflowVar if dataflow else relax.Var)
+        blocks.append((relax.DataflowBlock if dataflow else relax.BindingBlock)(bindings))
+    body = relax.SeqExpr(blocks, main.body.body)
+    module = module.clone()
+    module["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    # signals whose image alone is read, and reshaped constants
+    return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+
+
+class _Rows:
+    """The images that stand for signals, by the hash of their variables."""
+
+    def __init__(self, relax: Any) -> None:
+        self._relax, self._builder = relax, relax.BlockBuilder()
+        self._images: dict[int, Any] = {}
+        self._constants: dict[int, Any] = {}  # values of reshaped constants, such as a bias
+        self._new: list[Any] = []
+
+    def rewritten(self, bindings: Any, variable: Any) -> list[Any]:
+        """Return the bindings of a block with images in front of their signals."""
+        relax, self._new, self._variable = self._relax, [], variable
+        for binding in bindings:
+            value = binding.value
+            image = self._image_of(value)
+            if image is None:
+                self._keep(binding.var, value)
+                self._new.append(binding)
+                continue
+            image = self._emit(image)
+            rank = len(_shape(binding.var)) if hasattr(binding.var.ty, "shape") else None
+            if rank == _ROW + 2:  # an image itself
+                self._new.append(relax.VarBinding(binding.var, image))
+                continue
+            self._images[hash(binding.var)] = image
+            if rank is None:  # of a norm; its parts are squeezed
+                self._new.append(binding)
+            else:
+                signal = relax.op.squeeze(image, [_ROW])
+                self._new.append(relax.VarBinding(binding.var, signal))
+        return self._new
+
+    def _image_of(self, value: Any) -> Any | None:
+        relax, name = self._relax, operator_name(value)
+        if isinstance(value, relax.TupleGetItem):
+            norm = self._images.get(hash(value.tuple_value))
+            # the other parts of a norm are no signals
+            return None if norm is None or value.index else relax.TupleGetItem(norm, 0)
+        if not isinstance(value, relax.Call):
+            return None
+        if name in _BEGIN:
+            return self._convolved(value, name)
+        if name == "relax.squeeze" and _is_row(value.args[0], value.attrs.axis):
+            return value.args[0]
+        known = [one for one in value.args if hash(one) in self._images]
+        if not known:
+            return None
+        if name == "relax.expand_dims" and _is_row(value, value.attrs.axis):
+            return self._images[hash(known[0])]
+        if name in _NAMES:
+            return self._pooled(value, name)
+        data, attrs = self._images[hash(known[0])], value.attrs
+        if name == "relax.nn.batch_norm" and int(attrs.axis) == 1:
+            return relax.Call(value.op, [data, *value.args[1:]], attrs)
+        if name == "relax.nn.group_norm" and [int(axis) for axis in attrs.axes] == [2]:
+            norm = (int(attrs.num_groups), int(attrs.channel_axis), [_ROW, _ROW + 1])
+            how = (float(attrs.epsilon), bool(attrs.center), bool(attrs.scale))
+            return relax.op.nn.group_norm(data, *value.args[1:], *norm, *how)
+        same = isinstance(value.ty, relax.TensorType) and _shape(value) == _shape(known[0])
+        if same and (attrs is None or name in _ELEMENTWISE):
+            return relax.Call(value.op, [self._image(one) for one in value.args], attrs)
+        return None
+
+    def _convolved(self, call: Any, name: str) -> Any | None:
+        relax, attrs = self._relax, call.attrs
+        data, weight = call.args
+        if not is_constant(weight) or attrs.data_layout != "NCW":
+            return None
+        more = {}
+        if name.endswith("transpose"):
+            more["output_padding"] = [0, int(attrs.output_padding[0])]
+        return getattr(relax.op.nn, _NAMES[name])(
+            self._image(data),
+            self._image(weight),
+            strides=[1, int(attrs.strides[0])],
+            padding=_padding(attrs),
+            dilation=[1, int(attrs.dilation[0])],
+            groups=int(attrs.groups),
+            out_dtype=attrs.out_dtype,
+            **more,
+        )
+
+    def _pooled(self, call: Any, name: str) -> Any:
+        attrs = call.attrs
+        return getattr(self._relax.op.nn, _NAMES[name])(
+            self._image(call.args[0]),
+            pool_size=[1, int(attrs.pool_size[0])],
+            strides=[1, int(attrs.strides[0])],
+            padding=_padding(attrs),
+            dilation=[1, int(attrs.dilation[0])],
+            ceil_mode=bool(attrs.ceil_mode),
+            count_include_pad=bool(attrs.count_include_pad),
+        )
+
+    def _image(self, value: Any) -> Any:
+        """Return a value with the dimension of the row, where it has a dimension in front of it."""
+        relax, known = self._relax, self._images.get(hash(value))
+        if known is not None:
+            return known
+        if not isinstance(value.ty, relax.TensorType) or len(_shape(value)) < _ROW:
+            return value
+        place = len(_shape(value)) - 1
+        constant = self._constants.get(hash(value))
+        if is_constant(value):
+            constant = value.value.numpy()
+        if constant is None:
+            return self._emit(relax.op.expand_dims(value, [place]))
+        shape = (*constant.shape[:place], 1, *constant.shape[place:])
+        return relax.const(constant.reshape(shape), str(constant.dtype))
+
+    def _keep(self, variable: Any, value: Any) -> None:
+        if operator_name(value) == "relax.reshape" and is_constant(value.args[0]):
+            shape = _shape(variable)
+            self._constants[hash(variable)] = value.args[0].value.numpy().reshape(shape)
+
+    def _emit(self, value: Any) -> Any:
+        value = self._builder.normalize(value)
+        variable = self._variable("row", value.ty)
+        self._new.append(self._relax.VarBinding(variable, value))
+        return variable
+
+
+def _shape(value: Any) -> list[int]:
+    return [int(extent) for extent in value.ty.shape]
+
+
+def _is_row(image: Any, axes: Any) -> bool:
+    """True for a tensor [n, c, 1, w] and the dimension of its row, as front ends pool signals."""
+    shape = _shape(image)
+    places = [int(axis) % len(shape) for axis in axes or ()]
+    return len(shape) == _ROW + 2 and shape[_ROW] == 1 and places == [_ROW]
+
+
+def _padding(attrs: Any) -> list[int]:
+    left, right = (int(attrs.padding[0]), int(attrs.padding[-1]))
+    return [0, left, 0, right]

@@ -1,0 +1,141 @@
+"""Channels last where TVM's rules for it fail, and the other layout where they cannot be helped."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pruner.errors import PrunerError
+from pruner.processes import JobFailed, Reply
+from pruner.tune.networks import extraction, lowering
+from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from tests.tune.networks.test_extraction import run
+
+pytestmark = pytest.mark.tvm
+LAST = lowering.NetworkFormat(layout="NHWC")
+
+
+class Awkward(nn.Module):
+    """Negative dimensions, a stack, bounds of integers, and transposed convolutions by groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.up = nn.ConvTranspose2d(8, 8, 3, stride=2, groups=4)
+        self.wide = nn.ConvTranspose2d(8, 4, 1, stride=3, output_padding=2)
+
+    def forward(self, x):
+        x = self.first(x)
+        both = torch.stack([x, 2 * x], 2).sum(-3)
+        pixel = x.mean((-2, -1), keepdim=True).squeeze(-1)
+        counts = (9 * x).to(torch.int64).clamp(min=-2).float() + (9 * x).int().clamp(-3, 5)
+        return self.up(both), self.wide(x), pixel, counts, x.permute(0, -1, 1, -2)
+
+
+def awkward():
+    torch.manual_seed(0)
+    return Awkward().eval(), (torch.randn(1, 3, 6, 7),)
+
+
+def outputs_error(factory, form):
+    """The largest relative error of all outputs against torch."""
+    from pruner.tune.tvm_import import load_tvm
+
+    source = NetworkSource(name=f"{__name__}:{factory.__name__}")
+    network, inputs = network_of(source)
+    with torch.no_grad():
+        wanted = network(*inputs)
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    lowered, got, reason = lowering.lower_somehow(import_network(source), target, form)
+    pairs = zip(run(lowered, inputs), wanted, strict=True)
+    errors = [np.abs(a - b.numpy()).max() / np.abs(b.numpy()).max() for a, b in pairs]
+    return max(errors), got, reason
+
+
+def test_awkward_operators_keep_their_meaning_with_channels_last():
+    error, form, reason = outputs_error(awkward, LAST)
+    assert error < 1e-5
+    assert (form, reason) == (LAST, None)
+
+
+def test_a_network_without_convolutions_is_not_converted():
+    from pruner.tune.networks.rewrites.layout import channels_last
+    from tests.tune.networks.lowered import imported
+
+    module = imported("encoder")
+    assert channels_last(module) is module
+
+
+def test_where_the_layout_cannot_be_had_the_other_one_is_taken(monkeypatch):
+    def fails(_):
+        raise RuntimeError("std::bad_alloc\nand a trace")
+
+    monkeypatch.setattr(lowering, "channels_last", fails)
+    error, form, reason = outputs_error(awkward, LAST)
+    assert error < 1e-5
+    assert (form.layout, reason) == ("NCHW", "RuntimeError: std::bad_alloc")
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_crashed_import_is_tried_in_the_other_layout(layout, tmp_path, monkeypatch):
+    """Where the process has ended, too; the request then says what was built."""
+    asked, lines = [], []
+
+    def ask(*_, **__):
+        form = json.loads((tmp_path / extraction.REQUEST).read_text())["form"]
+        asked.append(form["layout"])
+        if form["layout"] == layout:
+            reply = Reply(error="illegal_access", message="SIGSEGV: a trace")
+            raise JobFailed("SIGSEGV; the log", reply)
+        (tmp_path / extraction.TASKS).write_text("[]")
+
+    monkeypatch.setattr(extraction, "ask", ask)
+    source, form = NetworkSource(name="a:b"), lowering.NetworkFormat(layout=layout)
+    if layout == "NCHW":
+        with pytest.raises(PrunerError, match=r"network=a:b: its import failed; .*SIGSEGV"):
+            extraction.extract_tasks(source, "{}", tmp_path, form, log=lines.append)
+        assert asked == ["NCHW"]
+    else:
+        assert not extraction.extract_tasks(source, "{}", tmp_path, form, log=lines.append)
+        assert asked == ["NHWC", "NCHW"]
+        assert lines == ["a-b: NHWC cannot be had, NCHW float32 is taken (SIGSEGV: a trace)"]
+
+
+def test_ends_without_a_mistake_say_what_to_do(tmp_path, monkeypatch):
+    ends = {
+        "killed": "was killed, as systems do where memory runs out; free memory",
+        "out_of_memory": "ran out of memory; free memory, or take a smaller network",
+        "timeout": "took more than 3600 s; loops .* are written out in it: take fewer",
+    }
+    for error, told in ends.items():
+        failed = JobFailed("x; the log", Reply(error=error, message="x"))
+
+        def ask(*_, failed=failed, **__):
+            raise failed
+
+        monkeypatch.setattr(extraction, "ask", ask)
+        with pytest.raises(PrunerError, match=f"network=a:b: its import {told}"):
+            extraction.extract_tasks(NetworkSource(name="a:b"), "{}", tmp_path)
+
+
+def test_an_operator_that_cannot_be_lowered_is_named():
+    from pruner.tune.tvm_import import load_tvm
+
+    relax, tvm = load_tvm().relax, load_tvm().tvm
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = builder.emit(relax.op.nn.relu(x))
+            out = builder.emit_output(relax.op.flip(value, 0))
+        builder.emit_func_output(out)
+
+    def refuse(module):
+        if "flip" in module.script():
+            raise ValueError("no rule\ntrace")
+        return module
+
+    step = tvm.transform.module_pass(lambda module, _: refuse(module), opt_level=0, name="Pass")
+    with pytest.raises(PrunerError, match=r"lower relax\.flip of .*\(Pass: ValueError: no rule"):
+        lowering._stepped(step, builder.get())

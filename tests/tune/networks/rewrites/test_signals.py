@@ -1,0 +1,72 @@
+"""Convolutions of signals as images of one row: same results, fused and packed like images."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from tests.tune.networks.test_extraction import run
+
+pytestmark = pytest.mark.tvm
+
+
+class Block(nn.Module):
+    """Dilated, by groups, with a norm and a shortcut."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Conv1d(16, 16, 3, padding=2, dilation=2, groups=16)
+        self.norm, self.mix = nn.BatchNorm1d(16), nn.Conv1d(16, 16, 1)
+
+    def forward(self, x):
+        return x + self.mix(nn.functional.leaky_relu(self.norm(self.wide(x)), 0.2))
+
+
+def signals():
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv1d(4, 16, 7, stride=2, padding=3),
+        nn.GroupNorm(4, 16),
+        nn.GELU(),
+        nn.MaxPool1d(2),
+        Block(),
+        nn.AvgPool1d(3, 1, 1),
+        nn.ConvTranspose1d(16, 8, 4, stride=2, padding=1),
+        nn.Flatten(),
+        nn.Linear(8 * 32, 5),
+    )
+    nn.init.normal_(network[4].norm.running_mean)
+    nn.init.uniform_(network[4].norm.running_var, 0.5, 2.0)
+    return network.eval(), (torch.randn(2, 4, 64),)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_signals_are_convolved_as_images(layout):
+    from pruner.tune.networks.lowering import NetworkFormat, lower
+    from pruner.tune.networks.network_tasks import network_tasks
+    from pruner.tune.tvm_import import load_tvm
+
+    source = NetworkSource(name=f"{__name__}:signals")
+    network, inputs = network_of(source)
+    with torch.no_grad():
+        wanted = network(*inputs).numpy()
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    lowered = lower(import_network(source), target, NetworkFormat(layout=layout))
+    (found,) = run(lowered, inputs)
+    assert np.abs(found - wanted).max() / np.abs(wanted).max() < 1e-5
+    tasks = network_tasks(lowered, target)
+    names = {task.name[:-9] for task in tasks}
+    assert not [name for name in names if "conv1d" in name or "batch_norm" in name]
+    # no view ends a function between a convolution and what follows it
+    assert "conv2d_add_add" in names
+    if layout == "NHWC":
+        shapes = [shape for task in tasks for shape, _ in task.shapes]
+        assert (1, 1, 7, 4, 16) in shapes  # the first one's weights, packed
+
+
+def test_other_networks_are_left_alone():
+    from pruner.tune.networks.rewrites.signals import one_row
+    from tests.tune.networks.lowered import imported
+
+    assert one_row(imported("residual")) is imported("residual")

@@ -184,6 +184,30 @@ class OnnxRuntime:
         return [_wide(array) for array in result.copy_outputs_to_cpu()]
 
 
+class OnnxReference:
+    """ONNX's own evaluator in Python: slow, but it has every operator."""
+
+    def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
+        reference = importlib.import_module("onnx.reference")
+        self._evaluator = reference.ReferenceEvaluator(str(_source(source).path))
+        self._given = self.prepared(_arrays(inputs))
+        self.run()
+
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Name the inputs; older files have their weights among them."""
+        weights = {one.name for one in self._evaluator.proto_.graph.initializer}
+        names = [name for name in self._evaluator.input_names if name not in weights]
+        return dict(zip(names, arrays, strict=True))
+
+    def run(self, given: Any = None) -> Any:
+        """Run a complete inference."""
+        return self._evaluator.run(None, given or self._given)
+
+    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
+        """Return the outputs as arrays, float16 as float32."""
+        return [_wide(np.asarray(array)) for array in result]
+
+
 class KernelLibrary:
     """An operator's kernel that TVM compiled: ``main(*inputs, output)``.
 

@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.benchmark import save_arrays
-from pruner.tune.compare.runners import AGAIN, Eager, OnnxRuntime, save_outputs
+from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import pass_context, written_out
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
@@ -164,16 +164,32 @@ def _reference(
     return [f"outputs are not checked: {source.path} was moved"]
 
 
+def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a runner that can run the network, or None and the reason.
+
+    ONNX's own evaluator takes the place of onnxruntime where that is not installed, or lacks an
+    operator or a type.
+    """
+    reasons = []
+    for make in (OnnxRuntime, OnnxReference) if source.is_onnx else (Eager,):
+        try:
+            return make(**given), ""
+        except Exception as error:  # onnxruntime raises kinds of its own
+            if not source.is_onnx and not isinstance(error, ImportError):
+                raise
+            reasons.append((str(error).strip().splitlines() or [repr(error)])[0])
+    return None, "; ".join(reasons)
+
+
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
     """Write inputs and expected outputs of two calls; return lines about missing outputs."""
     inputs, arrays = folder / INPUTS, inputs_of(source)
     save_arrays(inputs, arrays)
     (folder / AGAIN).unlink(missing_ok=True)  # of an earlier build
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
-    try:
-        runner = OnnxRuntime(**given) if source.is_onnx else Eager(**given)
-    except ImportError as error:
-        return [f"outputs are not checked: {error}"]
+    runner, reason = _reference_runner(source, given)
+    if runner is None:
+        return [f"outputs are not checked: {reason}"]
     again = other_inputs(arrays)
     try:
         runner.run(runner.prepared(again))

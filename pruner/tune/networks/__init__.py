@@ -7,6 +7,7 @@
 * `host_memory`: check that a network fits before its weights are made
 * `signature`: inputs, outputs and state of torch's modules and exported programs
 * `torch_import`, `onnx_import`: such a program, or an ONNX file, as a Relax module
+* `onnx_import`, `operators_onnx`: ONNX files, and operators that TVM lacks or gets wrong
 * `source`: a named network, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned

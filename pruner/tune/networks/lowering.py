@@ -29,6 +29,7 @@ from pruner.tune.tvm_import import load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
+_LOWERED = "pruner_lowered"  # attribute of a module; front ends make TIR functions of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +72,9 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
         ValueError: the module is lowered already.
         PrunerError: TVM cannot lower one of its operators.
     """
-    tvm, relax = load_tvm().tvm, load_tvm().relax
-    if any(isinstance(function, tvm.tirx.PrimFunc) for _, function in module.functions_items()):
-        raise ValueError("this module holds TIR functions already: it may be lowered once only")
+    relax = load_tvm().relax
+    if module.attrs is not None and _LOWERED in module.attrs:
+        raise ValueError("this module is lowered already: it may be lowered once only")
     passes, backend = relax.transform, load_tvm().relax.backend
     steps = [
         backend.DispatchSampling(),
@@ -96,7 +97,7 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
             lowered = _stepped(step, lowered)
         if on_cpu:
             lowered = pack_weights(lowered)
-        simple = _simplified(lowered)
+        simple = _simplified(lowered).with_attr(_LOWERED, True)
         return narrowed(simple) if is_gpu(target) else simple
 
 

@@ -1,23 +1,351 @@
-"""Import an ONNX file as a Relax module."""
+"""Import an ONNX file as a Relax module.
+
+1. ``onnx_ir`` reads the file, and open sizes get numbers.
+2. ``onnxscript`` inlines functions and folds shapes that the graph computes: TVM takes constants.
+   An operator that TVM lacks is replaced by the function that defines it in ONNX, if there is one.
+3. TVM's front end converts the operators, except those of
+   :mod:`pruner.tune.networks.operators_onnx`, which it lacks or gets wrong.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import MissingExtra
+from numpy.typing import NDArray
+
+from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks.operators_onnx import CONVERTERS
+from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+from pruner.tune.tvm_import import load_tvm
+
+_ONNX = ("", "ai.onnx")  # domains
+# Operators outside ONNX that TVM converts.
+_MICROSOFT = {"BiasGelu", "FastGelu", "Gelu", "QuantizeLinear", "DequantizeLinear"}
+# TVM's converters of these mean operators of Microsoft's, or leave attributes or outputs out.
+_DEFINED = {"Attention", "RotaryEmbedding", "SpaceToDepth"}
+_OLDEST = 11  # version of the operators that TVM converts as they are
+_ROUNDS = 8  # of folding at most; functions are nested less deep
 
 
-def from_onnx(path: Path) -> Any:
-    """Import an ONNX file with its weights as constants.
+def from_onnx(path: Path, network: str, options: NetworkOptions) -> Any:
+    """Import an ONNX file with its weights as constants; ``options`` give open sizes.
 
     Raises:
-        MissingExtra: the package onnx is not installed.
+        MissingExtra: the package onnx or onnxscript is not installed.
+        PrunerError: see `onnx_inputs`, or an operator that cannot be converted; the message has
+            the name of the `network`.
     """
+    with _about(network):
+        model = _read(path, network, options)
+        _simplify(model)
+        return _converted(model)
+
+
+def onnx_inputs(path: Path, network: str, options: NetworkOptions, seed: int) -> list[NDArray[Any]]:
+    """Draw inputs of an ONNX file, in order, without its weights.
+
+    Whole numbers that choose rows of a constant table are below their number, and those of masks
+    are 0 or 1: others would end in an error.
+
+    Raises:
+        MissingExtra: see `from_onnx`.
+        PrunerError: no ONNX file, weights in another file that is missing, versions that are not
+            known, inputs that are no tensors, or sizes that are left open.
+    """
+    with _about(network):
+        found = _variables(_read(path, network, options))
+        drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed)
+        return [
+            values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
+            for one, values in zip(found, drawn, strict=True)
+        ]
+
+
+def _rows(value: Any) -> int:
+    """Return the rows of the smallest table that a value chooses from, or 2 for a mask."""
+    rows = [2 if "mask" in (value.name or "") else 8]
+    for node, place in value.uses():
+        table = node.inputs[0]
+        if node.op_type == "Gather" and place == 1 and table is not None and table.shape:
+            size = table.shape[node.attributes.get_int("axis", 0)]
+            rows.append(size if isinstance(size, int) else 8)
+        elif node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and not place:
+            rows.append(_rows(node.outputs[0]))
+    return max(min(rows), 1)
+
+
+@contextmanager
+def _about(network: str) -> Iterator[None]:
     try:
-        onnx = importlib.import_module("onnx")
+        yield
+    except MissingExtra:
+        raise
+    except PrunerError as error:
+        named = str(error).startswith("network=")
+        raise PrunerError(f"{'' if named else f'network={network}: '}{error}") from error
+
+
+def _read(path: Path, network: str, options: NetworkOptions) -> Any:
+    """Read a model whose inputs have fixed sizes."""
+    onnx, ir = _library("onnx"), _library("onnx_ir")
+    if not path.is_file():
+        raise PrunerError("no such file")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises kinds of its own
+        raise PrunerError("this is no ONNX file, or it is damaged") from error
+    odd = sorted({f"{one.domain}.{one.op_type}" for one in proto.graph.node if _is_odd(one)})
+    if odd and not proto.functions:
+        raise PrunerError(_lacking(odd))
+    version = next((one.version for one in proto.opset_import if one.domain in _ONNX), 1)
+    if not proto.graph.node or version > onnx.defs.onnx_opset_version():
+        latest = onnx.defs.onnx_opset_version()
+        reason = f"its operators are of version {version}, onnx {onnx.__version__} has {latest}"
+        raise PrunerError(f"{reason}; update onnx" if proto.graph.node else "it has no operators")
+    if version < _OLDEST:
+        proto = _modern(proto)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    _load_weights(model)
+    _fix_sizes(model, network, options)
+    return model
+
+
+def _is_odd(node: Any) -> bool:
+    return node.domain not in (*_ONNX, "com.microsoft")
+
+
+def _lacking(names: Sequence[str]) -> str:
+    return (
+        f"TVM cannot import {', '.join(names)}; write that part with other operators, or leave it "
+        "out of the network"
+    )
+
+
+def _modern(proto: Any) -> Any:
+    """Convert old operators to the oldest version that TVM takes as it is.
+
+    Raises:
+        PrunerError: the converter of the package onnx refuses.
+    """
+    onnx = _library("onnx")
+    # files before version 4 of the format have weights among their inputs, as the converter wants
+    try:
+        return onnx.version_converter.convert_version(proto, _OLDEST)
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [repr(error)])[-1]
+        raise PrunerError(
+            f"its operators are too old, and onnx cannot convert them to version {_OLDEST}: {line}"
+        ) from error
+
+
+def _variables(model: Any) -> list[Any]:
+    """List the inputs of a model; older files have their weights among them."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra("onnx", "network") from error
-    frontend = importlib.import_module("tvm.relax.frontend.onnx")
-    return frontend.from_onnx(onnx.load(str(path)), keep_params_in_input=False)
+        raise MissingExtra(name.partition(".")[0].replace("_", "-"), "network") from error
+
+
+def _load_weights(model: Any) -> None:
+    """Read the weights that lie in files of their own."""
+    ir = _library("onnx_ir")
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
+                raise PrunerError(
+                    f"its weights are in {tensor.location}, which is not in "
+                    f"{tensor.base_dir or '.'}; put this file beside the network's"
+                )
+    ir.external_data.load_to_model(model)
+
+
+def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
+    ir, sizes = _library("onnx_ir"), dict[str, list[int | str]]()
+    for value in _variables(model):
+        if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
+            raise PrunerError(f"its input {value.name} is no tensor of numbers")
+        if value.shape is None:
+            raise PrunerError(f"its input {value.name} has no number of dimensions; export it anew")
+        # some exporters write -1
+        sizes[value.name] = [
+            (size if size > 0 else "") if isinstance(size, int) else size.value or ""
+            for size in value.shape
+        ]
+    shapes = fixed_shapes(network, sizes, options)
+    for value in _variables(model):
+        value.shape = ir.Shape(shapes[value.name])
+    for node in model.graph.all_nodes():  # shapes of results follow from those of the inputs
+        for value in node.outputs:
+            value.shape = None
+
+
+def _simplify(model: Any) -> None:
+    """Inline functions, fold what does not depend on values of the inputs."""
+    common = _library("onnx_ir.passes.common")
+    fold = _library("onnxscript.optimizer").fold_constants
+    common.InlinePass()(model)
+    if "ai.onnx" in model.opset_imports:
+        model.opset_imports[""] = model.opset_imports.pop("ai.onnx")
+    for node in model.graph.all_nodes():
+        node.domain = "" if node.domain in _ONNX else node.domain
+    for _ in range(_ROUNDS):
+        folded = fold(model, onnx_shape_inference=True, should_fold=_is_folded).modified
+        if not _expand(model) and not folded:
+            break
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _is_folded(node: Any) -> bool | None:
+    # onnxscript leaves them by default, and TVM takes numbers only
+    return True if node.op_type in ("ConstantOfShape", "DequantizeLinear") else None
+
+
+def _expand(model: Any) -> bool:
+    """Replace operators that TVM lacks by their definitions in ONNX; whether there were any."""
+    ir, common = _library("onnx_ir"), _library("onnx_ir.passes.common")
+    known = _front_end()._get_convert_map()
+    for number, node in enumerate(model.graph):
+        name = node.op_type
+        # TVM's statistics of a normalisation are constants that stand in for them
+        statistics = name == "LayerNormalization" and len(node.outputs) > 1
+        lacking = name not in known and name not in CONVERTERS
+        if node.domain == "" and (lacking or statistics or name in _DEFINED):
+            function = _definition(node, model.opset_imports[""])
+            if function is not None:
+                function.overload = f"definition_{number}"
+                with suppress(ir.serde.SerdeError):  # Attention of padded sequences is not sound
+                    defined = ir.serde.deserialize_function(function)
+                    node.overload = function.overload
+                    model.functions[defined.identifier()] = defined
+    count = len(model.functions)
+    common.InlinePass()(model)
+    return count > 0
+
+
+def _definition(node: Any, version: int) -> Any:
+    """Return the function that defines an operator, None where ONNX has none."""
+    onnx, ir = _library("onnx"), _library("onnx_ir")
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        return None
+    for name, attribute in schema.attributes.items():
+        if name not in node.attributes and attribute.default_value.name:
+            node.attributes.add(ir.from_proto(attribute.default_value))
+    function = onnx.FunctionProto()
+    if schema.has_function:
+        function.ParseFromString(schema.get_function_with_opset_version(version))
+    elif schema.has_context_dependent_function:
+        types = []
+        for value in node.inputs:
+            kind = onnx.TypeProto()
+            if value is not None:
+                ir.serde.serialize_type_into(kind, value.type)
+                ir.serde.serialize_shape_into(kind, value.shape)
+            types.append(kind.SerializeToString())
+        written = ir.serde.serialize_node(node).SerializeToString()
+        function.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(version, written, types)
+        )
+    else:
+        return None
+    del function.opset_import[:]
+    function.opset_import.append(onnx.helper.make_opsetid("", version))
+    return function
+
+
+def _front_end() -> Any:
+    load_tvm()
+    return importlib.import_module("tvm.relax.frontend.onnx.onnx_frontend")
+
+
+def _converted(model: Any) -> Any:
+    """Convert a simplified model to Relax.
+
+    Raises:
+        PrunerError: operators that cannot be converted, by name.
+    """
+    front, onnx, ir = _front_end(), _library("onnx"), _library("onnx_ir")
+    known = {*front._get_convert_map(), *CONVERTERS} - {"Attention"}
+    lacking = {
+        f"{node.domain}.{node.op_type}".strip(".")
+        for node in model.graph
+        if _is_odd(node) or node.op_type not in (_MICROSOFT if node.domain else known)
+    }
+    if lacking:
+        raise PrunerError(_lacking(sorted(lacking)))
+
+    class Importer(front.ONNXGraphImporter):  # type: ignore[name-defined]
+        """Converts operators by `CONVERTERS` first, and names those that fail."""
+
+        def convert(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+            """Convert an operator; `inputs` are Relax expressions or None."""
+            given = front.onnx_input(inputs)
+            return super()._convert_operator(name, given, dict(attrs), self.opset)
+
+        def _check_for_unsupported_ops(self, graph: Any) -> None:
+            """Leave this to the check above, which names domains, too."""
+
+        def _parse_attr(self, attr_proto: Any) -> dict[str, Any]:
+            # TVM's own refuses lists of nothing
+            values = {one.name: onnx.helper.get_attribute_value(one) for one in attr_proto}
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+        def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+            convert = CONVERTERS.get(op_name)
+            try:
+                result = None if convert is None else convert(self, inputs, attrs)
+                if result is None:
+                    result = super()._convert_operator(op_name, inputs, attrs, opset)
+                result = self.bb.normalize(result)
+                _check_result(op_name, inputs, attrs, result)
+            except PrunerError:
+                raise
+            except Exception as error:  # TVM raises kinds of its own
+                line = (str(error).strip().splitlines() or [repr(error)])[0]
+                raise PrunerError(f"TVM cannot import this {op_name}: {line}") from error
+            return result
+
+    proto = ir.to_proto(model)
+    importer = Importer({}, {}, keep_params_in_input=False)
+    return importer.from_onnx(proto.graph, model.opset_imports[""])
+
+
+def _check_result(name: str, inputs: Any, attrs: Any, result: Any) -> None:
+    """Check what TVM leaves to chance.
+
+    Raises:
+        ValueError: sizes that depend on values, outputs that are left out, or an extreme of
+            nothing, for which TVM reads memory of others.
+    """
+    relax = load_tvm().relax
+    kinds = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+    if len(kinds) < attrs["tvm_custom"]["num_outputs"]:
+        raise ValueError(f"TVM has only {len(kinds)} of its outputs")
+    if not all(_sizes(kind) is not None for kind in kinds):
+        raise ValueError("the size of its result depends on values of the input")
+    if name.startswith(("Arg", "Reduce")) and 0 in (_sizes(inputs[0].ty) or ()):
+        raise ValueError("it takes a tensor without elements")
+
+
+def _sizes(kind: Any) -> list[int] | None:
+    """Return the extents of a type, None for those that are open."""
+    relax, tirx = load_tvm().relax, load_tvm().tirx
+    if not isinstance(kind, relax.TensorType):
+        return []
+    shape = kind.shape
+    if shape is None or not all(isinstance(size, tirx.IntImm) for size in shape):
+        return None
+    return [int(size) for size in shape]

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import MissingExtra, PrunerError
-from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import host_memory
-from pruner.tune.networks.onnx_import import from_onnx
+from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.signature import (
     PRECISION,
     ROUNDS,
@@ -28,7 +27,7 @@ from pruner.tune.networks.signature import (
     precision,
     tensors_of,
 )
-from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
@@ -159,23 +158,9 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     Raises:
         PrunerError: sizes that are left open, or no such network.
     """
-    if not source.is_onnx:
+    if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
-    onnx = importlib.import_module("onnx")
-    graph = onnx.load(str(source.path)).graph
-    # older ONNX files list their weights among the inputs
-    weights = {one.name for one in graph.initializer}
-    kinds = {one.name: one.type.tensor_type for one in graph.input if one.name not in weights}
-    open_sizes = {
-        name: [size.dim_value or size.dim_param for size in kind.shape.dim]
-        for name, kind in kinds.items()
-    }
-    shapes = fixed_shapes(source.name, open_sizes, source.options)
-    arguments = [
-        (shape, str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kinds[name].elem_type))))
-        for name, shape in shapes.items()
-    ]
-    return seeded(arguments, source.seed)
+    return onnx_inputs(source.path, source.name, source.options, source.seed)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
@@ -230,8 +215,7 @@ def _imported(source: NetworkSource) -> Any:
     if source.path is not None:
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
-            source.check_unsized("a file has fixed sizes")
-            return from_onnx(source.path)
+            return from_onnx(source.path, source.name, source.options)
         return from_exported(opened(source.path, source.name, source.options))
     known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
     if source.name in known:

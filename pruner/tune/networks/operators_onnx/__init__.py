@@ -1,0 +1,40 @@
+"""ONNX operators that TVM's front end lacks or converts wrongly, by families.
+
+A converter ``(front, inputs, attrs)`` makes Relax expressions. ``front`` is the importer: it has
+TVM's block builder ``bb``, and ``convert(name, inputs, attrs)`` is TVM's own conversion of an
+operator. ``inputs`` are Relax expressions, or None for those that are left out. ``attrs`` are as
+TVM reads them: text is bytes. A converter returns None where TVM's own is right.
+
+* `elementwise`: clips, minima and maxima of several tensors, powers
+* `indexing`: padding, tiling, one-hot, cumulative sums
+* `norms`: normalisations of everything, and by a p-norm
+* `products`: transposed convolutions, Einstein sums
+* `quantized`: integer products, and products between quantised tensors
+* `recurrent`: LSTM, GRU and RNN of short fixed sequences
+* `resizing`: resampling with a scale that is not the ratio of the sizes
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pruner.tune.networks.operators_onnx import (
+    elementwise,
+    indexing,
+    norms,
+    products,
+    quantized,
+    recurrent,
+    resizing,
+)
+
+Converter = Callable[[Any, Any, Any], Any]
+
+CONVERTERS: dict[str, Converter] = {
+    **elementwise.CONVERTERS,
+    **indexing.CONVERTERS,
+    **norms.CONVERTERS,
+    **products.CONVERTERS,
+    **quantized.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **resizing.CONVERTERS,
+}

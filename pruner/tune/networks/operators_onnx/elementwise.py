@@ -1,0 +1,139 @@
+"""Constants, clips, minima and maxima of several tensors, powers.
+
+TVM's converters emit TIR functions for clips, through which no layout passes, and stack the tensors
+of a minimum to reduce them.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from pruner.tune.networks.operators_onnx.tensors import (
+    array,
+    constant,
+    dtype_of,
+    is_constant,
+    is_float,
+)
+from pruner.tune.tvm_import import load_tvm
+
+INTEGER_BITS = 53  # of a float64, in which powers of integers are computed
+
+
+def clip(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Clip; bounds are attributes before opset 11, and may be left out."""
+    op, data = load_tvm().relax.op, inputs[0]
+    low, high = inputs[1], inputs[2]
+    if "min" in attrs:
+        low = constant(attrs["min"], dtype_of(data))
+    if "max" in attrs:
+        high = constant(attrs["max"], dtype_of(data))
+    if is_float(data) and all(bound is None or is_constant(bound) for bound in (low, high)):
+        bounds = [np.nan if bound is None else array(bound, "").item() for bound in (low, high)]
+        # a bound of NaN is none
+        least, most = (
+            float(end if np.isnan(bound) else bound)
+            for bound, end in zip(bounds, (-np.inf, np.inf), strict=True)
+        )
+        if least <= most:
+            return op.clip(data, least, most)
+    data = data if low is None else op.maximum(data, low)
+    return data if high is None else op.minimum(data, high)
+
+
+def power(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Pow of integers, or with an exponent of another type."""
+    op, (base, exponent) = load_tvm().relax.op, inputs[:2]
+    if is_float(base):
+        return op.power(base, _as(op, exponent, dtype_of(base)))
+    wide = op.power(_as(op, base, "float64"), _as(op, exponent, "float64"))
+    rounded = op.round(wide) if not is_float(exponent) else wide
+    return op.astype(rounded, dtype_of(base))
+
+
+def is_infinite(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert IsInf, perhaps of a single sign."""
+    op, data = load_tvm().relax.op, inputs[0]
+    zero, found = constant(0, dtype_of(data)), op.isinf(data)
+    if not attrs.get("detect_negative", 1):
+        found = op.logical_and(found, op.greater(data, zero))
+    if not attrs.get("detect_positive", 1):
+        found = op.logical_and(found, op.less(data, zero))
+    return found
+
+
+def _as(op: Any, tensor: Any, dtype: str) -> Any:
+    if dtype_of(tensor) == dtype:
+        return tensor
+    if is_constant(tensor):
+        return constant(array(tensor, "").astype(dtype), dtype)
+    return op.astype(tensor, dtype)
+
+
+def _pairwise(name: str) -> Any:
+    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
+        return reduce(getattr(load_tvm().relax.op, name), inputs)
+
+    return convert
+
+
+def mean(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Mean of several tensors."""
+    op = load_tvm().relax.op
+    total = front.bb.normalize(reduce(op.add, inputs))
+    return op.divide(total, constant(len(inputs), dtype_of(total)))
+
+
+def extreme_of_truths(name: str) -> Any:
+    """Convert ReduceMax or ReduceMin of truth values, which TVM cannot compare."""
+
+    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
+        op, data = load_tvm().relax.op, inputs[0]
+        if dtype_of(data) != "bool":
+            return None
+        numbers = front.bb.normalize(op.astype(data, "int8"))
+        found = front.convert(name, [numbers, *inputs[1:]], attrs)
+        return op.astype(found, "bool")
+
+    return convert
+
+
+def constant_of(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Constant, whose value may be a list of numbers."""
+    (name, value) = next(item for item in attrs.items() if item[0].startswith("value"))
+    if name == "value":
+        return None
+    return constant(value, "int64" if "int" in name else "float32")
+
+
+def in_float32(name: str) -> Any:
+    """Convert an operator for which TVM has constants of float32 alone."""
+
+    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
+        op, kind = load_tvm().relax.op, dtype_of(inputs[0])
+        if kind == "float32":
+            return None
+        wide = front.bb.emit(op.astype(inputs[0], "float32"))
+        return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
+
+    return convert
+
+
+_FLOAT32 = ("Elu", "LRN", "MeanVarianceNormalization", "Selu", "ThresholdedRelu")
+
+CONVERTERS = {
+    **{name: in_float32(name) for name in _FLOAT32},
+    "Clip": clip,
+    "Constant": constant_of,
+    "IsInf": is_infinite,
+    "Max": _pairwise("maximum"),
+    "Mean": mean,
+    "Min": _pairwise("minimum"),
+    "Pow": power,
+    "ReduceMax": extreme_of_truths("ReduceMax"),
+    "ReduceMin": extreme_of_truths("ReduceMin"),
+    "Sum": _pairwise("add"),
+}

@@ -1,0 +1,328 @@
+"""ONNX files: each operator as ONNX's own test cases have it, and files as people have them."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
+from pruner.tune.networks.operators_onnx.resizing import weights
+from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.tvm_import import load_tvm
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+reference = importlib.import_module("onnx.reference")
+make, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+array = onnx.numpy_helper.from_array
+
+# Files of test cases in the package onnx; cases with these words are refused by name.
+FAMILIES = {
+    "elementwise": ("clip", "isinf", "pow", "celu", "max", "mean", "min", "mish", "swiglu"),
+    "indexing": ("pad", "tile", "cumsum", "onehot", "eyelike", "spacetodepth", "topk"),
+    "norms": ("lpnormalization", "rmsnormalization", "layernormalization"),
+    "products": ("convtranspose", "einsum", "gemm"),
+    "quantized": ("convinteger", "matmulinteger", "qlinearconv", "dynamicquantizelinear"),
+    "recurrent": ("gru", "lstm", "rnn"),
+    "resizing": ("resize", "upsample"),
+}
+REFUSED = ("antialias", "uint64", "_mask", "upsample")
+# as quick cases are
+SAME = (
+    *("u_defaults", "n_defaults", "seq_length", "u_reverse", "nn_reverse"),
+    "layer_normalization_4d",
+)
+OTHERWISE = ("scales_linear_align_corners", "scales_cubic_align_corners")  # as onnxruntime has it
+
+
+def run(module, inputs):
+    """Compile a lowered module and call it."""
+    tvm, relax = load_tvm().tvm, load_tvm().relax
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    from pruner.tune.deploy.build import compiled
+
+    machine = relax.VirtualMachine(compiled(lower(module, target), target), tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(np.array(one, order="C")) for one in inputs])
+    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+
+
+def written(path, nodes, inputs, outputs, constants=(), version=17, **options):
+    """Write a file; ``inputs`` and ``outputs`` are names with type and shape."""
+    graph = make.make_graph(
+        nodes,
+        "net",
+        [make.make_tensor_value_info(*one) for one in inputs],
+        [make.make_tensor_value_info(*one) for one in outputs],
+        [array(np.asarray(values), name) for name, values in dict(constants).items()],
+    )
+    imports = [make.make_opsetid("", version)]
+    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9, **options), path)
+    return path
+
+
+def node_cases(names):
+    """Collect cases of the package onnx: model, inputs, outputs; all but the first constant."""
+    collected = importlib.import_module("onnx.backend.test.case.node")
+    before = len(collected._NodeTestCases)
+    with np.errstate(all="ignore"):
+        for name in names:
+            importlib.import_module(f"onnx.backend.test.case.node.{name}")
+    for case in collected._NodeTestCases[before:]:
+        if "_expanded" in case.name or any(
+            word in case.name for word in (*REFUSED, *SAME, *OTHERWISE)
+        ):
+            continue
+        model, (inputs, outputs) = case.model, case.data_sets[0]
+        graph = model.graph
+        for value, info in list(zip(inputs, graph.input, strict=True))[1:]:
+            graph.initializer.append(array(np.asarray(value), info.name))
+            graph.input.remove(info)
+        yield case.name, model, np.asarray(inputs[0]), [np.asarray(one) for one in outputs]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operators_are_those_of_onnx(family, tmp_path):
+    """All cases of a family in one graph: a build each would take minutes."""
+    wrong, per_version = [], {}
+    for name, model, given, wanted in node_cases(FAMILIES[family]):
+        version = next(one.version for one in model.opset_import if not one.domain)
+        per_version.setdefault(version, []).append((name, model, given, wanted))
+    for version, cases in per_version.items():
+        parts = make.make_graph([], "all", [], [])
+        for name, model, _, _ in cases:
+            renamed = onnx.compose.add_prefix_graph(model.graph, f"{name}_")
+            for field in ("node", "input", "output", "initializer"):
+                getattr(parts, field).extend(getattr(renamed, field))
+        path = tmp_path / f"{version}.onnx"
+        imports = [make.make_opsetid("", version)]
+        onnx.save(make.make_model(parts, opset_imports=imports), path)
+        module = from_onnx(path, "net", NetworkOptions())
+        found = iter(run(module, [given for _, _, given, _ in cases]))
+        for name, _, _, wanted in cases:
+            for one in wanted:
+                got, most = next(found), 2e-2 if one.dtype.itemsize == 2 else 1e-4
+                same = got.shape == one.shape and got.dtype == one.dtype
+                close = same and np.allclose(
+                    got.astype(float), one.astype(float), most, most, equal_nan=True
+                )
+                wrong += [] if close else [name]
+    assert per_version
+    assert not wrong
+
+
+@pytest.mark.parametrize("version", [7, 9, 10, 11, 13])
+def test_operators_of_old_versions_are_converted(version, tmp_path):
+    """Softmax of all dimensions behind one, slices and squeezes by attributes."""
+    softmax = make.make_node("Softmax", ["x"], ["s"], axis=1)
+    if version < 10:
+        cut = make.make_node("Slice", ["s"], ["c"], axes=[2], starts=[1], ends=[9])
+    else:
+        cut = make.make_node("Slice", ["s", "from", "to", "axis"], ["c"])
+    pool = make.make_node("ReduceMean", ["c"], ["m"], axes=[1], keepdims=1)
+    constants = {"from": [1], "to": [9], "axis": [2]} if version >= 10 else {}
+    shape = [2, 3, 4]
+    path = written(
+        tmp_path / "net.onnx",
+        [softmax, cut, pool],
+        [("x", FLOAT, shape)],
+        [("m", FLOAT, [2, 1, 3])],
+        {name: np.array(values) for name, values in constants.items()},
+        version,
+    )
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    e = np.exp(given - given.max())
+    total = e.sum(2, keepdims=True) if version >= 13 else e.sum((1, 2), keepdims=True)
+    wanted = e / (e.sum(1, keepdims=True) if version >= 13 else total)
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    np.testing.assert_allclose(found, wanted[:, :, 1:].mean(1, keepdims=True), rtol=1e-5)
+
+
+def test_shapes_that_the_graph_computes_are_folded(tmp_path):
+    """Also a branch whose condition depends on sizes alone; the batch is given by its name."""
+    then, other = (
+        make.make_graph(
+            [make.make_node(op, ["r"], [f"{op}_y"])],
+            op,
+            [],
+            [make.make_tensor_value_info(f"{op}_y", FLOAT, None)],
+        )
+        for op in ("Neg", "Exp")
+    )
+    nodes = [
+        make.make_node("Shape", ["x"], ["shape"]),
+        make.make_node("Gather", ["shape", "zero"], ["batch"]),
+        make.make_node("Unsqueeze", ["batch", "axes"], ["first"]),
+        make.make_node("Concat", ["first", "rest"], ["new"], axis=0),
+        make.make_node("Reshape", ["x", "new"], ["r"]),
+        make.make_node("Equal", ["batch", "two"], ["is_two"]),
+        make.make_node("If", ["is_two"], ["y"], then_branch=then, else_branch=other),
+    ]
+    constants = {"zero": 0, "two": 2, "axes": [0], "rest": [-1]}
+    path = written(
+        tmp_path / "net.onnx",
+        nodes,
+        [("x", FLOAT, ["n", 3, 4])],
+        [("y", FLOAT, None)],
+        {name: np.array(values, np.int64) for name, values in constants.items()},
+    )
+    for batch, function in ((2, np.negative), (3, np.exp)):
+        options = NetworkOptions(n=batch)
+        (given,) = onnx_inputs(path, "net", options, 0)
+        (found,) = run(from_onnx(path, "net", options), [given])
+        np.testing.assert_allclose(found, function(given.reshape(batch, 12)), rtol=1e-5)
+    with pytest.raises(PrunerError, match="network=net: sizes are open: x nx3x4"):
+        from_onnx(path, "net", NetworkOptions())
+
+
+def test_quantised_tensors_are_right_within_a_step(tmp_path):
+    """Weights of a scale for every channel, and an input that is quantised between."""
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
+    constants = {
+        "s": np.float32(0.02),
+        "z": np.uint8(120),
+        "w": weight,
+        "ws": rng.uniform(0.01, 0.02, 4).astype(np.float32),
+        "wz": np.zeros(4, np.int8),
+    }
+    nodes = [
+        make.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        make.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        make.make_node("DequantizeLinear", ["w", "ws", "wz"], ["dw"], axis=0),
+        make.make_node("Conv", ["d", "dw"], ["c"]),
+        make.make_node("QuantizeLinear", ["c", "s", "z"], ["y"]),
+    ]
+    path = written(
+        tmp_path / "net.onnx",
+        nodes,
+        [("x", FLOAT, [1, 3, 8, 8])],
+        [("y", onnx.TensorProto.UINT8, [1, 4, 6, 6])],
+        constants,
+        version=19,
+    )
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    (wanted,) = reference.ReferenceEvaluator(str(path)).run(None, {"x": given})
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+def test_numbers_that_choose_rows_are_below_their_number(tmp_path):
+    nodes = [
+        make.make_node("Gather", ["table", "kinds"], ["a"]),
+        make.make_node("Cast", ["attention_mask"], ["m"], to=FLOAT),
+        make.make_node("Mul", ["a", "m"], ["y"]),
+    ]
+    path = written(
+        tmp_path / "net.onnx",
+        nodes,
+        [("kinds", INT64, [64]), ("attention_mask", INT64, [64])],
+        [("y", FLOAT, [64])],
+        {"table": np.arange(3, dtype=np.float32)},
+    )
+    kinds, mask = onnx_inputs(path, "net", NetworkOptions(), 0)
+    assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
+
+
+def refused(path):
+    with pytest.raises(PrunerError) as caught:
+        from_onnx(Path(path), "net", NetworkOptions())
+    return str(caught.value)
+
+
+def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
+    assert refused(tmp_path / "none.onnx") == "network=net: no such file"
+    (tmp_path / "text.onnx").write_text("no protobuf", encoding="utf-8")
+    assert "this is no ONNX file" in refused(tmp_path / "text.onnx")
+    identity = [make.make_node("Identity", ["x"], ["y"])]
+    ends = ([("x", FLOAT, [2])], [("y", FLOAT, [2])])
+    assert "of version 999" in refused(written(tmp_path / "new.onnx", identity, *ends, version=999))
+    foreign = [make.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", scale=[1.0])]
+    found = refused(written(tmp_path / "ml.onnx", foreign, *ends))
+    assert "TVM cannot import ai.onnx.ml.Scaler; write" in found
+    words = [("x", onnx.TensorProto.STRING, [2])], [("y", onnx.TensorProto.STRING, [2])]
+    assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
+
+
+def test_weights_in_another_file(tmp_path):
+    weight = np.random.default_rng(0).random((4, 5), dtype=np.float32)
+    path = written(
+        tmp_path / "net.onnx",
+        [make.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, [2, 4])],
+        [("y", FLOAT, [2, 5])],
+        {"w": weight},
+    )
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    np.testing.assert_allclose(found, given @ weight, rtol=1e-5)
+    (tmp_path / "w.bin").unlink()
+    assert f"its weights are in w.bin, which is not in {tmp_path}" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "told"),
+    [
+        ("NonZero", {}, "NonZero: the size of its result depends on values"),
+        ("MaxPool", {"kernel_shape": [2, 2], "outputs": 2}, "MaxPool: TVM has only 1 of its"),
+        ("Det", {}, "TVM cannot import Det; write"),
+    ],
+)
+def test_operators_that_tvm_cannot_convert_are_named(operator, attributes, told, tmp_path):
+    names = ["y", "i"][: attributes.pop("outputs", 1)]
+    node = make.make_node(operator, ["x"], names, **attributes)
+    ends = [(name, FLOAT if name == "y" else INT64, None) for name in names]
+    path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 4, 4])], ends)
+    assert told in refused(path)
+
+
+def test_a_long_sequence_is_refused_and_its_steps_are_the_same_functions(tmp_path):
+    from pruner.tune.networks.network_tasks import network_tasks
+
+    def layer(steps):
+        return written(
+            tmp_path / f"{steps}.onnx",
+            [make.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=4)],
+            [("x", FLOAT, [steps, 1, 3])],
+            [("h", FLOAT, [1, 1, 4])],
+            {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)},
+        )
+
+    target = load_tvm().tvm.target.Target("llvm")
+    few, more = (
+        network_tasks(lower(from_onnx(layer(n), "net", NetworkOptions()), target), target)
+        for n in (3, 6)
+    )
+    assert len(few) == len(more)
+    assert "a sequence of 600 steps; 1 to 512 can be unrolled" in refused(layer(600))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("place", ["half_pixel", "asymmetric", "half_pixel_symmetric"])
+def test_resampling_is_a_product_with_weights(mode, place):
+    """Against ONNX's own evaluator, where the scaled size is no whole number."""
+    attrs = {"mode": mode, "coordinate_transformation_mode": place}
+    data = np.random.default_rng(0).random((1, 1, 1, 7), dtype=np.float32)
+    for scale in (0.6, 1.4, 2.3):
+        node = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs)
+        scales = np.array([1, 1, 1, scale], np.float32)
+        evaluator = reference.ReferenceEvaluator(
+            make.make_model(
+                make.make_graph(
+                    [node],
+                    "net",
+                    [make.make_tensor_value_info("x", FLOAT, None)],
+                    [make.make_tensor_value_info("y", FLOAT, None)],
+                    [array(scales, "s")],
+                ),
+                opset_imports=[make.make_opsetid("", 19)],
+            )
+        )
+        (wanted,) = evaluator.run(None, {"x": data})
+        coded = {name: value.encode() for name, value in attrs.items()}
+        matrix = weights(7, wanted.shape[-1], float(scales[3]), coded)
+        np.testing.assert_allclose(data @ matrix.T, wanted, atol=1e-5)

@@ -93,6 +93,9 @@ POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null"
 NOT_NEGATIVE = Rule(_not_negative, "a number, 0 or more")
 SEED = Rule(_whole(0, MAX_SEED), f"a whole number from 0 to {MAX_SEED}")
 WIDTH = Rule(_whole(1, MAX_WIDTH), f"a whole number from 1 to {MAX_WIDTH}")
+THREADS = Rule(
+    _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
+)
 EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
@@ -118,18 +121,50 @@ SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be 
 # Options of earlier versions and their present names; old run folders are read through it.
 RENAMED = {"beside": "baselines", "measure.alone": "measure.exclusive"}
 
+# Options that share a rule. Some have no default that would show their kind.
+_SHARED: Sequence[tuple[Rule, str]] = (
+    (TEXT, "outputs checkpoint resume out bundle work_dir"),
+    (NAMES, "models.own split.held_out"),
+    (SEED, "seed split.seed"),
+    (POSITIVE_OR_NULL,
+     "batches.window stop_after patience budget.trials budget.patience budget.max_steps "
+     "adaptation.fit.max_steps measure.builders measure.devices trials"),
+    (SIZE, "sizes.batch sizes.image sizes.length sizes.layers"),
+    (POSITIVE,
+     "min_programs schedule.soup_epochs budget.batch budget.tasks budget.least budget.held_out "
+     "budget.label_tasks budget.source_programs measure.number measure.repeats runner.port "
+     "runner.session_timeout_s"),
+    (TRUE_OR_FALSE,
+     "train_failures policy.draft_leads policy.verify_only_draft verify compile_only "
+     "measure.flush_cache measure.check inputs.relative features.psa check setup"),
+    (COUNT, "trainer.max_epochs measure.min_repeat_ms"),
+    (POSITIVE_NUMBER,
+     "optimizer.lr budget.spread measure.build_timeout_s measure.run_timeout_s "
+     "measure.reference_timeout_s measure.memory_gib runner.health_timeout_s loss.weight"),
+    (NOT_NEGATIVE, "optimizer.weight_decay budget.tolerance policy.prior"),
+    (WIDTH,
+     "model.width model.num_heads model.num_dataflow_rows model.dataflow_hidden "
+     "model.dataflow_width model.draft_width model.device_width"),
+    (POSITIVE_NUMBER_OR_NULL,
+     "budget.seconds effort.seconds platform.half_flops_per_s platform.tensor_half_flops_per_s "
+     "platform.tensor_half_into_half_flops_per_s platform.tensor_bfloat16_flops_per_s "
+     "platform.tensor_int8_ops_per_s platform.official_peak_flops_per_s "
+     "platform.official_dram_bytes_per_s measure.cv_limit"),
+    (THREADS, "num_threads num_workers"),
+    (MADE, "adaptation.fit online_fit policy.draft schedule.factory"),
+    (WORDS,
+     "logger.group authors entry file learned_from machine network notes origin report results "
+     "source platform.name workload.function"),
+    (TRUE_FALSE_OR_NULL, "logger.offline measure.exclusive measure.baseline"),
+    (SHARE, "policy.epsilon policy.measured_share"),
+    (ONE_OR_SEVERAL, "baselines data.platform model.without only plot warm_start"),
+)  # fmt: skip
 RULES: dict[str, Rule] = {
+    **{name: rule for rule, names in _SHARED for name in names.split()},
+    "platform": CHOSEN,
     "data.root": Rule(
         _optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"
     ),
-    "outputs": TEXT,
-    "checkpoint": TEXT,
-    "resume": TEXT,
-    "out": TEXT,
-    "bundle": TEXT,
-    "work_dir": TEXT,
-    "models.own": NAMES,
-    "split.held_out": NAMES,
     "networks": Rule(
         lambda v: v is None or isinstance(v, str) or NAMES.accepts(v), "a list [...] of names"
     ),
@@ -137,129 +172,32 @@ RULES: dict[str, Rule] = {
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",
     ),
-    "seed": SEED,
     "seeds": Rule(_optional(_seeds), "a list with at least one seed, each once, or null"),
-    "split.seed": SEED,
-    "num_threads": Rule(
-        _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
-    ),
-    "num_workers": Rule(
-        _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
-    ),
-    "batches.window": POSITIVE_OR_NULL,
     "trainer.strategy": _one_of("auto", "ddp"),
-    "stop_after": POSITIVE_OR_NULL,
-    "min_programs": POSITIVE,
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
-    "train_failures": TRUE_OR_FALSE,
-    "trainer.max_epochs": COUNT,
     "scaler": Rule(lambda value: value in (None, "keep", "renew"), "keep, renew or null"),
     "keep": _one_of("best", "last"),
-    "patience": POSITIVE_OR_NULL,
     "trainer.devices": Rule(
         lambda v: isinstance(v, str | list) or _whole(-1, MAX_THREADS)(v), "a number of devices"
     ),
     "trainer.num_sanity_val_steps": Rule(_whole(-1), "a whole number, 0 or more, or -1 for all"),
     "trainer.gradient_clip_val": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
-    "optimizer.lr": POSITIVE_NUMBER,
-    "optimizer.weight_decay": NOT_NEGATIVE,
-    "model.width": WIDTH,
-    "model.num_heads": WIDTH,
-    "model.num_dataflow_rows": WIDTH,
-    "model.dataflow_hidden": WIDTH,
-    "model.dataflow_width": WIDTH,
-    "model.draft_width": WIDTH,
-    "model.device_width": WIDTH,
-    "schedule.soup_epochs": POSITIVE,
-    "budget.trials": POSITIVE_OR_NULL,
-    "budget.patience": POSITIVE_OR_NULL,
-    "budget.tolerance": NOT_NEGATIVE,
-    "budget.batch": POSITIVE,
-    "budget.seconds": POSITIVE_NUMBER_OR_NULL,
-    "budget.tasks": POSITIVE,
-    "budget.least": POSITIVE,
-    "budget.spread": POSITIVE_NUMBER,
-    "budget.held_out": POSITIVE,
-    "budget.label_tasks": POSITIVE,
     "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
-    "budget.max_steps": POSITIVE_OR_NULL,
-    "budget.source_programs": POSITIVE,
-    "effort.seconds": POSITIVE_NUMBER_OR_NULL,
     "effort.patience": Rule(_optional(_whole(0)), "a whole number, 0 or more, or null"),
-    "adaptation.fit.max_steps": POSITIVE_OR_NULL,
-    "adaptation.fit": MADE,
-    "logger.group": WORDS,
-    "logger.offline": TRUE_FALSE_OR_NULL,
-    "platform.half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.tensor_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.tensor_half_into_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.tensor_bfloat16_flops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.tensor_int8_ops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.official_peak_flops_per_s": POSITIVE_NUMBER_OR_NULL,
-    "platform.official_dram_bytes_per_s": POSITIVE_NUMBER_OR_NULL,
-    "policy.epsilon": SHARE,
-    "policy.measured_share": SHARE,
-    "policy.prior": NOT_NEGATIVE,
-    "policy.draft_leads": TRUE_OR_FALSE,
-    "policy.verify_only_draft": TRUE_OR_FALSE,
-    "verify": TRUE_OR_FALSE,
-    "compile_only": TRUE_OR_FALSE,
-    "measure.number": POSITIVE,
-    "measure.repeats": POSITIVE,
-    "measure.min_repeat_ms": COUNT,
-    "measure.cv_limit": POSITIVE_NUMBER_OR_NULL,
-    "measure.flush_cache": TRUE_OR_FALSE,
-    "measure.builders": POSITIVE_OR_NULL,
-    "measure.devices": POSITIVE_OR_NULL,
     "measure.device": Rule(
         lambda v: v is None or isinstance(v, str) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",
     ),
-    "measure.build_timeout_s": POSITIVE_NUMBER,
-    "measure.run_timeout_s": POSITIVE_NUMBER,
-    "measure.reference_timeout_s": POSITIVE_NUMBER,
-    "measure.memory_gib": POSITIVE_NUMBER,
-    "measure.exclusive": TRUE_FALSE_OR_NULL,
     "measure.lag": Rule(_optional(_whole(0, 1)), "0, 1 or null"),
-    "measure.baseline": TRUE_FALSE_OR_NULL,
-    "measure.check": TRUE_OR_FALSE,
-    "runner.port": POSITIVE,
-    "runner.session_timeout_s": POSITIVE,
-    "runner.health_timeout_s": POSITIVE_NUMBER,
-    "sizes.batch": SIZE,
-    "sizes.image": SIZE,
-    "sizes.length": SIZE,
-    "sizes.layers": SIZE,
-    "inputs.relative": TRUE_OR_FALSE,
     "inputs.scale": _one_of("standard", "max"),
-    "features.psa": TRUE_OR_FALSE,
-    "check": TRUE_OR_FALSE,
-    "setup": TRUE_OR_FALSE,
     "features.dataflow": _one_of("paper", "official", "fragments"),
     "data.duplicates": _one_of("drop", "keep"),
     "draft.form": _one_of("hardware", "paper", "official"),
     "task_order": _one_of("gradient", "round_robin"),
     "spaces": _one_of("batched", "replay"),
     "run_id": Rule(_optional(_name), "a folder name without separators"),
-    # Without a default that could tell:
-    **dict.fromkeys(
-        ("authors", "entry", "file", "learned_from", "machine", "network", "notes", "origin",
-         "report", "results", "source"), WORDS,
-    ),
-    **dict.fromkeys(
-        ("baselines", "data.platform", "model.without", "only", "plot", "warm_start"),
-        ONE_OR_SEVERAL
-    ),
-    "platform": CHOSEN,
-    "platform.name": WORDS,
     "loss.share": Rule(_between_0_and_1, "a number above 0, below 1"),
-    "loss.weight": POSITIVE_NUMBER,
-    "workload.function": WORDS,
-    "online_fit": MADE,
-    "policy.draft": MADE,
-    "schedule.factory": MADE,
-    "trials": POSITIVE_OR_NULL,
     "pool": Rule(
         lambda v: isinstance(v, dict) or POSITIVE_OR_NULL.accepts(v), POSITIVE_OR_NULL.wanted
     ),

@@ -13,6 +13,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,12 @@ def wrong_in(folder: Path, result: dict) -> list[str]:
     records = Counter(tuple(json.loads(line)[1][1]) for line in lines)
     ran = Counter(tuple(row.costs_s) for row in rows if row.error is None)
     lost = [row.trial for row in rows] != list(range(1, TRIALS + 1))
+    ordered = all(a.elapsed_s <= b.elapsed_s for a, b in pairwise(rows))
+    spent, total = sum(result["seconds"].values()), result["total_seconds"]
     return [
         *told,
+        *([] if ordered else ["time runs backwards"]),
+        *([] if abs(spent - total) <= 0.01 * total else [f"{spent} of {total} s"]),
         *([f"{len(rows)} rows"] if lost or result["trials"] != TRIALS else []),
         *[f"{place} twice" for place, number in places.items() if number > 1],
         *[f"program {program} twice" for program, number in programs.items() if number > 1],

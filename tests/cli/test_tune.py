@@ -1,18 +1,13 @@
-"""``python tune.py``: the last line, kill -9 and resume, several policies, user mistakes."""
+"""``python tune.py``: the last line, several policies, user mistakes."""
 
-import itertools
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.paths import REPOSITORY
 
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
@@ -53,39 +48,6 @@ def test_a_budget_that_the_start_of_the_workers_uses_up_is_told(tmp_path):
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout.splitlines()[-1])["trials"] == 2
-
-
-@pytest.mark.tvm
-@pytest.mark.slow
-def test_kill_at_any_point_loses_at_most_the_candidate_in_flight(tmp_path):
-    options = [*QUICK, "budget.trials=18", "run_id=killed"]
-    folder = tmp_path / "tune" / "killed"
-    journal = folder / JOURNAL_FILE
-    counts = []
-    for enough in (2, 8):
-        again = [f"resume={folder}"] if folder.exists() else options
-        child = subprocess.Popen(
-            command(tmp_path, *again), cwd=REPOSITORY, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        end = time.monotonic() + 240
-        while time.monotonic() < end:
-            if journal.exists() and journal.read_bytes().count(b"\n") >= enough:
-                break
-            time.sleep(0.02)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        rows = read_trials(journal)
-        assert len(rows) >= enough
-        counts.append(len(rows))
-    result = tuned(tmp_path, f"resume={folder}")
-    rows = read_trials(journal)
-    assert result["trials"] == len(rows) == 18
-    assert [row.trial for row in rows] == list(range(1, 19))
-    # nothing was measured twice, in whichever start it was
-    assert len({(row.space, *row.decisions) for row in rows}) == 18
-    assert all(a.elapsed_s <= b.elapsed_s for a, b in itertools.pairwise(rows))
-    assert sum(result["seconds"].values()) == pytest.approx(result["total_seconds"], rel=0.01)
 
 
 @pytest.mark.tvm

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import copies_ahead, lanes_written_out
 from pruner.tune.tvm_import import load_tvm
@@ -22,6 +26,32 @@ def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
     scope = target if is_cuda(target) else nullcontext()
     with scope, pass_context(module, target):
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
+
+
+def link(executable: Any, target: Any, path: Path, options: Sequence[str] = ()) -> None:
+    """Link an executable to a library, with further options of the compiler.
+
+    Raises:
+        PrunerError: it is for processors of another family, and their compiler is missing.
+    """
+    compiler, triple = None, foreign_triple(target)
+    if triple is not None:
+        compiler = f"{triple}-g++"
+        if shutil.which(compiler) is None:
+            raise PrunerError(
+                f"linking for {triple} needs {compiler}, which is not on the PATH (Debian's "
+                f"package g++-{triple} has it)"
+            )
+    executable.export_library(str(path), options=list(options), cc=compiler)
+
+
+def foreign_triple(target: Any) -> str | None:
+    """Return the triple of a target whose programs this processor cannot run."""
+    host = target if target.host is None else target.host
+    triple, ours = host.attrs.get("mtriple"), load_tvm().tvm.target.codegen.llvm_get_system_triple()
+    if triple is None or str(triple).partition("-")[0] == str(ours).partition("-")[0]:
+        return None
+    return str(triple)
 
 
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:

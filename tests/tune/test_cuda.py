@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.tune.cuda import runtime_error
 from tests.tune.cuda_programs import programs
 
@@ -100,13 +101,55 @@ def test_what_cuda_needs_is_found_where_the_path_does_not_say(tmp_path):
 
 def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
     from pruner.tune.measure import machine
+    from pruner.tune.measure.jobs import RpcAddress
     from pruner.tune.measure.measurer import Platform
 
     listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)"]
     monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     monkeypatch.setattr(machine, "runtime_error", lambda: "why")
+    address = RpcAddress(host="there", port=1, key="k")
     assert machine.missing_device(Platform(target=None, device="cuda")) == "why"
-    assert machine.missing_device(Platform(target=None, device="cpu")) is None
+    assert machine.missing_device(Platform(target=None, device="cpu", address=address)) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("host", None),
+        ({"kind": "llvm", "mcpu": "haswell", "num-cores": 1}, None),
+        ({"kind": "llvm", "mcpu": "cortex-a72"}, "no cortex-a72"),
+        (
+            {"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"},
+            "no aarch64-linux-gnu",
+        ),
+    ],
+)
+def test_a_processor_that_is_not_this_machines_is_told_before_anything_runs(target, told):
+    from pruner.paths import conf_folder
+    from pruner.program.device import load_device
+    from pruner.tune.measure.machine import make_platform, missing_device
+
+    device = load_device(conf_folder() / "platform" / "cpu-avx2.yaml")
+    reason = missing_device(make_platform(device, target=target))
+    assert reason is None if told is None else reason.endswith(told)
+
+
+def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch):
+    from pruner.tune import operator
+    from pruner.tune.compiling import compiled, link
+    from pruner.tune.measure.jobs import build
+    from pruner.tune.tvm_import import load_tvm
+
+    monkeypatch.setattr("pruner.tune.compiling.shutil.which", lambda _: None)
+    tvm, module = load_tvm().tvm, operator("matmul", m=4, n=4, k=4).module
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    with pytest.raises(
+        PrunerError, match=r"needs aarch64-linux-gnu-g\+\+, which is not on the PATH"
+    ):
+        link(compiled(module, target), target, tmp_path / "f.so")
+    # a run that only compiles needs no linker
+    path = tmp_path / "program"
+    assert build(tvm.ir.save_json(module), str(target), str(path)) == path.stat().st_size > 0
 
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():

@@ -13,7 +13,7 @@ from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.benchmark import save_arrays
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
-from pruner.tune.compiling import pass_context, written_out
+from pruner.tune.compiling import link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.built_files import TEMPORARY
@@ -113,7 +113,7 @@ def build_here(
             executable = compiled(with_interface(module, interface), target)
         with watch.time("export"):
             partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
-            executable.export_library(str(partial))
+            link(executable, target, partial)
             partial.replace(library)
         if reference:
             with watch.time("reference"):

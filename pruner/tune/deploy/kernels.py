@@ -10,7 +10,7 @@ from typing import Any
 
 from pruner.errors import DataError
 from pruner.files import temporaries_in, write_atomic
-from pruner.tune.compiling import compiled
+from pruner.tune.compiling import compiled, link
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
 from pruner.tune.kinds import is_opencl
@@ -109,7 +109,7 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         load_runtime()
     executable = compiled(module, target)
     partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
-    executable.export_library(str(partial))
+    link(executable, target, partial)
     partial.replace(library)
     if target.kind.name == "llvm":
         texts = {k: executable.mod.inspect_source(word) for k, word in _LLVM.items()}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.files import write_atomic
 from pruner.processes import NoReference
-from pruner.tune.compiling import compiled
+from pruner.tune.compiling import compiled, link
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
 from pruner.tune.measure.numerics import (
@@ -43,6 +43,9 @@ from pruner.tune.workloads import arguments as arguments_of
 
 JOBS, LOADED = __name__, "pruner.tune.measure.preload_tvm"
 PRELOADED = (LOADED, JOBS)  # modules that the workers' server imports, TVM first
+# symbols are resolved when a library is opened: where its first call looked for a symbol in vain,
+# the linker would end the process
+_AT_ONCE = ("-Wl,-z,now",)
 _CHEAP_S = 1.0  # a program that takes longer is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
@@ -115,9 +118,11 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
     made = compiled(module, target, exact=exact)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
-    # all symbols when it is opened: where the first call looked for one in vain, the linker would
-    # end the process
-    made.export_library(path, options=["-Wl,-z,now"])
+    try:
+        link(made, target, Path(path), _AT_ONCE)
+    except PrunerError:  # without the linker of another processor the objects show that it compiles
+        made.export_library(f"{path}.tar")
+        Path(f"{path}.tar").replace(path)
     return float(Path(path).stat().st_size)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pruner.commands import nvidia_smi
 from pruner.errors import PrunerError
 from pruner.program.device import CpuDevice, Device, GpuDevice
+from pruner.tune.compiling import foreign_triple
 from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
@@ -159,8 +160,10 @@ def host_cpu() -> str:
 
 def missing_device(platform: Platform) -> str | None:
     """Explain why programs of a platform cannot run here, else None."""
-    if platform.address is not None or platform.device == "cpu":
+    if platform.address is not None:
         return None
+    if platform.device == "cpu":
+        return _missing_cpu(platform.target)
     if platform.device == OPENCL:
         return _missing_opencl(platform)
     gpus = nvidia_smi("-L")
@@ -168,6 +171,19 @@ def missing_device(platform: Platform) -> str | None:
         return "no NVIDIA driver on this machine"
     # a GPU alone is not enough: TVM's runtime opens CUDA's libraries when it is loaded
     return runtime_error() if gpus else "no NVIDIA GPU is visible"
+
+
+def _missing_cpu(target: Any) -> str | None:
+    codegen, triple = load_tvm().tvm.target.codegen, foreign_triple(target)
+    if triple is not None:
+        return f"this machine is {codegen.llvm_get_system_triple()}, no {triple}"
+    processor = target.attrs.get("mcpu")
+    known = {
+        str(one) for one in codegen.llvm_get_cpu_archlist(load_tvm().tvm.target.Target("llvm"))
+    }
+    if processor is None or str(processor) in known:
+        return None
+    return f"this machine is {host_cpu()}, no {processor}"
 
 
 def on_opencl(

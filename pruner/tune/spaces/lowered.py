@@ -54,6 +54,9 @@ class _ScheduledReader(PrimFuncReader):
     def _check(self, func: Any) -> None:
         """Accept weights to be rewritten: they have their layout by now."""
 
+    def _check_update(self, block: Any) -> None:
+        """Take the updates of a sum, whose start is a block of its own by now."""
+
     def _loop(self, stmt: Any) -> LoopNode:
         if whole_number(stmt.min) != 0:
             raise UnsupportedProgram("loop-start", str(stmt.loop_var.name))

@@ -74,6 +74,17 @@ class PrimFuncReader:
         if func.attrs is not None and "layout_free_buffers" in func.attrs:
             raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
+    def _check_update(self, block: Any) -> None:
+        """Refuse a block that updates a buffer and is no reduction.
+
+        TVM's primitives take it for neither a complete block nor a reduction: they refuse to
+        parallelise, to reorder or to tile it.
+        """
+        written = block.body.buffer
+        if block.init is None and any(region.source.same_as(written) for region in block.reads):
+            what = f"block {block.name_hint} updates {written.name}; let it write another buffer"
+            raise UnsupportedProgram(IN_PLACE, what)
+
     def node_of(self, thing: Any) -> LoopNode | Block | None:
         """Find the node of a loop or block, None without a node."""
         if kind_of(thing) == "For":
@@ -122,6 +133,7 @@ class PrimFuncReader:
         if _is_blockized(block):
             return [self._blockized(realize, parent, loops)]
         _check_plain(block)
+        self._check_update(block)
         # expressions name iterators by position, so that blocks of the same computation are equal
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
         return [self._statement(realize, parent, loops, slots, (block.body, block.init))]
@@ -266,12 +278,6 @@ def _is_blockized(block: Any) -> bool:
 def _check_plain(block: Any) -> None:
     if block.alloc_buffers or block.match_buffers or kind_of(block.body) != "BufferStore":
         raise UnsupportedProgram("block-body", str(block.name_hint))
-    written = block.body.buffer
-    # TVM's primitives take such a block for neither a complete block nor a reduction: they refuse
-    # to parallelise, to reorder or to tile it
-    if block.init is None and any(region.source.same_as(written) for region in block.reads):
-        what = f"block {block.name_hint} updates {written.name}; let it write another buffer"
-        raise UnsupportedProgram(IN_PLACE, what)
 
 
 def _buffer_of(func: Any, param: Any) -> Any:

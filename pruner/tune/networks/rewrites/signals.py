@@ -64,30 +64,33 @@ class _Rows:
                 self._new.append(binding)
                 continue
             image = self._emit(image)
-            rank = len(_shape(binding.var)) if hasattr(binding.var.ty, "shape") else None
+            rank = len(_shape(binding.var))
             if rank == _ROW + 2:  # an image itself
                 self._new.append(relax.VarBinding(binding.var, image))
                 continue
             self._images[hash(binding.var)] = image
-            if rank is None:  # of a norm; its parts are squeezed
-                self._new.append(binding)
-            else:
+            if rank == _ROW + 1:
                 signal = relax.op.squeeze(image, [_ROW])
                 self._new.append(relax.VarBinding(binding.var, signal))
+            else:  # a tuple, whose parts are squeezed
+                self._new.append(binding)
         return self._new
 
     def _image_of(self, value: Any) -> Any | None:
         relax, name = self._relax, operator_name(value)
         if isinstance(value, relax.TupleGetItem):
-            norm = self._images.get(hash(value.tuple_value))
-            # the other parts of a norm are no signals
-            return None if norm is None or value.index else relax.TupleGetItem(norm, 0)
+            parts = self._images.get(hash(value.tuple_value))
+            # means of a norm are no signals
+            is_signal = parts is not None and len(_shape(value)) == _ROW + 1
+            return relax.TupleGetItem(parts, value.index) if is_signal else None
         if not isinstance(value, relax.Call):
             return None
         if name in _BEGIN:
             return self._convolved(value, name)
         if name == "relax.squeeze" and _is_row(value.args[0], value.attrs.axis):
             return value.args[0]
+        if name == "relax.concat":
+            return self._joined(value)
         known = [one for one in value.args if hash(one) in self._images]
         if not known:
             return None
@@ -98,6 +101,10 @@ class _Rows:
         data, attrs = self._images[hash(known[0])], value.attrs
         if name == "relax.nn.batch_norm" and int(attrs.axis) == 1:
             return relax.Call(value.op, [data, *value.args[1:]], attrs)
+        if name == "relax.split":
+            sections = attrs.indices_or_sections
+            sections = int(sections) if hasattr(sections, "value") else [int(s) for s in sections]
+            return relax.op.split(data, sections, _axis(attrs.axis))
         if name == "relax.nn.group_norm" and [int(axis) for axis in attrs.axes] == [2]:
             norm = (int(attrs.num_groups), int(attrs.channel_axis), [_ROW, _ROW + 1])
             how = (float(attrs.epsilon), bool(attrs.center), bool(attrs.scale))
@@ -125,6 +132,12 @@ class _Rows:
             out_dtype=attrs.out_dtype,
             **more,
         )
+
+    def _joined(self, call: Any) -> Any | None:
+        fields = getattr(call.args[0], "fields", ())
+        if not any(hash(one) in self._images for one in fields):
+            return None
+        return self._relax.op.concat([self._image(one) for one in fields], _axis(call.attrs.axis))
 
     def _pooled(self, call: Any, name: str) -> Any:
         attrs = call.attrs
@@ -167,7 +180,14 @@ class _Rows:
 
 
 def _shape(value: Any) -> list[int]:
-    return [int(extent) for extent in value.ty.shape]
+    """Return the extents of a tensor; none for a tuple."""
+    return [int(extent) for extent in getattr(value.ty, "shape", None) or ()]
+
+
+def _axis(axis: Any) -> int:
+    """Return the dimension of an image that a signal's dimension becomes."""
+    place = int(axis or 0) % (_ROW + 1)
+    return place + (place >= _ROW)
 
 
 def _is_row(image: Any, axes: Any) -> bool:

@@ -26,7 +26,8 @@ def subpixel_convolutions(module: Any) -> Any:
     data, weight = dpl.wildcard(), dpl.is_const()
     pattern = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)
 
-    def rewrite(call: Any, found: Any) -> Any:
+    def rewrite(_: Any, found: Any) -> Any:
+        call = found[pattern]
         if not is_subpixel(call):
             return call
         return _subpixel(relax, call, found[data], found[weight].value.numpy())

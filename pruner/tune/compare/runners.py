@@ -31,6 +31,9 @@ _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
+_RECENT = 21  # version of operators that ONNX's own evaluator has
+
+
 class Eager:
     """The module in torch's inference mode, without TF32 on GPUs.
 
@@ -113,8 +116,9 @@ class Compiled(Eager):
 class OnnxRuntime:
     """onnxruntime on the network, exported by torch unless it is ONNX.
 
-    Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Raises
-    `PrunerError` where onnxruntime would silently run on another device.
+    Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Not
+    ``optimized``: without fusion, which rounds quantised tensors at other places than the file
+    says. Raises `PrunerError` where onnxruntime would silently run on another device.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class OnnxRuntime:
         threads: int,
         device: str = "cpu",
         half: bool = False,
+        optimized: bool = True,
     ) -> None:
         onnxruntime = importlib.import_module("onnxruntime")
         provider, options = _PROVIDERS[device]
@@ -138,6 +143,9 @@ class OnnxRuntime:
         settings = onnxruntime.SessionOptions()
         # operators in sequence, as in the other frameworks
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
+        if not optimized:
+            level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            settings.graph_optimization_level = level
         with tempfile.TemporaryDirectory() as folder:
             if given.is_onnx:
                 file = given.path
@@ -188,8 +196,13 @@ class OnnxReference:
     """ONNX's own evaluator in Python: slow, but it has every operator."""
 
     def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
-        reference = importlib.import_module("onnx.reference")
-        self._evaluator = reference.ReferenceEvaluator(str(_source(source).path))
+        onnx, reference = importlib.import_module("onnx"), importlib.import_module("onnx.reference")
+        path = str(_source(source).path)
+        try:
+            self._evaluator = reference.ReferenceEvaluator(path)
+        except RuntimeError:  # it has recent versions of some operators only
+            recent = onnx.version_converter.convert_version(onnx.load(path), _RECENT)
+            self._evaluator = reference.ReferenceEvaluator(recent)
         self._given = self.prepared(_arrays(inputs))
         self.run()
 

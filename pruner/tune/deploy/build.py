@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
+from pruner.tune.networks.onnx_import import multiplies_integers
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from pruner.tune.phases import Stopwatch
@@ -112,9 +114,11 @@ def build_here(
             interface = Interface.of(module, target, threads)
             executable = compiled(with_interface(module, interface), target)
         with watch.time("export"):
-            partial = library.with_name(f".{library.name}")  # TVM takes the format from the suffix
-            link(executable, target, partial)
-            partial.replace(library)
+            unfinished = library.with_name(
+                f".{library.name}"
+            )  # TVM reads the format off the suffix
+            link(executable, target, unfinished)
+            unfinished.replace(library)
         if reference:
             with watch.time("reference"):
                 notes += _reference(request.source, library.parent, threads, interface)
@@ -164,6 +168,14 @@ def _reference(
     return [f"outputs are not checked: {source.path} was moved"]
 
 
+def _runners(source: NetworkSource) -> list[Callable[..., Any]]:
+    if source.path is None or not source.is_onnx:
+        return [Eager]
+    runners: list[Callable[..., Any]] = [partial(OnnxRuntime, optimized=False), OnnxReference]
+    # onnxruntime's sums of 8-bit products overflow on CPUs without instructions for them
+    return runners[::-1] if multiplies_integers(source.path) else runners
+
+
 def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[Any, str]:
     """Return a runner that can run the network, or None and the reason.
 
@@ -171,7 +183,7 @@ def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[
     operator or a type.
     """
     reasons = []
-    for make in (OnnxRuntime, OnnxReference) if source.is_onnx else (Eager,):
+    for make in _runners(source):
         try:
             return make(**given), ""
         except Exception as error:  # onnxruntime raises kinds of its own

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.operators_onnx import CONVERTERS
+from pruner.tune.networks.operators_onnx.quantized import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.tvm_import import load_tvm
 
 _ONNX = ("", "ai.onnx")  # domains
-# Operators outside ONNX that TVM converts.
-_MICROSOFT = {"BiasGelu", "FastGelu", "Gelu", "QuantizeLinear", "DequantizeLinear"}
+# Operators outside ONNX that can be converted.
+_MICROSOFT = {"BiasGelu", "FastGelu", "Gelu", "QuantizeLinear", "DequantizeLinear", *MICROSOFT}
 # TVM's converters of these mean operators of Microsoft's, or leave attributes or outputs out.
 _DEFINED = {"Attention", "RotaryEmbedding", "SpaceToDepth"}
 _OLDEST = 11  # version of the operators that TVM converts as they are
@@ -77,6 +78,12 @@ def _rows(value: Any) -> int:
         elif node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and not place:
             rows.append(_rows(node.outputs[0]))
     return max(min(rows), 1)
+
+
+def multiplies_integers(path: Path) -> bool:
+    """Check an ONNX file for products of whole numbers."""
+    nodes = _library("onnx").load(path, load_external_data=False).graph.node
+    return any(one.op_type.startswith("QLinear") or "Integer" in one.op_type for one in nodes)
 
 
 @contextmanager
@@ -134,14 +141,22 @@ def _modern(proto: Any) -> Any:
         PrunerError: the converter of the package onnx refuses.
     """
     onnx = _library("onnx")
-    # files before version 4 of the format have weights among their inputs, as the converter wants
     try:
-        return onnx.version_converter.convert_version(proto, _OLDEST)
-    except Exception as error:
+        proto = onnx.version_converter.convert_version(proto, _OLDEST)
+    except Exception as error:  # of C++, of kinds of its own
         line = (str(error).strip().splitlines() or [repr(error)])[-1]
         raise PrunerError(
             f"its operators are too old, and onnx cannot convert them to version {_OLDEST}: {line}"
         ) from error
+    for node in proto.graph.node:
+        if node.op_type == "Resize":  # which knew one way, and the converter leaves the new default
+            known = [one for one in node.attribute if one.name == "mode"]
+            del node.attribute[:]
+            old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            node.attribute.extend(
+                [*known, *(onnx.helper.make_attribute(*item) for item in old.items())]
+            )
+    return proto
 
 
 def _variables(model: Any) -> list[Any]:

@@ -70,7 +70,30 @@ def _centred(front: Any, data: Any, zero: Any) -> Any:
     return front.bb.normalize(wide)
 
 
+def _between(name: str, count: int) -> Any:
+    """Convert an operator of Microsoft's with `count` quantised inputs by ONNX's own."""
+
+    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
+        real = [_real(front, inputs[i : i + 3], 0) for i in range(0, 3 * count, 3)]
+        if attrs.get("channels_last"):
+            raise ValueError("its channels are last")
+        result = front.convert(name, real, attrs)
+        return front.convert("QuantizeLinear", [result, *inputs[3 * count : 3 * count + 2]], {})
+
+    return convert
+
+
+MICROSOFT = {
+    "QLinearAdd": _between("Add", 2),
+    "QLinearAveragePool": _between("AveragePool", 1),
+    "QLinearGlobalAveragePool": _between("GlobalAveragePool", 1),
+    "QLinearLeakyRelu": _between("LeakyRelu", 1),
+    "QLinearMul": _between("Mul", 2),
+    "QLinearSigmoid": _between("Sigmoid", 1),
+}
+
 CONVERTERS = {
+    **MICROSOFT,
     "ConvInteger": integer_convolution,
     "MatMulInteger": integer_matmul,
     "QLinearConv": quantized_convolution,

@@ -197,7 +197,7 @@ class Reply:
 
 
 class JobFailed(PrunerError):
-    """A job of :meth:`Worker.ask` failed; ``reply`` tells the kind."""
+    """Raised if a job of :meth:`Worker.ask` failed; ``reply`` has the kind."""
 
     def __init__(self, line: str, reply: Reply) -> None:
         super().__init__(line)

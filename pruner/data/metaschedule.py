@@ -104,7 +104,7 @@ def _stem(path: Path) -> str:
 
 
 def _kind(path: Path) -> str | None:
-    """Return what a file of a database holds, by its first whole line of JSON."""
+    """Classify a file of a database by its first complete line."""
     for _, line, _ in islice(read_lines(path, Quarantine()), _TRIES):
         with suppress(ValueError, RecursionError):
             match json.loads(line):

@@ -16,7 +16,7 @@ GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
 def is_gpu(target: Any) -> bool:
-    """True if programs have blocks and threads: also of Metal, Vulkan and ROCm, for their logs."""
+    """True if programs have blocks and threads, of Metal, Vulkan and ROCm too."""
     return "gpu" in map(str, target.keys)
 
 

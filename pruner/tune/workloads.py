@@ -172,7 +172,7 @@ def _run_file(path: Path) -> Any:
 
 
 def _older(text: str) -> str:
-    """List the old names in a script with those of TVM 0.27; empty without any."""
+    """List the old names in a script with the names of TVM 0.27."""
     found = [new for old, new in _RENAMED.items() if re.search(old, text)]
     found += [f"no {name}" for name in sorted(set(re.findall(_GONE, text)))]
     return f" (of an older TVM? TVM 0.27 has {', '.join(found)})" if found else ""

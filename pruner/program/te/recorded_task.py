@@ -41,14 +41,14 @@ Task = tuple[str, tuple[str, ...]]  # workload key, fused operators
 
 
 class TaskReader:
-    """Reads the tasks of records; the reading that a record confirms holds for its workload key."""
+    """Reads tasks of records; a confirmed reading holds for its workload key."""
 
     def __init__(self) -> None:
         self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._contradicted: Counter[str] = Counter()
 
     def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
-        """Return a record's workload key, as an operator of the table, and its fused operators.
+        """Return a record's workload key with its fused operators.
 
         Unknown operators keep their key. ``named``: fused operators by the log's name.
 
@@ -88,7 +88,7 @@ class TaskReader:
 
 
 def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
-    """Yield readings of a key: argument names, key of the table, operators fused behind it."""
+    """Yield readings of a key: argument names, key of the table, fused operators."""
     parsed = parse_workload(key)
     own = parsed.op.removesuffix("_layer")
     found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
@@ -105,7 +105,7 @@ def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
 def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[Any] | None:
-    """Return the table's arguments of an operator; None where the given ones do not fit.
+    """Return the table's arguments of an operator; None where they do not fit.
 
     Compute DAGs are float32, and have one stride for both axes.
     """
@@ -123,7 +123,7 @@ def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[
 
 
 def _agrees(key: str, fused: tuple[str, ...], steps: list[list[Any]]) -> bool | None:
-    """Compare the logged extents of splits with those of the DAG; None where none is logged."""
+    """Compare logged extents of splits with the DAG; None without a log."""
     if not any(step[0] == "SP" and step[3] for step in steps):
         return None
     dag = dag_for_workload(key, fused)

@@ -54,7 +54,7 @@ def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, A
 
 
 def save(path: Path) -> None:
-    """Run on the inputs, and on others where there are some, and save the outputs."""
+    """Run on the inputs of each compared call, and save the outputs."""
     importlib.import_module("pruner.tune.compare.runners").save_outputs(*_loaded[0], path)
 
 

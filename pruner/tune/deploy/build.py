@@ -114,9 +114,7 @@ def build_here(
             interface = Interface.of(module, target, threads)
             executable = compiled(with_interface(module, interface), target)
         with watch.time("export"):
-            unfinished = library.with_name(
-                f".{library.name}"
-            )  # TVM reads the format off the suffix
+            unfinished = library.with_name(f".{library.name}")  # the suffix is the format
             link(executable, target, unfinished)
             unfinished.replace(library)
         if reference:
@@ -159,7 +157,7 @@ def compiled(module: Any, target: Any) -> Any:
 def _reference(
     source: NetworkSource, folder: Path, threads: int, interface: Interface
 ) -> list[str]:
-    """Write inputs and expected outputs; keep earlier ones of a file that was moved."""
+    """Write inputs and expected outputs; of a moved file keep earlier outputs."""
     if source.path is None or source.path.is_file():
         return write_reference(source, folder, threads)
     if (folder / EXPECTED).is_file():

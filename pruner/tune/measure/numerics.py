@@ -59,7 +59,7 @@ def largest(wanted: NDArray[Any]) -> float:
 
 
 def gaps(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
-    """Compute |found - wanted| of every element.
+    """Compute the absolute difference of every element.
 
     0 for equal infinities, and for NaN where `wanted` has it, unless it has nothing else; infinite
     for other values that are not finite.
@@ -74,7 +74,7 @@ def gaps(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def step_of(wanted: NDArray[Any]) -> float:
-    """Return the distance of the values that a network rounds to; 0 without a grid.
+    """Return the step between rounded values; 0 without a grid.
 
     1 for integers. Floats lie on a grid if half of them are repeated and all distances are
     multiples of the smallest.

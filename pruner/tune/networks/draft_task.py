@@ -98,7 +98,7 @@ class Drafted:
 
 
 def draft(job: DraftJob) -> Drafted:
-    """Draft a task; a task without a legal program, or where TVM fails, gets a reason."""
+    """Draft a task, or give the reason why it has no program."""
     module, target = load_tvm().tvm.ir.load_json(job.module), load_target(job.target)
     try:
         found, schedule = _drafted(job, module, target)

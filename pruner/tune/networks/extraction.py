@@ -66,7 +66,7 @@ def extract_tasks(
 
 
 def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:
-    """Say how an import ended, and what to do."""
+    """Describe how an import ended, and the remedy."""
     reply = failed.reply
     if reply.mistake is not None:
         return failed

@@ -51,7 +51,7 @@ class NetworkFormat:
 
     @property
     def plain(self) -> NetworkFormat:
-        """The same in the layout of front ends."""
+        """Return this format in the layout of front ends."""
         return replace(self, layout="NCHW")
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
 def lower_somehow(
     module: Any, target: Any, form: NetworkFormat
 ) -> tuple[Any, NetworkFormat, str | None]:
-    """Lower a Relax module in the given layout, or else in that of front ends.
+    """Lower a Relax module in the given layout, else as imported.
 
     Returns:
         The lowered module, its form, and why it is not the given one.
@@ -130,7 +130,7 @@ def first_line(error: BaseException) -> str:
 
 
 def open_sizes(module: Any) -> dict[str, list[str]]:
-    """Return the names of the sizes that inputs of a Relax module leave open, by input."""
+    """Return the open sizes of a Relax module by input."""
     tirx = load_tvm().tirx
     found = {
         str(var.name): [str(size) for size in var.ty.shape if not isinstance(size, tirx.IntImm)]

@@ -68,7 +68,7 @@ def onnx_inputs(path: Path, network: str, options: NetworkOptions, seed: int) ->
 
 
 def _rows(value: Any) -> int:
-    """Return the rows of the smallest table that a value chooses from, or 2 for a mask."""
+    """Return the rows of the smallest table that a value indexes; masks: 2."""
     rows = [2 if "mask" in (value.name or "") else 8]
     for node, place in value.uses():
         table = node.inputs[0]
@@ -303,7 +303,7 @@ def _converted(model: Any) -> Any:
         raise PrunerError(_lacking(sorted(lacking)))
 
     class Importer(front.ONNXGraphImporter):  # type: ignore[name-defined]
-        """Converts operators by `CONVERTERS` first, and names those that fail."""
+        """Converts operators by `CONVERTERS` first, and names failed operators."""
 
         def convert(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
             """Convert an operator; `inputs` are Relax expressions or None."""
@@ -356,7 +356,7 @@ def _check_result(name: str, inputs: Any, attrs: Any, result: Any) -> None:
 
 
 def _sizes(kind: Any) -> list[int] | None:
-    """Return the extents of a type, None for those that are open."""
+    """Return the extents of a type, None for open extents."""
     relax, tirx = load_tvm().relax, load_tvm().tirx
     if not isinstance(kind, relax.TensorType):
         return []

@@ -1,4 +1,4 @@
-"""The sizes of a network that a user may set, and open sizes of files."""
+"""Sizes of a network that a user may set, and open sizes."""
 
 from __future__ import annotations
 

@@ -65,13 +65,13 @@ def load_module(text: bytes) -> Any:
 
 
 def saved_version(text: bytes) -> str:
-    """Return the release of TVM that wrote a graph; its own words, else "of unknown release"."""
+    """Return the release of TVM that wrote a graph, or "of unknown release"."""
     found = re.search(rb'"tvm_version": ?"([0-9A-Za-z.+-]{1,30})"', text)
     return found[1].decode() if found else "of unknown release"
 
 
 class _Graph:
-    """A saved graph; every node is built once, so that shared ones stay shared."""
+    """A saved graph; every node is built once, so that shared nodes stay shared."""
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self._nodes: list[dict[str, Any]] = saved["nodes"]
@@ -90,7 +90,7 @@ class _Graph:
         )
 
     def build(self, place: int) -> Any:
-        """Build a node, or return the built one."""
+        """Build a node, or return the built node."""
         if place not in self._built:
             kind = self._type(place)
             make = _table().get(kind)

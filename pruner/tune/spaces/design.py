@@ -208,7 +208,7 @@ def drawn_spaces(context: Any) -> list[Any]:
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """Generate the default spaces; on GPUs fall back to lanes, on CPUs to fewer rules.
+    """Generate the default spaces; fall back to lanes (GPUs) or fewer rules.
 
     The fallback is for modules where all draws of the default rules raise.
 

@@ -55,7 +55,7 @@ class _ScheduledReader(PrimFuncReader):
         """Accept weights to be rewritten: they have their layout by now."""
 
     def _check_update(self, block: Any) -> None:
-        """Take the updates of a sum, whose start is a block of its own by now."""
+        """Take the updates of a sum; its start is a separate block."""
 
     def _loop(self, stmt: Any) -> LoopNode:
         if whole_number(stmt.min) != 0:

@@ -1,4 +1,4 @@
-"""Arithmetic of single elements, where TVM drops an argument or knows no integers.
+"""Arithmetic of single elements, where TVM drops an argument or lacks integers.
 
 TVM leaves out the factor of ``add(x, y, alpha=2)`` and the scale of SELU, makes infinite bounds of
 integers, raises only floats to powers, and has no ``hypot``, ``erfc`` and others.
@@ -85,7 +85,7 @@ def exp2(x: Tensor) -> Any:
 
 @replaces(aten.erfc.default)
 def erfc(x: Tensor) -> Any:
-    """Subtract from one."""
+    """Subtract the error function from 1."""
     return 1 - torch.erf(x)
 
 
@@ -109,13 +109,13 @@ def copysign(x: Tensor, y: Tensor) -> Any:
 
 @replaces(aten.fmax.default)
 def fmax(x: Tensor, y: Tensor) -> Any:
-    """Take the other number where one is none."""
+    """Take the other number where an operand is NaN."""
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y)))
 
 
 @replaces(aten.fmin.default)
 def fmin(x: Tensor, y: Tensor) -> Any:
-    """Take the other number where one is none."""
+    """Take the other number where an operand is NaN."""
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
 
 
@@ -154,7 +154,7 @@ def divide(node: Any, importer: Any) -> Any:
 
 @converts(aten.arange.start_step, aten.linspace.default, aten.eye.default, aten.eye.m)
 def constant(node: Any, importer: Any) -> Any:
-    """Let torch compute what has no inputs: TVM's last number of a range may be missing."""
+    """Compute constants by torch: TVM's last number of a range may be missing."""
     if node.all_input_nodes:
         return importer.create_convert_map()[node.target.__name__](node)
     dtype = importer._convert_data_type(node.meta["val"].dtype)

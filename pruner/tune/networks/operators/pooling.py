@@ -70,7 +70,7 @@ def pool_with_places(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a maximum pooling and where its maxima are in an image or a volume."""
+    """Compute a maximum pooling and the places of its maxima."""
     dims = len(kernel)
     stride, padding = _each(stride or kernel, dims), _each(padding, dims)
     dilation, sizes = _each(dilation, dims), x.shape[-dims:]
@@ -107,7 +107,7 @@ POOLED_WITH_PLACES: dict[Any, Callable[..., Any]] = {
 
 @replaces(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(x: Tensor, sizes: Sequence[int]) -> Any:
-    """Pool windows of equal sizes, or the parts one by one."""
+    """Pool windows of equal sizes, or each part by itself."""
     dims = len(sizes)
     given = x.shape[-dims:]
     if all(n % out == 0 for n, out in zip(given, sizes, strict=True)):

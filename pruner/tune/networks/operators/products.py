@@ -73,7 +73,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """Add a bias of another type by itself; compute odd transposed convolutions by plain ones.
+    """Add a bias of another type separately; replace odd transposed convolutions.
 
     TVM has no transposed convolution of volumes, and none in groups or with gaps in the kernel.
     """

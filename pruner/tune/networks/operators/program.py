@@ -1,4 +1,4 @@
-"""Prepare a program of torch for TVM's front end, and watch what the front end makes of it."""
+"""Prepare a program of torch for TVM's front end, and check the imported types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of operands: torch computes in a common one, TVM mostly in the first operand's.
+"""Convert operands to their common type; TVM mostly takes the first operand's.
 
 ``x + 0.5`` of integers adds 0 in TVM's import, ``x / 2`` divides without a remainder, and a double
 of no dimensions makes float32 tensors double.

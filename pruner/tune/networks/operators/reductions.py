@@ -114,7 +114,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Any:
 
 
 def _beginnings(x: Tensor, dim: int, reduce: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Reduce the first 1, 2, ... elements; a later one of equal elements counts, as in torch."""
+    """Reduce the first 1, 2, ... elements; the last of equal elements counts."""
     moved, size = x.movedim(dim, -1), x.shape[dim]
     seen = torch.ones(size, size, dtype=torch.bool).tril()
     # the first element stands for the unseen ones

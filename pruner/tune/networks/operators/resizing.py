@@ -60,7 +60,7 @@ def nearest(node: Any, importer: Any) -> Any:
 
 @converts(aten.upsample_bilinear2d.vec)
 def bilinear(node: Any, importer: Any) -> Any:
-    """Emit TVM's resize, or products with matrices where the scale is not that of the sizes."""
+    """Emit TVM's resize, or products with matrices for other scales."""
     x, size, corners, scales = (*node.args, None)[:4]
     if corners or scales is None or _grows_evenly(x.meta["val"], size, scales):
         return importer.create_convert_map()[node.target.__name__](node)

@@ -1,4 +1,4 @@
-"""Writes at places that a tensor names: sums, products, means and extremes of what goes to each.
+"""Writes at indexed places: sums, products, means and extremes of each place.
 
 TVM's ``scatter_elements`` adds, multiplies and compares, but takes only as many new values as
 indices, and its indices must reach over the whole of every other dimension.
@@ -55,7 +55,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Divide sums by counts for means; begin from neutral values without the old ones."""
+    """Divide sums by counts for means; without old values begin from neutral."""
     if reduce == "mean":
         ones = torch.ones_like(x), torch.ones_like(src)
         total = x.scatter_reduce(dim, index, src, "sum", include_self=include_self)

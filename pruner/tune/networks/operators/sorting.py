@@ -21,7 +21,7 @@ _MOST = 16  # greatest elements of longer dimensions that are taken one by one
 
 @replaces(aten.sort.default)
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """Put every element at its rank; equal ones keep their order."""
+    """Put every element at its rank; equal elements keep their order."""
     if x.ndim == 0 or x.shape[dim] > _LONGEST:
         return NotImplemented
     moved, size = x.movedim(dim, -1), x.shape[dim]
@@ -50,7 +50,7 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
 
 @replaces(aten.topk.default)
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *in_order: bool) -> Any:
-    """Take the first of a sort, or of a long dimension one after the other."""
+    """Take the first of a sort; of a long dimension, one at a time."""
     if x.ndim == 0:
         return NotImplemented
     if x.shape[dim] <= _LONGEST:

@@ -13,7 +13,7 @@ from pruner.tune.tvm_import import load_tvm
 
 
 def quantized_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert QLinearMatMul (a, its scale and zero; b, ...; scale and zero of the result)."""
+    """Convert QLinearMatMul (a, scale, zero; b, scale, zero; scale, zero of the result)."""
     first, second = (_real(front, inputs[i : i + 3], -1 - i // 3) for i in (0, 3))
     product = front.convert("MatMul", [first, second], {})
     return front.convert("QuantizeLinear", [product, *inputs[6:8]], {})
@@ -32,7 +32,7 @@ def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 def integer_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert MatMulInteger; zero points are of all, of rows of a, or of columns of b."""
+    """Convert MatMulInteger with zero points of tensors, rows or columns."""
     op = load_tvm().relax.op
     rows = inputs[2]
     if rows is not None and len(shape_of(rows)) == 1 and shape_of(rows) != [1]:

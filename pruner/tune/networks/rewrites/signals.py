@@ -1,4 +1,4 @@
-"""Convolve signals as images of one row, so that layout and packed weights apply to them.
+"""Convolve signals as images of one row, so that their weights are packed.
 
 ``conv1d`` of [n, c, w] becomes ``conv2d`` of [n, c, 1, w], and so do transposed convolutions. The
 operators around them take the image, too, where they can: a view between two convolutions would
@@ -152,7 +152,7 @@ class _Rows:
         )
 
     def _image(self, value: Any) -> Any:
-        """Return a value with the dimension of the row, where it has a dimension in front of it."""
+        """Return a value with the dimension of the row added."""
         relax, known = self._relax, self._images.get(hash(value))
         if known is not None:
             return known
@@ -191,7 +191,7 @@ def _axis(axis: Any) -> int:
 
 
 def _is_row(image: Any, axes: Any) -> bool:
-    """True for a tensor [n, c, 1, w] and the dimension of its row, as front ends pool signals."""
+    """True for a tensor [n, c, 1, w] and the dimension of its row."""
     shape = _shape(image)
     places = [int(axis) % len(shape) for axis in axes or ()]
     return len(shape) == _ROW + 2 and shape[_ROW] == 1 and places == [_ROW]

@@ -166,17 +166,9 @@ def _table() -> dict[str, Callable[[_Node], Any]]:
         return lambda n: getattr(tirx, name)(n["a"], n["b"])
 
     def block(n: _Node) -> Any:
-        return s_tir.SBlock(
-            n["iter_vars"],
-            n["reads"],
-            n["writes"],
-            n["name_hint"],
-            n["body"],
-            init=n["init"],
-            alloc_buffers=n["alloc_buffers"],
-            match_buffers=n["match_buffers"],
-            annotations=_plain(n["annotations"]),
-        )
+        first = (n[name] for name in ("iter_vars", "reads", "writes", "name_hint", "body"))
+        kept = {name: n[name] for name in ("init", "alloc_buffers", "match_buffers")}
+        return s_tir.SBlock(*first, **kept, annotations=_plain(n["annotations"]))
 
     def realize(n: _Node) -> Any:
         return s_tir.SBlockRealize(n["iter_values"], n["predicate"], n["block"])

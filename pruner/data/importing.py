@@ -117,6 +117,8 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    if quarantine.counts[Reason.OTHER_ARGUMENTS.value]:
+        return "another operator has this name here, or another order of arguments"
     for path in files:
         _, first, _ = next(read_lines(path, Quarantine()), (0, b"", True))
         if first.lstrip().startswith(b"["):
@@ -164,7 +166,7 @@ def _copy(
     read_task: ReadTask,
     progress: OnFile | None,
 ) -> None:
-    parser = LineParser()
+    parser, refused = LineParser(), set[str]()
     for done, path in enumerate(files):
         if progress:
             progress(done, len(files), writer.records)
@@ -176,6 +178,9 @@ def _copy(
             except UnsupportedProgram as error:
                 reason = _REFUSED.get(error.reason, Reason.BAD_FIELD)
                 detail = error.detail
+                if key not in refused:
+                    refused.add(key)
+                    log.warning("left out: %s", detail)
                 quarantine.add(file=str(path), line=number, reason=reason, detail=detail, text=line)
                 continue
             if known != key:

@@ -1,7 +1,6 @@
-"""Orders: sort, the greatest k, medians and places in a sorted list.
+"""Orders: medians and places in a sorted list.
 
-TVM calls a sort that its runtime library lacks. Here the rank of an element is the number of
-elements before it: comparisons that any library computes.
+Sorts themselves are left to TVM; :mod:`pruner.tune.networks.rewrites.sorting` gives them functions.
 """
 
 from __future__ import annotations
@@ -14,24 +13,6 @@ from torch import Tensor
 from pruner.tune.networks.operators.registry import replaces
 
 aten = torch.ops.aten
-
-_LONGEST = 4096  # elements that are all compared with each other
-_MOST = 16  # greatest elements of longer dimensions that are taken one by one
-
-
-@replaces(aten.sort.default)
-def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """Put every element at its rank; equal elements keep their order."""
-    if x.ndim == 0 or x.shape[dim] > _LONGEST:
-        return NotImplemented
-    moved, size = x.movedim(dim, -1), x.shape[dim]
-    one, other = moved.unsqueeze(-1), moved.unsqueeze(-2)
-    earlier = torch.ones(size, size, dtype=torch.bool).tril(-1)
-    before = (other > one if descending else other < one) | ((other == one) & earlier)
-    rank = before.to(torch.int64).sum(-1)
-    places = torch.arange(size).expand(moved.shape)
-    order = torch.zeros_like(rank).scatter(-1, rank, places)
-    return moved.gather(-1, order).movedim(-1, dim), order.movedim(-1, dim)
 
 
 @replaces(aten.sort.stable)
@@ -50,22 +31,8 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
 
 @replaces(aten.topk.default)
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *in_order: bool) -> Any:
-    """Take the first of a sort; of a long dimension, one at a time."""
-    if x.ndim == 0:
-        return NotImplemented
-    if x.shape[dim] <= _LONGEST:
-        values, places = aten.sort.default(x, dim, largest)
-        return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
-    if k > _MOST or not x.dtype.is_floating_point:
-        return aten.topk.default(x, k, dim, largest) if False in in_order else NotImplemented
-    found, rest, bound = [], x, float("-inf" if largest else "inf")
-    for _ in range(k):
-        take = torch.argmax if largest else torch.argmin
-        place = take(rest, dim, keepdim=True)
-        found.append(place)
-        rest = rest.scatter(dim, place, bound)
-    places = torch.cat(found, dim)
-    return x.gather(dim, places), places
+    """Take the greatest in order, as TVM's import requires."""
+    return aten.topk.default(x, k, dim, largest) if False in in_order else NotImplemented
 
 
 @replaces(aten.kthvalue.default)

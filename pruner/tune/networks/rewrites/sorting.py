@@ -35,8 +35,10 @@ def merged_sorts(module: Any) -> Any:
         axes = list(range(len(shape)))
         axes[axis], axes[-1] = axes[-1], axes[axis]
         turned = data if axis == len(shape) - 1 else op.permute_dims(data, axes)
-        merge = builder.add_func(_merge(rows, count, str(data.ty.dtype), descending), "order")
-        given = op.reshape(turned, [rows, count])
+        given, dtype = op.reshape(turned, [rows, count]), str(data.ty.dtype)
+        if dtype == "bool":  # LLVM compares no truth values
+            given, dtype = op.astype(given, "int8"), "int8"
+        merge = builder.add_func(_merge(rows, count, dtype, descending), "order")
         # the order, and scratch
         kinds = [relax.TensorType([rows, size], _INDEX) for size in (count, count, 2)]
         found = relax.TupleGetItem(relax.call_tir(merge, [given], kinds), 0)

@@ -29,6 +29,7 @@ _ONNX = ("", "ai.onnx")  # domains
 _MICROSOFT = {"BiasGelu", "FastGelu", "Gelu", "QuantizeLinear", "DequantizeLinear", *MICROSOFT}
 # TVM's converters of these mean operators of Microsoft's, or leave attributes or outputs out.
 _DEFINED = {"Attention", "RotaryEmbedding", "SpaceToDepth"}
+_WAY_ROUND = "write that part with other operators, or leave it out of the network"
 _OLDEST = 11  # version of the operators that TVM converts as they are
 _ROUNDS = 8  # of folding at most; functions are nested less deep
 
@@ -128,10 +129,7 @@ def _is_odd(node: Any) -> bool:
 
 
 def _lacking(names: Sequence[str]) -> str:
-    return (
-        f"TVM cannot import {', '.join(names)}; write that part with other operators, or leave it "
-        "out of the network"
-    )
+    return f"TVM cannot import {', '.join(names)}; {_WAY_ROUND}"
 
 
 def _modern(proto: Any) -> Any:
@@ -330,7 +328,9 @@ def _converted(model: Any) -> Any:
                 raise
             except Exception as error:  # TVM raises kinds of its own
                 line = (str(error).strip().splitlines() or [repr(error)])[0]
-                raise PrunerError(f"TVM cannot import this {op_name}: {line}") from error
+                raise PrunerError(
+                    f"TVM cannot import this {op_name}: {line}; {_WAY_ROUND}"
+                ) from error
             return result
 
     proto = ir.to_proto(model)

@@ -27,6 +27,8 @@ def decomposed(program: Any, known: Iterable[str]) -> Any:
     torch._C._set_mkldnn_enabled(False)  # else an LSTM is decomposed into this library's operator
     try:
         table = torch.export.default_decompositions()
+        for operator in CONVERTED:
+            table.pop(operator, None)
         table.update(REPLACED)
         program = program.run_decompositions(table)
         while lacking := _decomposable(program, known):
@@ -45,7 +47,8 @@ def converters(importer: Any) -> dict[str, Converter]:
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
     own = {name: _without_importer(convert) for name, convert in importer.convert_map.items()}
-    return {name: _checked(name, convert) for name, convert in {**own, **CONVERTED}.items()}
+    mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
+    return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:

@@ -9,8 +9,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Decompositions: functions of torch with the operator's own arguments.
 REPLACED: dict[Any, Callable[..., Any]] = {}
-# Functions of (node of the graph, importer of TVM), by the names that TVM uses.
-CONVERTED: dict[str, Callable[[Any, Any], Any]] = {}
+# Functions of (node of the graph, importer of TVM); torch does not decompose these operators.
+CONVERTED: dict[Any, Callable[[Any, Any], Any]] = {}
 
 
 def replaces(*operators: Any) -> Callable[[F], F]:
@@ -27,7 +27,7 @@ def converts(*operators: Any) -> Callable[[F], F]:
     """Register a function that makes the Relax call of operators."""
 
     def register(function: F) -> F:
-        CONVERTED.update({operator.__name__: function for operator in operators})
+        CONVERTED.update(dict.fromkeys(operators, function))
         return function
 
     return register

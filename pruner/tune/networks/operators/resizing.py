@@ -67,6 +67,13 @@ def bilinear(node: Any, importer: Any) -> Any:
     return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales)
 
 
+@converts(aten.upsample_bicubic2d.vec)
+def bicubic(node: Any, importer: Any) -> Any:
+    """Emit products with matrices: torch's decomposition gathers 16 pixels for each."""
+    scales = (*node.args[3:], None)[0] or (None, None)
+    return _by_matrices(node, importer, aten.upsample_bicubic2d.default, scales)
+
+
 @converts(aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default)
 def smoothed(node: Any, importer: Any) -> Any:
     """Emit products with matrices."""
@@ -84,8 +91,11 @@ def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float |
     relax, value = load_tvm().relax, node.meta["val"]
     (rows, columns), (height, width) = node.args[0].meta["val"].shape[-2:], value.shape[-2:]
     corners = node.args[2]
-    down = resize(torch.eye(rows)[None, :, :, None], [height, 1], corners, scales[0], None)
-    across = resize(torch.eye(columns)[None, :, None], [1, width], corners, None, scales[1])
+    # two columns, or rows: of one, torch's smoothing computes wrong numbers
+    high = torch.eye(rows)[None, :, :, None].repeat(1, 1, 1, 2)
+    wide = torch.eye(columns)[None, :, None].repeat(1, 1, 2, 1)
+    down = resize(high, [height, 2], corners, scales[0], None)
+    across = resize(wide, [2, width], corners, None, scales[1])
     # of each unit vector [vector, pixel]
     left, right = down[0, :, :, 0].T.contiguous(), across[0, :, 0].contiguous()
     x = importer.env[node.args[0]]

@@ -84,7 +84,8 @@ def unscheduled(network: nn.Module, inputs: tuple[Any, ...], folder: Path) -> Ca
     form = NetworkFormat(layout="NHWC")
     request = NetworkRequest(source=NetworkSource(name=str(file)), target=TARGET, form=form)
     tvm = load_tvm().tvm
-    executable = compiled(lowered_network(request), request.tvm_target())
+    module, *_ = lowered_network(request)
+    executable = compiled(module, request.tvm_target())
     file.unlink()  # as large as the weights
     machine = load_tvm().relax.VirtualMachine(executable, tvm.cpu())
 

@@ -104,8 +104,8 @@ def import_databases(
     lines = {task: made for task, made in lines.items() if made}
     worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(3))
     if not lines:
-        found = worst or summary(quarantine)
-        raise DataError(f"{pairs[0][1]}: no record could be read ({found})")
+        why = worst or summary(quarantine)
+        raise DataError(f"{pairs[0][1]}: no record could be read ({why})")
     if worst:
         log(f"{state.reasons.total()} records left out: {worst}")
     partial = final.with_name(f".{platform}.partial")  # the folder appears when all is done

@@ -76,7 +76,8 @@ def pool_with_places(
     dilation, sizes = _each(dilation, dims), x.shape[-dims:]
     places = torch.arange(prod(sizes)).reshape(sizes)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    around, out = [], []
+    around: list[int] = []
+    out: list[int] = []
     for n, k, s, p in zip(sizes, reach, stride, padding, strict=True):
         behind = _length(n, k, s, p, ceil_mode=ceil_mode)
         around[:0] = [p, behind]
@@ -86,7 +87,7 @@ def pool_with_places(
     places = functional.pad(places, around)
     values, where = [], []
     for offsets in product(*map(range, kernel)):
-        window = tuple(
+        window: tuple[Any, ...] = tuple(
             slice(o * d, o * d + (n - 1) * s + 1, s)
             for o, d, n, s in zip(offsets, dilation, out, stride, strict=True)
         )

@@ -85,7 +85,7 @@ def exported(
             return program
         before = {name: one.clone() for name, one in twin.named_buffers()}
         first, second = (_flat_result(twin, arguments) for _ in range(2))
-    arrays = ([one.double().numpy() for one in tensors] for tensors in (first, second))
+    arrays = ([one.detach().double().numpy() for one in tensors] for tensors in (first, second))
     pairs = zip(*arrays, strict=True)
     same = (relative_error(a, b) <= _SAME or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
     if not all(same):

@@ -22,6 +22,11 @@ _BINARY = {
     "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
     "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
 }  # fmt: skip
+# nodes of TVM 0.27 that were calls in older versions, as TenSet's records have them
+_CALLS = {
+    "LShift": "shift_left", "RShift": "shift_right", "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+}  # fmt: skip
 _SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
 IN_PLACE = "in-place"  # the reason of a block that reads what it writes
 _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
@@ -237,6 +242,9 @@ class PrimFuncReader:
         if kind in _BINARY:
             a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
             return Binary(_BINARY[kind], a, b, _dtype(expr))  # type: ignore[arg-type]
+        if kind in _CALLS:
+            operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
+            return Call(_CALLS[kind], operands, _dtype(expr))
         if kind == "Not":
             return Not(self._expr(expr.a, slots))
         if kind == "Cast":

@@ -1,4 +1,4 @@
-"""Functions without a program: each is a line, which names the part of the function."""
+"""Odd functions: those without a program are named in a line, the others have spaces."""
 
 import numpy as np
 import pytest
@@ -77,3 +77,15 @@ def test_a_function_that_one_rule_refuses_is_tuned_by_the_others(tmp_path):
     )
     found = spaces(FUNC + call, tmp_path)
     assert len(found.instantiate(found.sample(2, np.random.default_rng(0)))) == 2
+
+
+def test_shifts_and_bits_need_no_replay(tmp_path):
+    """As in quantised products, whose sums are shifted and clipped to bytes."""
+    text = (
+        "x = te.placeholder((8, 16), 'int32', name='x')\n"
+        "y = te.compute((8, 16), lambda i, j: ((x[i, j] >> 3) & 255) ^ (x[i, j] << 1) | 1)\n"
+        "f = te.create_prim_func([x, y])\n"
+    )
+    found = spaces(text, tmp_path)
+    assert not found.replayed
+    assert found.features(found.sample(4, np.random.default_rng(0))).valid.all()

@@ -104,7 +104,7 @@ def _stem(path: Path) -> str:
 
 
 def _kind(path: Path) -> str | None:
-    """Classify a file of a database by its first complete line."""
+    """Recognise a file of a database by its first line of JSON."""
     for _, line, _ in islice(read_lines(path, Quarantine()), _TRIES):
         with suppress(ValueError, RecursionError):
             match json.loads(line):

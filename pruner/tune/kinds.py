@@ -16,7 +16,10 @@ GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
 def is_gpu(target: Any) -> bool:
-    """True if programs have blocks and threads, of Metal, Vulkan and ROCm too."""
+    """True if programs have blocks, threads and shared memory.
+
+    Metal, Vulkan and ROCm among them: logs of others have programs for these.
+    """
     return "gpu" in map(str, target.keys)
 
 

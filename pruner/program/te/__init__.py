@@ -13,6 +13,7 @@ The mirror image of :mod:`pruner.program.tir`; files of the same name do the sam
 * ``apply_batch``: :class:`~apply_batch.Replay`, apply and lower in batches, tolerating faulty
   programs (``tir/apply_trace``)
 * ``fusion``: the operators that a record has fused, inferred from its steps
+* ``recorded_task``: a record's operator and the order of its arguments, confirmed by its splits
 
 There is no ``verify``: records are of programs that were measured.
 """

@@ -1,4 +1,4 @@
-"""Find the task that a record of Ansor is of: operator, arguments, fused operators.
+"""Find the operator, arguments and fused operators of a record of Ansor.
 
 Authors of logs name their operators themselves: ``["conv2d_layer", ...]`` has N, CI, H, W, CO here
 and N, H, W, CO, CI in TVM's tutorial. Ansor logs the extent of each loop that it splits, so a
@@ -41,16 +41,20 @@ Task = tuple[str, tuple[str, ...]]  # workload key, fused operators
 
 
 class TaskReader:
-    """Reads tasks of records; a confirmed reading holds for its workload key."""
+    """Reads the tasks of records.
+
+    The reading that a record confirms holds for its workload key.
+    """
 
     def __init__(self) -> None:
         self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._contradicted: Counter[str] = Counter()
 
     def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
-        """Return a record's workload key with its fused operators.
+        """Return a record's workload key and its fused operators.
 
-        Unknown operators keep their key. ``named``: fused operators by the log's name.
+        The key is of an operator of the table; unknown operators keep theirs. ``named``: fused
+        operators by the log's name.
 
         Raises `UnsupportedProgram`: ``unknown-fusion`` as :func:`fused_in_steps`, or
         ``other-arguments`` where the steps contradict every reading of the arguments.
@@ -88,7 +92,7 @@ class TaskReader:
 
 
 def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
-    """Yield readings of a key: argument names, key of the table, fused operators."""
+    """Yield readings of a key: arguments, the table's key, fused operators."""
     parsed = parse_workload(key)
     own = parsed.op.removesuffix("_layer")
     found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
@@ -105,7 +109,7 @@ def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
 def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[Any] | None:
-    """Return the table's arguments of an operator; None where they do not fit.
+    """Return the table's arguments of an operator; None without a fit.
 
     Compute DAGs are float32, and have one stride for both axes.
     """
@@ -123,7 +127,7 @@ def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[
 
 
 def _agrees(key: str, fused: tuple[str, ...], steps: list[list[Any]]) -> bool | None:
-    """Compare logged extents of splits with the DAG; None without a log."""
+    """Compare logged extents of splits with the DAG's; None without any."""
     if not any(step[0] == "SP" and step[3] for step in steps):
         return None
     dag = dag_for_workload(key, fused)

@@ -11,5 +11,6 @@ at least twice, minutes apart. ``docs/pools.md`` describes the files.
 * `records`: TenSet's layout, MetaSchedule's database
 * `bundle`: the files to hand on from a finished collection
 * `importing`: databases of others as records
+* `older_functions`: functions of other releases of TVM, rebuilt from their saved graphs
 * `conditions`: load and clocks of the machine meanwhile
 """

@@ -1,11 +1,11 @@
-"""Rebuild functions that another release of TVM saved, with the constructors of this release.
+"""Rebuild functions that another release of TVM saved.
 
-TVM loads graphs of its own release only. Releases up to 0.20 write ``{"root": 1, "nodes":
-[{"type_key": "tir.For", "attrs": {"body": "35", ..}}, ..]}``: each field is text, the number of
-another node or a scalar. Later ones write ``{"root_index": 1, "nodes": [{"type": "tir.For",
-"data": {"body": 35, ..}}, ..]}``. Types moved between packages and kept their last names, so a
-table by last names reads all of them. A field that the table does not read has to be empty:
-nothing of a function is left out in silence.
+TVM loads graphs of its own release only; here its constructors make the same function. Releases up
+to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"body": "35", ..}}, ..]}``:
+each field is text, the number of another node or a scalar. Later releases write ``{"root_index": 1,
+"nodes": [{"type": "tir.For", "data": {"body": 35, ..}}, ..]}``. Types moved between packages and
+kept their last names, so a table by last names reads all of them. A field that the table does not
+read has to be empty: nothing of a function is left out in silence.
 
 Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20, ``tvm_ffi``'s JSON graphs.
 """
@@ -27,10 +27,23 @@ _DERIVED = frozenset(
     {"span", "dtype", "_checked_type_", "checked_type_", "struct_info_", "virtual_device_"}
     | {"type_annotation", "ret_type", "ty", "data"}
 )
-_BINARY = (
-    *("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"),
-    *("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"),
-)
+# Types whose constructor takes these fields in this order.
+_BY_FIELDS = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod"), "a b"),
+    **dict.fromkeys(("Min", "Max", "EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"), "a b"),
+    "Not": "a",
+    "Select": "condition true_value false_value",
+    "Let": "var value body",
+    "BufferLoad": "buffer indices",
+    "BufferRegion": "buffer region",
+    "MatchBufferRegion": "buffer source",
+    "BufferStore": "buffer value indices",
+    "SeqStmt": "seq",
+    "IfThenElse": "condition then_case else_case",
+    "Evaluate": "value",
+    "SBlockRealize": "iter_values predicate block",
+}
+_RENAMED = {"Block": "SBlock", "BlockRealize": "SBlockRealize", "SizeVar": "Var"}
 _BIT_OPERATORS = {  # calls once, expressions of their own today
     "bitwise_and": "BitwiseAnd",
     "bitwise_or": "BitwiseOr",
@@ -65,13 +78,13 @@ def load_module(text: bytes) -> Any:
 
 
 def saved_version(text: bytes) -> str:
-    """Return the release of TVM that wrote a graph, or "of unknown release"."""
+    """Return the release of TVM that wrote a graph."""
     found = re.search(rb'"tvm_version": ?"([0-9A-Za-z.+-]{1,30})"', text)
     return found[1].decode() if found else "of unknown release"
 
 
 class _Graph:
-    """A saved graph; every node is built once, so that shared nodes stay shared."""
+    """A saved graph. Every node is built once: shared nodes stay shared."""
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self._nodes: list[dict[str, Any]] = saved["nodes"]
@@ -90,10 +103,9 @@ class _Graph:
         )
 
     def build(self, place: int) -> Any:
-        """Build a node, or return the built node."""
+        """Build a node on its first use."""
         if place not in self._built:
-            kind = self._type(place)
-            make = _table().get(kind)
+            make = _table().get(self._type(place))
             if make is None:
                 raise UnsupportedProgram("function-not-read", f"it uses {self.full_type(place)}")
             node = _Node(self, place)
@@ -114,7 +126,8 @@ class _Graph:
         return self._nodes[place]
 
     def _type(self, place: int) -> str:
-        return self.full_type(place).rpartition(".")[2]
+        name = self.full_type(place).rpartition(".")[2]
+        return _RENAMED.get(name, name)
 
 
 class _Node:
@@ -160,31 +173,8 @@ class _Node:
 @cache
 def _table() -> dict[str, Callable[[_Node], Any]]:
     """Map the last name of a type to its constructor."""
-    tvm, s_tir, tirx, _ = load_tvm()
-
-    def binary(name: str) -> Callable[[_Node], Any]:
-        return lambda n: getattr(tirx, name)(n["a"], n["b"])
-
-    def block(n: _Node) -> Any:
-        first = (n[name] for name in ("iter_vars", "reads", "writes", "name_hint", "body"))
-        kept = {name: n[name] for name in ("init", "alloc_buffers", "match_buffers")}
-        return s_tir.SBlock(*first, **kept, annotations=_plain(n["annotations"]))
-
-    def realize(n: _Node) -> Any:
-        return s_tir.SBlockRealize(n["iter_values"], n["predicate"], n["block"])
-
-    def loop(n: _Node) -> Any:
-        return tirx.For(
-            n["loop_var"],
-            n["min"],
-            n["extent"],
-            int(n.scalar("kind")),
-            n["body"],
-            n["thread_binding"],
-            _plain(n["annotations"]),
-        )
-
-    return {name: binary(name) for name in _BINARY} | {
+    tvm, _, tirx, _ = load_tvm()
+    return {name: _by_fields(name, fields.split()) for name, fields in _BY_FIELDS.items()} | {
         "": lambda n: None,
         "None": lambda n: None,
         "int": lambda n: n.raw["data"],
@@ -198,33 +188,36 @@ def _table() -> dict[str, Callable[[_Node], Any]]:
         "FloatImm": lambda n: tirx.FloatImm(n.dtype, float(n.scalar("value"))),
         "StringImm": lambda n: tvm.ir.StringImm(n["value"]),
         "Var": _variable,
-        "SizeVar": _variable,
         "Cast": lambda n: tirx.Cast(n.dtype, n["value"]),
-        "Not": lambda n: tirx.Not(n["a"]),
-        "Select": lambda n: tirx.Select(n["condition"], n["true_value"], n["false_value"]),
-        "Let": lambda n: tirx.Let(n["var"], n["value"], n["body"]),
         "Call": _call,
         "Range": lambda n: tvm.ir.Range.from_min_extent(n["min"], n["extent"]),
         "IterVar": lambda n: tirx.IterVar(
             n["dom"], n["var"], int(n.scalar("iter_type")), n["thread_tag"]
         ),
         "Buffer": _buffer,
-        "BufferLoad": lambda n: tirx.BufferLoad(n["buffer"], n["indices"]),
-        "BufferRegion": lambda n: tirx.BufferRegion(n["buffer"], n["region"]),
-        "MatchBufferRegion": lambda n: s_tir.MatchBufferRegion(n["buffer"], n["source"]),
-        "BufferStore": lambda n: tirx.BufferStore(n["buffer"], n["value"], n["indices"]),
-        "SeqStmt": lambda n: tirx.SeqStmt(n["seq"]),
-        "IfThenElse": lambda n: tirx.IfThenElse(n["condition"], n["then_case"], n["else_case"]),
-        "Evaluate": lambda n: tirx.Evaluate(n["value"]),
         # the body behind a binding became a sequence with it
         "LetStmt": lambda n: tirx.SeqStmt([tirx.Bind(n["var"], n["value"]), n["body"]]),
-        "For": loop,
-        "Block": block,
-        "SBlock": block,
-        "BlockRealize": realize,
-        "SBlockRealize": realize,
+        "For": _loop,
+        "SBlock": _block,
         "PrimFunc": _function,
     }
+
+
+def _by_fields(name: str, fields: list[str]) -> Callable[[_Node], Any]:
+    _, s_tir, tirx, _ = load_tvm()
+    make = getattr(tirx, name, None) or getattr(s_tir, name)
+    return lambda n: make(*(n[field] for field in fields))
+
+
+def _loop(n: _Node) -> Any:
+    fields = n["loop_var"], n["min"], n["extent"], int(n.scalar("kind")), n["body"]
+    return load_tvm().tirx.For(*fields, n["thread_binding"], _plain(n["annotations"]))
+
+
+def _block(n: _Node) -> Any:
+    first = [n[name] for name in ("iter_vars", "reads", "writes", "name_hint", "body", "init")]
+    fields = [*first, n["alloc_buffers"], n["match_buffers"]]
+    return load_tvm().s_tir.SBlock(*fields, _plain(n["annotations"]))
 
 
 def _string(n: _Node) -> str:
@@ -301,7 +294,7 @@ def _function(n: _Node) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numbers and text that old releases boxed, also inside lists and maps."""
+    """Convert boxed numbers and text, also inside lists and maps."""
     tvm, _, tirx, _ = load_tvm()
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}

@@ -30,7 +30,7 @@ from pruner.tune.networks.source import NetworkSource, inputs_of
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
-INPUTS, EXPECTED = "inputs.npz", "expected.npz"
+INPUTS, EXPECTED, EXACT = "inputs.npz", "expected.npz", "exact.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +208,9 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
     save_arrays(folder / AGAIN, again)
     save_outputs(runner, inputs, folder / EXPECTED)
     return []
+
+
+def write_exact(source: NetworkSource, folder: Path, threads: int) -> None:
+    """Write torch's outputs in float64 for the inputs in a folder."""
+    given = {"source": asdict(source), "inputs": str(folder / INPUTS), "threads": threads}
+    save_outputs(Eager(**given, double=True), folder / INPUTS, folder / EXACT)

@@ -13,10 +13,11 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.processes import Worker
+from pruner.processes import Worker, ask
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import OURS, Library, Resources, network_baselines
 from pruner.tune.compare.benchmark import SHORT_BENCHMARK, run_interleaved, timings, worst_output
+from pruner.tune.deploy import build
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, Built, build_network
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, remove_built
@@ -263,16 +264,43 @@ def _checked(
         notes.append(f"compiled but not run: {reason}")
     seconds = {**deployed.seconds, **watch.seconds}
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
-    error, form = deployed.relative_error, NetworkRequest.read(folder / REQUEST).form
+    form = NetworkRequest.read(folder / REQUEST).form
     most = TOLERANCE[form.precision if form.halves else interface.precision]
-    # written so that a NaN counts as wrong
-    if error is not None and not error <= (max(most, QUANTISED) if interface.rounds else most):
+    most = max(most, QUANTISED) if interface.rounds else most
+    if _is_wrong(deployed, most) and not form.halves:
+        deployed = _compared_exactly(folder, deployed, interface)
+    if _is_wrong(deployed, most):
         raise PrunerError(
-            f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest "
-            f"({deployed.worst_output}); do not use it; if its weights changed, remove "
-            f"{folder / LOWERED} and deploy again"
+            f"{deployed.library}: its outputs differ from torch's by {deployed.relative_error:.3g} "
+            f"of the largest ({deployed.worst_output}); do not use it; if its weights changed, "
+            f"remove {folder / LOWERED} and deploy again"
         )
     return deployed
+
+
+def _is_wrong(deployed: Deployed, most: float) -> bool:
+    error = deployed.relative_error
+    return error is not None and not error <= most  # so that a NaN counts as wrong
+
+
+def _compared_exactly(folder: Path, deployed: Deployed, interface: Interface) -> Deployed:
+    """Compare with float64, too: outputs may be nothing but rounding, torch's as well.
+
+    It stays as it is where torch cannot compute the network in float64.
+    """
+    source, work = NetworkRequest.read(folder / REQUEST).source, folder / WORK
+    if source.is_onnx:
+        return deployed
+    given = (source, work, deployed.resources.threads)
+    try:
+        ask(build.__name__, build.write_exact.__name__, *given, log_file=work / "exact.log")
+    except PrunerError:
+        return deployed
+    error, worst = _worst(work, interface, work / build.EXACT)
+    note = f"torch's float32 differs by {deployed.relative_error:.2g}: compared with float64"
+    return replace(
+        deployed, relative_error=error, worst_output=worst, notes=[*deployed.notes, note]
+    )
 
 
 def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
@@ -304,12 +332,11 @@ def _run(folder: Path, deployed: Deployed, interface: Interface) -> dict[str, An
     if ours.error is not None:
         raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
     found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
-    expected = work / EXPECTED
-    if expected.is_file():
-        found["relative_error"], found["worst_output"] = worst_output(
-            work / f"{OURS}-outputs.npz",
-            expected,
-            names=names_of(interface.outputs),
-            rounds=interface.rounds,
-        )
+    if (work / EXPECTED).is_file():
+        found["relative_error"], found["worst_output"] = _worst(work, interface)
     return found
+
+
+def _worst(work: Path, interface: Interface, exact: Path | None = None) -> tuple[float, str]:
+    found, names = work / f"{OURS}-outputs.npz", names_of(interface.outputs)
+    return worst_output(found, work / EXPECTED, names=names, rounds=interface.rounds, exact=exact)

@@ -149,6 +149,17 @@ def test_the_worst_output_is_named_with_its_place(found, wanted, rounds, error, 
     assert found == (error, where.replace("output y", "output y of the second call"))
 
 
+def test_what_is_rounding_in_torch_too_is_right(tmp_path):
+    np.savez(tmp_path / "ours.npz", np.float32([3e-9, 1e-9]))
+    np.savez(tmp_path / "torch.npz", np.float32([-2e-9, 2e-9]))
+    np.savez(tmp_path / "exact.npz", np.zeros(2))
+    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
+    assert worst_output(*files)[0] == pytest.approx(2.5)
+    assert worst_output(*files, exact=tmp_path / "exact.npz") == (0.0, "")
+    np.savez(tmp_path / "ours.npz", np.float32([9e-9, 1e-9]))  # over 4 times as far as torch
+    assert worst_output(*files, exact=tmp_path / "exact.npz")[0] == pytest.approx(5.5)
+
+
 def test_another_number_of_outputs_is_told(tmp_path):
     np.savez(tmp_path / "a.npz", np.ones(1))
     np.savez(tmp_path / "b.npz", np.ones(1), np.ones(1))

@@ -35,9 +35,8 @@ from typing import Any, Literal, Self
 
 from pruner.errors import PrunerError
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PRIVATE = 1, 0o700
 _LONGEST = 75  # bytes of the name of our folder: below it come 32, and a socket's name has 107
-_PRIVATE = 0o700
 _LAST = -200  # of what is put away at the end: Python's own folder in it goes before
 _LOOK_S = 0.2  # how soon a wait notices a signal, or that it was cancelled
 _ENDED = (
@@ -153,9 +152,7 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
 NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
 NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
 TIMEOUT = "timeout"  # it took longer than it may
-KILLED = "killed"  # from outside
-MEMORY = "out_of_memory"
-_ILLEGAL, _CRASH = "illegal_access", "crash"
+KILLED, MEMORY, _ILLEGAL, _CRASH = "killed", "out_of_memory", "illegal_access", "crash"
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _SERVER_GONE = 255  # the exit code of a worker whose server process was killed
 _START_S = 180.0  # a worker that is not there by then does not come
@@ -513,8 +510,8 @@ def _without_main() -> Iterator[None]:
 def _interrupts_later() -> Iterator[None]:
     """Delay SIGINT until after the body.
 
-    For this thread, and for a server that it starts. The server ignores SIGINT only once it has
-    imported its modules, which takes seconds; it keeps the mask of the thread that starts it.
+    A server ignores SIGINT only once it has imported its modules, which takes seconds; until then
+    it keeps the mask of the thread that starts it.
     """
     resource_tracker.ensure_running()  # its start, else a part of the server's, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -567,15 +564,9 @@ def _serve(
 
 
 def _let_helpers_end() -> None:
-    """Close the pipes to helper processes, so that they end.
-
-    They end with the run. Semaphores that a library leaves in a killed worker are no concern of the
-    run's helper either.
-    """
-    for helper, pipe in (
-        (forkserver._forkserver, "_forkserver_alive_fd"),
-        (resource_tracker._resource_tracker, "_fd"),
-    ):
+    """Close the pipes to helper processes, so that they end with the run."""
+    server, tracker = forkserver._forkserver, resource_tracker._resource_tracker
+    for helper, pipe in ((server, "_forkserver_alive_fd"), (tracker, "_fd")):
         descriptor = getattr(helper, pipe)
         if descriptor is not None:
             os.close(descriptor)
@@ -588,22 +579,21 @@ def _flush() -> None:
 
 
 def _write_to(descriptor: int) -> None:
-    """Redirect stdout and stderr of this process to a descriptor."""
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
 
 
 def _kind(error: BaseException) -> tuple[str, str]:
-    text = f"{type(error).__name__}: {error}"
+    text, kind = f"{type(error).__name__}: {error}", "error"
     if type(error) is ConnectionError:  # as our jobs raise it, not a broken pipe of a tool
-        return NO_DEVICE, text[-500:]
-    if type(error) is NoReference:
-        return NO_REFERENCE, text[-500:]
-    if isinstance(error, MemoryError) or _is_memory(text):
-        return MEMORY, text[-500:]
-    if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
-        return _ILLEGAL, text[-500:]
-    return "error", text[-500:]
+        kind = NO_DEVICE
+    elif type(error) is NoReference:
+        kind = NO_REFERENCE
+    elif isinstance(error, MemoryError) or _is_memory(text):
+        kind = MEMORY
+    elif "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
+        kind = _ILLEGAL
+    return kind, text[-500:]
 
 
 def _is_memory(text: str) -> bool:

@@ -215,5 +215,6 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
 
 def write_exact(source: NetworkSource, folder: Path, threads: int) -> None:
     """Write torch's outputs in float64 for the inputs in a folder."""
-    given = {"source": asdict(source), "inputs": str(folder / INPUTS), "threads": threads}
-    save_outputs(Eager(**given, double=True), folder / INPUTS, folder / EXACT)
+    inputs = folder / INPUTS
+    exact = Eager(source=asdict(source), inputs=str(inputs), threads=threads, double=True)
+    save_outputs(exact, inputs, folder / EXACT)

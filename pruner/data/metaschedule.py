@@ -75,6 +75,8 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     several pairs, their names tell which belong together. A file without its counterpart is paired
     with one that is not there. `logs` may also be a file of the pair.
     """
+    if not logs.exists():
+        return [], 0
     if logs.is_file() and _kind(logs) is None:
         return [], 1
     files = sorted(logs.rglob("*")) if logs.is_dir() else sorted(logs.parent.glob("*"))
@@ -89,6 +91,8 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     for _, records in pairs:
         alone.pop(records.parent, None)
     pairs += [(path, _beside(path)) for path in alone.values()]
+    if logs.is_file():  # its folder may hold databases of other devices
+        return [pair for pair in pairs if logs in pair], 0
     return pairs, sum(kind is None for kind in kinds.values())
 
 

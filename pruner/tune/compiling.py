@@ -51,7 +51,8 @@ def foreign_triple(target: Any) -> str | None:
     triple, ours = host.attrs.get("mtriple"), load_tvm().tvm.target.codegen.llvm_get_system_triple()
     if triple is None or str(triple).partition("-")[0] == str(ours).partition("-")[0]:
         return None
-    return str(triple)
+    # as its compiler is called: LLVM puts a vendor between processor and system
+    return str(triple).replace("-unknown-", "-").replace("-pc-", "-")
 
 
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:

@@ -72,12 +72,9 @@ def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
     Raises:
         PrunerError: it does.
     """
-    given = [
-        value.detach().clone() if type(value) is Tensor else value  # parameters are large
-        for value in inputs
-    ]
+    given = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
     before = [value._version if isinstance(value, Tensor) else 0 for value in given]
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph(*given)
     nodes = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
     changed = [

@@ -37,8 +37,7 @@ _RECENT = 21  # version of operators that ONNX's own evaluator has
 class Eager:
     """The module in torch's inference mode, without TF32 on GPUs.
 
-    ``half``: weights, inputs and outputs are float16; ``double``: float64, which shows how far
-    rounding takes the outputs of a narrower type.
+    ``half``: weights, inputs and outputs are float16.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Eager:
         threads: int,
         device: str = "cpu",
         half: bool = False,
-        double: bool = False,
     ) -> None:
         torch = importlib.import_module("torch")
         torch.set_num_threads(threads)
@@ -58,12 +56,11 @@ class Eager:
         self._inference, on_cpu = torch.inference_mode, device == "cpu"
         self._wait = _nothing if on_cpu else torch.cuda.synchronize
         self._network, self._arguments = _example(source)
-        self._dtype = torch.float16 if half else torch.float64 if double else None
-        if self._dtype is not None:
-            self._network = self._network.to(self._dtype)
+        if half:
+            self._network = self._network.half()
         if not on_cpu:
             self._network = self._network.to(device)
-        self._device = device
+        self._half, self._device = half, device
         self._given = self.prepared(_arrays(inputs))
         self._prepare(torch)
         # the first run allocates memory and chooses algorithms: part of the preparation
@@ -82,8 +79,8 @@ class Eager:
         """Copy the inputs, which a network may change, to the device."""
         torch = importlib.import_module("torch")
         tensors = [torch.tensor(array, device=self._device) for array in arrays]
-        if self._dtype is not None:
-            tensors = [one.to(self._dtype) if one.is_floating_point() else one for one in tensors]
+        if self._half:
+            tensors = [one.half() if one.is_floating_point() else one for one in tensors]
         return with_tensors(self._arguments, tensors) if self._arguments else (tensors, {})
 
     def run(self, given: Any = None) -> Any:

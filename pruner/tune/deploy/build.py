@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
@@ -26,11 +28,12 @@ from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
-from pruner.tune.networks.source import NetworkSource, inputs_of
+from pruner.tune.networks.signature import last_scales, with_tensors
+from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
-INPUTS, EXPECTED, EXACT = "inputs.npz", "expected.npz", "exact.npz"
+INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +216,9 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
     return []
 
 
-def write_exact(source: NetworkSource, folder: Path, threads: int) -> None:
-    """Write torch's outputs in float64 for the inputs in a folder."""
-    inputs = folder / INPUTS
-    exact = Eager(source=asdict(source), inputs=str(inputs), threads=threads, double=True)
-    save_outputs(exact, inputs, folder / EXACT)
+def scales_of(source: NetworkSource, inputs: Path) -> list[float]:
+    """Return the largest magnitude that the last operation of each output reads."""
+    module, arguments = example_of(source)
+    with np.load(inputs) as arrays:
+        tensors = [importlib.import_module("torch").from_numpy(arrays[n]) for n in arrays.files]
+    return last_scales(module, with_tensors(arguments, tensors))

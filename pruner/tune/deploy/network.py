@@ -268,7 +268,7 @@ def _checked(
     most = TOLERANCE[form.precision if form.halves else interface.precision]
     most = max(most, QUANTISED) if interface.rounds else most
     if _is_wrong(deployed, most) and not form.halves:
-        deployed = _compared_exactly(folder, deployed, interface)
+        deployed = _with_rounding(folder, deployed, interface)
     if _is_wrong(deployed, most):
         raise PrunerError(
             f"{deployed.library}: its outputs differ from torch's by {deployed.relative_error:.3g} "
@@ -283,24 +283,23 @@ def _is_wrong(deployed: Deployed, most: float) -> bool:
     return error is not None and not error <= most  # so that a NaN counts as wrong
 
 
-def _compared_exactly(folder: Path, deployed: Deployed, interface: Interface) -> Deployed:
-    """Compare with float64, too: outputs may be nothing but rounding, torch's as well.
+def _with_rounding(folder: Path, deployed: Deployed, interface: Interface) -> Deployed:
+    """Compare again; the rounding of the numbers that each output sums counts as right.
 
-    It stays as it is where torch cannot compute the network in float64.
+    The result stays as it is where torch cannot trace the network.
     """
     source, work = NetworkRequest.read(folder / REQUEST).source, folder / WORK
     if source.is_onnx:
         return deployed
-    given = (source, work, deployed.resources.threads)
+    given = (source, work / INPUTS)
     try:
-        ask(build.__name__, build.write_exact.__name__, *given, log_file=work / "exact.log")
+        scales = ask(build.__name__, build.scales_of.__name__, *given, log_file=work / "scales.log")
     except PrunerError:
         return deployed
-    error, worst = _worst(work, interface, work / build.EXACT)
-    note = f"torch's float32 differs by {deployed.relative_error:.2g}: compared with float64"
-    return replace(
-        deployed, relative_error=error, worst_output=worst, notes=[*deployed.notes, note]
-    )
+    error, worst = _worst(work, interface, scales)
+    note = f"outputs cancel: {deployed.relative_error:.2g} of the largest is rounding"
+    notes = [*deployed.notes, note]
+    return replace(deployed, relative_error=error, worst_output=worst, notes=notes)
 
 
 def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
@@ -337,6 +336,6 @@ def _run(folder: Path, deployed: Deployed, interface: Interface) -> dict[str, An
     return found
 
 
-def _worst(work: Path, interface: Interface, exact: Path | None = None) -> tuple[float, str]:
+def _worst(work: Path, interface: Interface, scales: Sequence[float] = ()) -> tuple[float, str]:
     found, names = work / f"{OURS}-outputs.npz", names_of(interface.outputs)
-    return worst_output(found, work / EXPECTED, names=names, rounds=interface.rounds, exact=exact)
+    return worst_output(found, work / EXPECTED, names=names, rounds=interface.rounds, scales=scales)

@@ -219,7 +219,9 @@ class DeviceMeasurer:
     def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
         path = self._new_library()
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
-        built = self._builders.submit("build", text, self._platform.target_json, path)
+        remote = self._platform.address is not None
+        what = text, self._platform.target_json, path, False, remote
+        built = self._builders.submit("build", *what)
         job = _Job(path=path, arguments=arguments, built=built)
         if run and not self.exclusive:
             job.ran = self._runs.submit(self._run, job)
@@ -395,6 +397,8 @@ class DeviceMeasurer:
             reason = self.export(module, path)
         if reason is not None:
             return Outcome(error="build_error", message=reason)
+        if self.exclusive:
+            self._wait_for_references()
         try:
             return self.time_library(path, arguments, check)
         finally:

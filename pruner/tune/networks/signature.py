@@ -104,6 +104,33 @@ def _flat_result(module: nn.Module, arguments: Arguments) -> list[Tensor]:
     return tensors_of(module(*args, **kwargs))
 
 
+def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
+    """Return the largest magnitude that the last operation of each output reads.
+
+    A mean of normalised values is nothing but the rounding of these values.
+    """
+    torch, found = importlib.import_module("torch"), {}
+
+    class Scales(torch.fx.Interpreter):  # type: ignore[name-defined]
+        def run_node(self, node: Any) -> Any:
+            value = super().run_node(node)
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+                found[node] = float(value.abs().max())
+            return value
+
+    with torch.no_grad():
+        graph = torch.export.export(module, *arguments).run_decompositions().module()
+        Scales(graph).run(*_tree().tree_leaves(arguments))
+    scales = []
+    for node in _tree().tree_leaves(graph.graph.output_node().args):
+        read = [one for one in getattr(node, "all_input_nodes", []) if one in found]
+        while len(read) == 1 and found[read[0]] == found.get(node):  # a view
+            node = read[0]
+            read = [one for one in node.all_input_nodes if one in found]
+        scales.append(max((found[one] for one in read), default=0.0))
+    return scales
+
+
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
 

@@ -150,7 +150,7 @@ class _Node:
 
     @property
     def dtype(self) -> str:
-        return str(self.scalar("dtype")).replace("uint1", "bool")
+        return re.sub(r"^uint1(?!\d)", "bool", str(self.scalar("dtype")))
 
     def items(self) -> list[int]:
         """Return the places of a list's elements."""

@@ -150,6 +150,7 @@ class TaskOutcome:
             "all_failed": self.all_failed,
             "all_wrong": self.all_wrong,
             "checked": self.checked,
+            "unscheduled": self.unscheduled,
             "weight": self.weight,
             "exhausted": self.exhausted,
             "replayed": self.replayed,

@@ -155,15 +155,17 @@ class Prepared:
         for number, task in enumerate(self.tasks):
             module, name = task.workload.module, task.workload.name
             single_s, best_s = task.untuned_s, task.current_best_s
-            if not task.trials or single_s is None or single_s > _CLOSE * best_s + _GRAIN_S:
-                continue
             known = records_of(database.tvm_database, module, target)
             found = list(filter(is_unscheduled, known))
+            is_near = single_s is not None and single_s <= _CLOSE * best_s + _GRAIN_S
+            if not task.trials or single_s is None or not (found or is_near):
+                continue
+            check = self._check(number)
             if found:  # of an earlier start, or a space's only program
                 costs_s = tuple(map(float, min(found, key=measured_s).run_secs))
-                outcome = Outcome(costs_s=costs_s, checked=True)
+                outcome = Outcome(costs_s=costs_s, checked=check is not None)
             else:
-                outcome = context.measurer.unscheduled(module, task.arguments, self._check(number))
+                outcome = context.measurer.unscheduled(module, task.arguments, check)
             if outcome.error is not None:
                 continue
             task.untuned_s = outcome.latency_s

@@ -14,6 +14,7 @@ from pruner.tune.networks.signature import (
     PRECISION,
     ROUNDS,
     arguments_of,
+    last_scales,
     tensors_of,
 )
 from pruner.tune.networks.sizes import NetworkOptions
@@ -287,3 +288,14 @@ def test_open_sizes_of_a_file_are_given(sizes, tmp_path):
     (found,) = run(import_network(given), arrays)
     wanted = tokens()[0].eval()(torch.from_numpy(arrays[0]), mask=torch.from_numpy(arrays[1]))
     np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-5)
+
+
+def test_scales_are_of_the_numbers_that_outputs_are_computed_from():
+    class Mean(nn.Module):
+        def forward(self, x):
+            centred = x - x.mean()
+            return centred.mean().reshape(1), x * 3
+
+    x = torch.tensor([1.0, 3.0, 8.0])
+    # 4 below and above the mean, then the input itself
+    assert last_scales(Mean(), ((x,), {})) == [4.0, 8.0]

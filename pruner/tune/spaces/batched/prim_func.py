@@ -245,6 +245,8 @@ class PrimFuncReader:
         if kind in _CALLS:
             operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
             return Call(_CALLS[kind], operands, _dtype(expr))
+        if kind == "BitwiseNot":
+            return Call("bitwise_not", (self._expr(expr.a, slots),), _dtype(expr))
         if kind == "Not":
             return Not(self._expr(expr.a, slots))
         if kind == "Cast":

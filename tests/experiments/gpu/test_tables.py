@@ -303,5 +303,5 @@ def test_the_book_reads_the_tables(both, tmp_path, repository):
     page = build_page([load_item(repository / "experiments" / "gpu")], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}
     # both kinds of operators: one number hid the other while they had one name
-    assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0] * 2
+    assert [value for name, value in numbers.items() if "Speed-up to" in name] == [10.0] * 2
     assert len(page.drawings) == 2

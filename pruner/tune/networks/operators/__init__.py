@@ -10,6 +10,7 @@ that need an operator of Relax are registered by
 from pruner.tune.networks.operators import (
     arithmetic,
     bags,
+    filling,
     indexing,
     normalization,
     pooling,
@@ -26,6 +27,7 @@ __all__ = [
     "bags",
     "converters",
     "decomposed",
+    "filling",
     "indexing",
     "normalization",
     "pooling",

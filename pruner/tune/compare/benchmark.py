@@ -90,7 +90,9 @@ class BaselineWorker:
         return reply.value
 
 
-ROUNDING = 1e-6  # of float32 sums, relative to their largest term
+ROUNDING = 8.0  # units in the last place of the largest term of a sum
+MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
+ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
 SHORT_BENCHMARK = BenchmarkSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
 
 
@@ -368,8 +370,8 @@ def worst_output(
 
     It is infinite where the number of outputs, their shapes or the kinds of their types differ, and
     for integers that differ. ``names``: of the outputs. ``rounds``: values that the network rounds
-    may be a step apart. ``scales``: of the numbers from which each output was computed last; their
-    rounding counts as right.
+    may be a step apart, a small share of them. ``scales``: of the numbers that each output sums,
+    see :func:`~pruner.tune.networks.signature.last_scales`; their rounding counts as right.
     """
     with np.load(found) as ours, np.load(wanted) as theirs:
         if len(ours.files) != len(theirs.files):
@@ -379,8 +381,8 @@ def worst_output(
             call, number = name.split("_")
             label = names[int(number)] if names else number
             label = f"output {label}{' of the second call' if call == 'again' else ''}"
-            rounding = ROUNDING * scales[int(number)] if scales else 0.0
-            errors = _output_error(label, ours[mine], theirs[name], rounding, rounds=rounds)
+            scale = scales[int(number)] if len(scales) > int(number) else 0.0
+            errors = _output_error(label, ours[mine], theirs[name], scale, rounds=rounds)
             worst = max(worst, errors)
         return worst
 
@@ -389,7 +391,7 @@ def _output_error(
     label: str,
     found: NDArray[Any],
     wanted: NDArray[Any],
-    rounding: float,
+    scale: float,
     *,
     rounds: bool,
 ) -> tuple[float, str]:
@@ -402,8 +404,11 @@ def _output_error(
         return float("inf"), f"{label} has nothing but NaN to compare with"
     apart = gaps(found, wanted)
     if rounds:
-        apart[apart <= 1.001 * step_of(wanted)] = 0.0
-    apart[apart <= rounding] = 0.0
+        near = (apart > 0) & (apart <= 1.001 * step_of(wanted))
+        if near.sum() <= max(1, ROUNDED * wanted.size):
+            apart[near] = 0.0
+    if wanted.dtype.kind == "f":
+        apart[apart <= ROUNDING * np.finfo(wanted.dtype).eps * min(scale, MOST_SCALE)] = 0.0
     if not apart.any():
         return 0.0, ""
     place = np.unravel_index(int(apart.argmax()), apart.shape)

@@ -296,6 +296,8 @@ def _with_rounding(folder: Path, deployed: Deployed, interface: Interface) -> De
         scales = ask(build.__name__, build.scales_of.__name__, *given, log_file=work / "scales.log")
     except PrunerError:
         return deployed
+    if not any(scales):  # no output is a sum
+        return deployed
     error, worst = _worst(work, interface, scales)
     note = f"outputs cancel: {deployed.relative_error:.2g} of the largest is rounding"
     notes = [*deployed.notes, note]

@@ -26,6 +26,7 @@ FLOOR = 8.0
 """With normally distributed results, the error allowed near zero equals about the tolerance times
 the largest of a million values; with results of many magnitudes it is far smaller."""
 QUANTISED = 1 / 127  # a step of 8 bits: of networks that round, relative to the largest value
+STEPS = 16  # of the range of rounded values; labels and masks have fewer
 MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
@@ -77,15 +78,21 @@ def step_of(wanted: NDArray[Any]) -> float:
     """Return the step between rounded values; 0 without a grid.
 
     1 for integers. Floats lie on a grid if half of them are repeated and all distances are
-    multiples of the smallest.
+    multiples of the smallest. Switches and values that range over fewer than `STEPS` steps have
+    none: these are masks and labels, of which each must be right.
     """
     if wanted.dtype.kind in "iu":
-        return 1.0
+        is_wide = wanted.size and int(wanted.max()) - int(wanted.min()) >= STEPS
+        return 1.0 if is_wide else 0.0
+    if wanted.dtype.kind != "f":
+        return 0.0
     values = np.unique(wanted[np.isfinite(wanted)].astype(np.float64))
     if len(values) < 2 or 2 * len(values) > wanted.size:
         return 0.0
-    steps = np.diff(values) / np.diff(values).min()
-    return float(np.diff(values).min()) if np.abs(steps - np.rint(steps)).max() < 0.01 else 0.0
+    step = float(np.diff(values).min())
+    steps = np.diff(values) / step
+    is_grid = np.abs(steps - np.rint(steps)).max() < 0.01 and steps.sum() > STEPS - 0.5
+    return step if is_grid else 0.0
 
 
 def other_inputs(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -99,11 +106,12 @@ def other_inputs(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     for array in arrays:
         is_float = array.dtype.kind == "f"
         if is_float and array.size and (array == array.flat[0]).all():
-            found.append(rng.random(array.shape).astype(array.dtype))
+            found.append(np.asarray(rng.random(array.shape), array.dtype))
             continue
         axis = next((n for n, size in enumerate(array.shape) if size > 1), None)
         rolled = array if axis is None else np.roll(array, 1, axis)
-        found.append((rolled * 0.75).astype(array.dtype) if is_float else rolled)
+        # an array also of a single number, whose product is none
+        found.append(np.asarray(rolled * 0.75, array.dtype) if is_float else rolled)
     return found
 
 

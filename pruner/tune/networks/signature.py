@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.measure.numerics import relative_error
+from pruner.tune.measure.numerics import other_inputs, relative_error
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ def exported(
     """Export a module in evaluation mode whose calls do not depend on earlier calls.
 
     torch.export takes attributes that a call changes for constants: unless the module is declared
-    pure, it is called twice. ``wrapper``: is exported instead of the module that it calls.
+    pure, it is called twice, and with other inputs in between: a cache of equal rows would not be
+    seen. ``wrapper``: is exported instead of the module that it calls.
 
     Raises:
-        PrunerError: a second call has another result; the message has the buffers that changed.
+        PrunerError: a later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
     twin = module
@@ -84,11 +86,14 @@ def exported(
         if is_pure:
             return program
         before = {name: one.clone() for name, one in twin.named_buffers()}
-        first, second = (_flat_result(twin, arguments) for _ in range(2))
-    arrays = ([one.detach().double().numpy() for one in tensors] for tensors in (first, second))
-    pairs = zip(*arrays, strict=True)
-    same = (relative_error(a, b) <= _SAME or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-    if not all(same):
+        first = _flat_result(twin, arguments)
+        with suppress(Exception):  # of any kind: inputs that must not be changed, for example
+            given = other_inputs([one.detach().numpy() for one in tensors_of(arguments)])
+            _flat_result(twin, with_tensors(arguments, [torch.from_numpy(one) for one in given]))
+        last = _flat_result(twin, arguments)
+    is_same = [one.shape for one in first] == [one.shape for one in last]
+    arrays = ([one.detach().double().numpy() for one in tensors] for tensors in (first, last))
+    if not (is_same and all(map(_alike, *arrays))):
         changed = [n for n, one in twin.named_buffers() if not torch.equal(one, before.get(n, one))]
         about = f" ({', '.join(changed)})" if changed else ""
         raise PrunerError(
@@ -98,37 +103,76 @@ def exported(
     return program
 
 
+def _alike(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    same = np.array_equal(found, wanted, equal_nan=True)
+    return same or relative_error(found, wanted) <= _SAME
+
+
 def _flat_result(module: nn.Module, arguments: Arguments) -> list[Tensor]:
     # copies, since a network may change its inputs in place
     args, kwargs = with_tensors(arguments, [one.clone() for one in tensors_of(arguments)])
     return tensors_of(module(*args, **kwargs))
 
 
-def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
-    """Return the largest magnitude that the last operation of each output reads.
+# words in the names of operators that sum, and of views of a part
+_SUMS = ("sum", "mean", "avg", "var", "mm", "matmul", "linear", "conv", "norm")
+_PARTS = ("slice", "select", "split")
 
-    A mean of normalised values is nothing but the rounding of these values.
+
+def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
+    """Return the largest finite magnitude that the last sum of each output tensor reads.
+
+    A mean of normalised values is nothing but the rounding of these values. It is 0 for outputs
+    whose last operation, views aside, is no sum, product of matrices or normalisation.
     """
-    torch, found = importlib.import_module("torch"), {}
+    torch, tensors, found = importlib.import_module("torch"), set(), {}
 
     class Scales(torch.fx.Interpreter):  # type: ignore[name-defined]
         def run_node(self, node: Any) -> Any:
             value = super().run_node(node)
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
-                found[node] = float(value.abs().max())
+            if isinstance(value, torch.Tensor):
+                tensors.add(node)
+                if value.is_floating_point():
+                    sizes = value[value.isfinite()].abs()
+                    found[node] = float(sizes.max()) if sizes.numel() else 0.0
             return value
 
     with torch.no_grad():
         graph = torch.export.export(module, *arguments).run_decompositions().module()
-        Scales(graph).run(*_tree().tree_leaves(arguments))
+        # the inputs are flat already, and the outputs are not looked at
+        Scales(graph).run(*_tree().tree_leaves(arguments), enable_io_processing=False)
     scales = []
-    for node in _tree().tree_leaves(graph.graph.output_node().args):
-        read = [one for one in getattr(node, "all_input_nodes", []) if one in found]
-        while len(read) == 1 and found[read[0]] == found.get(node):  # a view
-            node = read[0]
-            read = [one for one in node.all_input_nodes if one in found]
-        scales.append(max((found[one] for one in read), default=0.0))
+    for output in _tree().tree_leaves(graph.graph.output_node().args):
+        if output not in tensors:  # a constant
+            continue
+        node, read = output, _read(output, found)
+        while len(read) == 1 and not _sums(node):
+            if found[read[0]] != found.get(node) and not _has_word(node, _PARTS):  # no view
+                break
+            node, read = read[0], _read(read[0], found)
+        scales.append(max((found[one] for one in read), default=0.0) if _sums(node) else 0.0)
     return scales
+
+
+def _sums(node: Any) -> bool:
+    return _has_word(node, _SUMS)
+
+
+def _has_word(node: Any, words: Iterable[str]) -> bool:
+    return any(word in _operator(node) for word in words)
+
+
+def _operator(node: Any) -> str:
+    if getattr(node.target, "__name__", "") == "getitem":  # of an operator with several results
+        return _operator(node.all_input_nodes[0])
+    # aten::mean of aten.mean.dim
+    return str(getattr(getattr(node.target, "_schema", None), "name", ""))
+
+
+def _read(node: Any, found: Mapping[Any, float]) -> list[Any]:
+    is_part = getattr(node.target, "__name__", "") == "getitem"
+    node = node.all_input_nodes[0] if is_part else node
+    return [one for one in node.all_input_nodes if one in found]
 
 
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:

@@ -130,10 +130,22 @@ def test_of_several_outputs_the_worst_counts(tmp_path):
         ([1.0, np.inf], [1.0, np.inf], False, 0.0, ""),
         ([1.0, 2.0], [1.0, 4.0], False, 0.5, "output y at 1 is 2.0, not 4.0"),
         (np.int64([5, 7]), np.int64([5, 8]), False, np.inf, "output y at 1 is 7, not 8"),
-        (np.int8([5, 7]), np.int8([5, 8]), True, 0.0, ""),
-        (np.int8([5, 6]), np.int8([5, 8]), True, np.inf, "output y at 1 is 6, not 8"),
-        ([0.0, 2.5, 2.0] * 2, [0.0, 1.0, 2.0] * 2, True, 0.75, "output y at 1 is 2.5, not 1.0"),
-        ([0.0, 0.0, 2.0] * 2, [0.0, 1.0, 2.0] * 2, True, 0.0, ""),
+        (np.int8([5, 79]), np.int8([5, 80]), True, 0.0, ""),
+        (np.int8([5, 78]), np.int8([5, 80]), True, np.inf, "output y at 1 is 78, not 80"),
+        (np.int8([6, 79]), np.int8([5, 80]), True, np.inf, "output y at 0 is 6, not 5"),
+        (np.int8([5, 7]), np.int8([5, 8]), True, np.inf, "output y at 1 is 7, not 8"),
+        ([0, 1, *[99] * 98], [1, 2, *[99] * 98], True, 0.0, ""),
+        ([0, 1, *[98] * 98], [1, 2, *[99] * 98], True, np.inf, "output y at 0 is 0, not 1"),
+        ([True, True], [True, False], True, np.inf, "output y at 1 is True, not False"),
+        ([0.0, 1.0] * 9, [1.0, 0.0] * 9, True, 1.0, "output y at 0 is 0.0, not 1.0"),
+        (
+            [0.0, 2.5, 32.0] * 2,
+            [0.0, 1.0, 32.0] * 2,
+            True,
+            1.5 / 32,
+            "output y at 1 is 2.5, not 1.0",
+        ),
+        ([0.0, 0.0, 32.0, 0.0, 1.0, 32.0], [0.0, 1.0, 32.0] * 2, True, 0.0, ""),
         ([True, False], [1.0, 0.0], False, np.inf, "output y is bool 2, not float64 2"),
         (np.int32([1]), np.int64([1]), False, 0.0, ""),
         ([np.nan], [np.nan], False, np.inf, "output y has nothing but NaN to compare with"),
@@ -156,6 +168,22 @@ def test_rounding_of_the_numbers_that_an_output_sums_is_right(tmp_path):
     assert worst_output(*files)[0] == pytest.approx(151)
     assert worst_output(*files, scales=[0.5]) == (0.0, "")  # 5e-7
     assert worst_output(*files, scales=[0.1])[0] == pytest.approx(151)
+    assert worst_output(*files, scales=[])[0] == pytest.approx(151)
+
+
+def test_terms_that_stand_for_infinity_make_no_output_right(tmp_path):
+    np.savez(tmp_path / "ours.npz", np.float32([3e-4, 1.0]), np.int64([5]), np.float64([1e-6]))
+    np.savez(tmp_path / "torch.npz", np.float32([0.0, 1.0]), np.int64([6]), np.float64([2e-6]))
+    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
+    for scale in (1e9, np.inf):
+        assert worst_output(*files, scales=[scale, 0.0, 0.0])[0] == np.inf  # the integer
+    np.savez(files[0], np.float32([3e-4, 1.0]))
+    np.savez(files[1], np.float32([0.0, 1.0]))
+    assert worst_output(*files, scales=[1e9])[0] == pytest.approx(3e-4)
+    # sums of float64 round less
+    np.savez(files[0], np.float64([1e-6]))
+    np.savez(files[1], np.float64([2e-6]))
+    assert worst_output(*files, scales=[10.0])[0] == pytest.approx(0.5)
 
 
 def test_another_number_of_outputs_is_told(tmp_path):

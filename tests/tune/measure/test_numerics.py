@@ -145,23 +145,31 @@ def test_inputs_are_the_same_for_everyone_and_in_range():
 
 
 def test_steps_by_hand():
-    grid = np.array([0.0, 0.5, 0.5, 2.0, 0.0, -1.0, -1.0, 2.0])
+    grid = np.array([0.0, 0.5, 0.5, 7.0, 0.0, -1.0, -1.0, 7.0])
     assert step_of(grid) == 0.5
     assert step_of(np.array([np.inf, *grid])) == 0.5
     assert step_of(np.array([0.0, 1.0])) == 0.0  # two values are always on a grid
     assert step_of(np.array([0.0, 0.0, 1.0, 1.0, 1.3, 1.3])) == 0.0
-    assert step_of(np.array([3, 7], np.int8)) == 1.0
+    assert step_of(np.array([-128, 127], np.int8)) == 1.0
     assert step_of(np.zeros(8)) == 0.0
+    # fewer than 16 steps: labels and masks
+    assert step_of(np.array([3, 18], np.int8)) == 0.0
+    assert step_of(np.array([3, 19], np.int8)) == 1.0
+    assert step_of(np.array([0.0, 1.0] * 9)) == 0.0
+    assert step_of(np.array([0.0, 0.5, 6.5] * 2)) == 0.0
+    assert step_of(np.array([True, False] * 9)) == 0.0
+    assert step_of(np.zeros(0, np.int8)) == 0.0
 
 
 def test_other_inputs_are_others_and_as_valid():
     """Rows are exchanged; a constant input becomes random, indices stay those that were given."""
     ids, image = np.array([[3, 1, 7]]), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     mask, ones, none = np.array([True, False]), np.ones((2, 2)), np.zeros((0, 3), np.float32)
-    found = other_inputs([ids, image, mask, ones, none, np.array(5)])
+    found = other_inputs([ids, image, mask, ones, none, np.array(5), np.float32(2)])
     np.testing.assert_array_equal(found[0], [[7, 3, 1]])
     np.testing.assert_array_equal(found[1], 0.75 * np.array([[[[2, 3], [0, 1]]]]))
     np.testing.assert_array_equal(found[2], [False, True])
     assert 0 <= found[3].min() < found[3].max() < 1
     assert (found[4].shape, found[5]) == ((0, 3), 5)
+    assert all(isinstance(a, np.ndarray) for a in found)
     assert [a.dtype for a in found[:4]] == [a.dtype for a in (ids, image, mask, ones)]

@@ -94,9 +94,16 @@ class Attribute(nn.Module):
         if self.what == "number":
             self.number += 1
             return x * self.number
-        if self.what == "list":
+        if self.what in ("list", "keys"):
             self.seen.append(x)
-            return torch.stack(self.seen).sum(0)
+            rows = torch.stack(self.seen)
+            if self.what == "list":
+                return rows.sum(0)
+            # attention to the rows of all calls: equal rows give the row itself
+            return torch.softmax(rows @ x, 0) @ rows
+        if self.what == "rows":
+            self.seen.append(x)
+            return torch.stack(self.seen)
         self.last = self.last + x
         return self.last * 2
 
@@ -107,6 +114,14 @@ def number():
 
 def listed():
     return Attribute("list"), torch.ones(3)
+
+
+def keys():
+    return Attribute("keys"), torch.tensor([0.1, 0.2, 0.3])
+
+
+def rows():
+    return Attribute("rows"), torch.ones(3)
 
 
 def tensor():
@@ -195,6 +210,8 @@ def test_structures_and_constants_are_kept():
         ("number", "a second call of Attribute with the same inputs has another result"),
         ("listed", "a second call of Attribute"),
         ("tensor", "a second call of Attribute"),
+        ("keys", "a second call of Attribute"),
+        ("rows", "a second call of Attribute"),
         ("brain", r"computes in bfloat16, .* call \.float\(\)"),
     ],
 )
@@ -290,12 +307,30 @@ def test_open_sizes_of_a_file_are_given(sizes, tmp_path):
     np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-5)
 
 
-def test_scales_are_of_the_numbers_that_outputs_are_computed_from():
-    class Mean(nn.Module):
-        def forward(self, x):
-            centred = x - x.mean()
-            return centred.mean().reshape(1), x * 3
+class Ends(nn.Module):
+    """Outputs whose last operation is a sum, and others; with constants among them."""
 
-    x = torch.tensor([1.0, 3.0, 8.0])
-    # 4 below and above the mean, then the input itself
-    assert last_scales(Mean(), ((x,), {})) == [4.0, 8.0]
+    def forward(self, x, mask=None, *, most=1e9):
+        centred = x - x.mean()
+        hidden = centred.masked_fill(mask, -torch.inf)
+        return {
+            "mean": centred.mean().reshape(1),
+            "none": None,
+            "number": 3,
+            "product": x * 3,
+            "masked": hidden,
+            "added": x + torch.where(mask, -most, 0.0),
+            "sum of infinities": hidden.sum(),
+            "labels": x.argmax(),
+            "group norm": nn.functional.group_norm(x.reshape(1, 3, 1), 1),
+            "linear": nn.functional.linear(x, torch.full((2, 3), 9.0))[:1],
+            "input": x,
+        }
+
+
+def test_scales_are_of_the_numbers_that_outputs_sum():
+    x, mask = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([True, False, False])
+    # 4 at most from the mean, which is 4; the first is masked, so that 4 of the last is left
+    wanted = [4.0, 0.0, 0.0, 0.0, 4.0, 0.0, 8.0, 9.0, 0.0]
+    assert last_scales(Ends(), ((x,), {"most": 1e9, "mask": mask})) == wanted
+    assert last_scales(Ends(), ((x, mask), {"most": 1e9})) == wanted

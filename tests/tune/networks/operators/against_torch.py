@@ -1,5 +1,7 @@
 """Import a function of torch, run it untuned in TVM and compare it with torch."""
 
+import warnings
+
 import torch
 from torch.utils import _pytree
 
@@ -21,7 +23,8 @@ def assert_equal(function, *inputs, tolerance=1e-5):
 
     tvm, relax = load_tvm().tvm, load_tvm().relax
     module = function if isinstance(function, torch.nn.Module) else Function(function)
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's of its own modules
         imported = from_exported(torch.export.export(module.eval(), inputs))
         wanted = _pytree.tree_leaves(module(*(part.clone() for part in inputs)))
     target = tvm.target.Target({"kind": "llvm", "num-cores": 1, "opt-level": 0})

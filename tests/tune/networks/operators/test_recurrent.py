@@ -25,6 +25,7 @@ def test_given_states(tvm):
     assert_equal(last, torch.randn(3, 2, 6), torch.randn(1, 2, 8), torch.randn(1, 2, 8))
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_a_very_long_recurrence_is_named(tvm):
     from pruner.tune.networks.torch_import import from_exported
 

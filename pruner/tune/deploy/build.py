@@ -184,40 +184,56 @@ def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[
     operator or a type.
     """
     reasons = []
-    if not source.is_onnx:
-        # a fast path of torch's encoders leaves rows of padding empty, which export computes
-        importlib.import_module("torch").backends.mha.set_fastpath_enabled(False)
     for make in _runners(source):
         try:
             return make(**given), ""
         except Exception as error:  # onnxruntime raises kinds of its own
             if not source.is_onnx and not isinstance(error, ImportError):
                 raise
-            reasons.append((str(error).strip().splitlines() or [repr(error)])[0])
+            reasons.append(_first_line(error))
     return None, "; ".join(reasons)
 
 
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
-    """Write inputs and expected outputs of two calls; return lines about missing outputs."""
-    inputs, arrays = folder / INPUTS, inputs_of(source)
+    """Write inputs and expected outputs of two calls; return lines about missing outputs.
+
+    The second call has other inputs, unless the network fails or has no finite outputs for these.
+    """
+    inputs, expected, arrays = folder / INPUTS, folder / EXPECTED, inputs_of(source)
     save_arrays(inputs, arrays)
-    (folder / AGAIN).unlink(missing_ok=True)  # of an earlier build
+    for earlier in (folder / AGAIN, expected):
+        earlier.unlink(missing_ok=True)
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     runner, reason = _reference_runner(source, given)
     if runner is None:
         return [f"outputs are not checked: {reason}"]
-    again = other_inputs(arrays)
+    save_arrays(folder / AGAIN, other_inputs(arrays))
     try:
-        runner.run(runner.prepared(again))
-    except Exception:  # of any kind: indices that must not be exchanged, for example
-        again = list(arrays)
-    save_arrays(folder / AGAIN, again)
-    save_outputs(runner, inputs, folder / EXPECTED)
-    return []
+        save_outputs(runner, inputs, expected)
+        reason = "" if _stays_finite(expected) else "more of its outputs are not finite"
+    except Exception as error:  # of any kind: indices that must not be exchanged, for example
+        reason = _first_line(error)
+    if not reason:
+        return []
+    save_arrays(folder / AGAIN, arrays)
+    save_outputs(runner, inputs, expected)
+    return [f"both compared calls have the same inputs; with others: {reason}"]
+
+
+def _stays_finite(expected: Path) -> bool:
+    """Check that no output has more values that are not finite in the second call."""
+    with np.load(expected) as found:
+        count = {name: int((~np.isfinite(found[name])).sum()) for name in found.files}
+    firsts = (name for name in count if name.startswith("arr_"))
+    return all(count[name.replace("arr", "again")] <= count[name] for name in firsts)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
 def scales_of(source: NetworkSource, inputs: Path) -> list[float]:
-    """Return the largest magnitude that the last operation of each output reads."""
+    """Return `last_scales` of a network for stored inputs."""
     module, arguments = example_of(source)
     with np.load(inputs) as arrays:
         tensors = [importlib.import_module("torch").from_numpy(arrays[n]) for n in arrays.files]

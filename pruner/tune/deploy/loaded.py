@@ -111,6 +111,15 @@ class Network:
         names = [one.name for one in wanted]
         if not args and len(names) == len(kwargs) and kwargs.keys() <= set(names):
             args, kwargs = [kwargs[name] for name in names], {}
+        # tensors that the module was called with by position, and that are now given by name
+        args, kwargs = list(args), dict(kwargs)
+        for part in arguments["tuple"][0]["tuple"][len(args) :] if arguments else ():
+            if isinstance(part, int) and names[part] in kwargs:
+                args.append(kwargs.pop(names[part]))
+            elif isinstance(part, dict) and "value" in part and kwargs:  # a constant before them
+                args.append(part["value"])
+            else:
+                break
         are_tensors = not kwargs and all(hasattr(one, "shape") for one in args)
         if are_tensors and len(args) == len(wanted):
             return args

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.compare.runners import OnnxRuntime
+from pruner.tune.compare.runners import OnnxRuntime, save_outputs
 
 SOURCE = {"name": "made-up.onnx", "options": {}, "seed": 0}
 
@@ -81,3 +81,33 @@ def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_
     )
     with pytest.raises(PrunerError, match="install onnxruntime-gpu"):
         OnnxRuntime(source=SOURCE, inputs=made_up, threads=2, device="cuda")
+
+
+def test_compared_outputs_have_rows_of_padding_and_timed_runs_the_fast_path(tmp_path):
+    """The fast path of encoders would leave 0 in rows that torch computes otherwise."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+    mask = torch.tensor([[False, False, False], [False, True, True]])
+
+    class Runner:
+        def prepared(self, arrays):
+            return torch.from_numpy(arrays[0])
+
+        def run(self, given):
+            with torch.inference_mode():
+                return encoder(given, src_key_padding_mask=mask)
+
+        def outputs(self, result):
+            return [result.numpy()]
+
+    x = torch.rand(2, 3, 8)
+    np.savez(tmp_path / "inputs.npz", x.numpy())
+    save_outputs(Runner(), tmp_path / "inputs.npz", tmp_path / "found.npz")
+    assert torch.backends.mha.get_fastpath_enabled()  # for timed runs
+    # with gradients torch takes no fast path
+    wanted = encoder(x, src_key_padding_mask=mask).detach().numpy()
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_allclose(found["arr_0"], wanted, atol=1e-6)
+    assert np.abs(wanted[1, 1:]).min() > 0

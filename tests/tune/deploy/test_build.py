@@ -11,6 +11,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+import torch
 
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
@@ -294,6 +295,67 @@ def test_a_library_without_expected_outputs_is_told_of():
     told = ["a.so: 2.0 MB, 1 measured, 1 drafted schedules", "1000 ms (median, 2 threads)", "why"]
     assert list(found.lines()) == told
     assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
+
+
+class Roots(torch.nn.Module):
+    """The square root of what is above 1; other inputs are below."""
+
+    def forward(self, x):
+        return torch.sqrt(x - 1)
+
+
+def roots():
+    return Roots(), torch.tensor([1.1, 1.2, 1.3])
+
+
+class Table(torch.nn.Module):
+    """A row of a table by numbers that ascend; other orders are refused."""
+
+    def forward(self, ids):
+        if not (ids.diff() > 0).all():
+            raise ValueError("not in order\nat all")
+        return ids * 2.0
+
+
+def table():
+    return Table(), torch.tensor([1, 2, 5])
+
+
+def line():
+    return torch.nn.Linear(3, 2), torch.ones(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("roots", "with others: more of its outputs are not finite"),
+        ("table", "with others: not in order"),
+        ("line", None),
+    ],
+)
+def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_path):
+    from pruner.tune.deploy.build import write_reference
+    from pruner.tune.networks.source import NetworkSource
+
+    notes = write_reference(NetworkSource(name=f"{__name__}:{name}"), tmp_path, 1)
+    both = "both compared calls have the same inputs; "
+    assert notes == ([] if note is None else [both + note])
+    with np.load(tmp_path / "inputs.npz") as first, np.load(tmp_path / "again.npz") as second:
+        assert np.array_equal(first["arr_0"], second["arr_0"]) == (note is not None)
+    with np.load(tmp_path / "expected.npz") as found:
+        assert all(np.isfinite(found[one]).all() for one in ("arr_0", "again_0"))
+
+
+def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
+    from pruner.tune.deploy import build
+    from pruner.tune.networks.source import NetworkSource
+
+    for name in ("again.npz", "expected.npz"):
+        (tmp_path / name).write_text("earlier", encoding="utf-8")
+    monkeypatch.setattr(build, "_reference_runner", lambda *_: (None, "no runner"))
+    notes = build.write_reference(NetworkSource(name=f"{__name__}:line"), tmp_path, 1)
+    assert notes == ["outputs are not checked: no runner"]
+    assert [one.name for one in tmp_path.iterdir()] == ["inputs.npz"]
 
 
 def test_no_run_where_the_device_is_not(platform, monkeypatch):

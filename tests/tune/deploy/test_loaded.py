@@ -97,6 +97,27 @@ def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
             network(*args, **kwargs)
 
 
+def test_tensors_by_position_are_given_by_name_too(tmp_path):
+    from pruner import load
+
+    class Masked(nn.Module):
+        def forward(self, x, scale=1.0, mask=None):
+            return x * scale + mask
+
+    x, mask = torch.ones(3), torch.tensor([0.0, 1.0, 2.0])
+    network = load(library(tmp_path, Masked(), (x, 2.0, mask)))
+    for found in (network(x, mask=mask), network(x, 2.0, mask=mask), network(mask=mask, x=x)):
+        assert_alike(found, 2 * x + mask)
+    for args, kwargs, told in (
+        ((x,), {}, "1 inputs given; the network takes x"),
+        ((x, mask), {"mask": mask}, r"inputs\[1\] is of Tensor, and 2.0 is built in"),
+        ((x,), {"masks": mask}, r"inputs\[2\] is left out"),
+        ((x,), {"mask": 1}, r"inputs\[2\] is 1, a tensor is wanted"),
+    ):
+        with pytest.raises(PrunerError, match=told):
+            network(*args, **kwargs)
+
+
 def test_what_lies_well_is_not_copied(two, network):
     """The network hands its input on: the same memory comes out, of torch and of numpy."""
     _, (word, image), _ = two

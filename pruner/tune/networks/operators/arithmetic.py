@@ -6,6 +6,7 @@ integers, raises only floats to powers, and has no ``hypot``, ``erfc`` and other
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,8 +20,16 @@ aten = torch.ops.aten
 
 @replaces(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: float = 1) -> Any:
-    """Multiply the second operand."""
+    """Multiply the second operand; the sum of truth values is true where an operand is."""
+    if _are_truths(x, y):
+        return torch.logical_or(x, _tensor(y)) if alpha else x.clone()
     return NotImplemented if alpha == 1 else x + y * alpha
+
+
+@replaces(aten.mul.Tensor, aten.mul.Scalar)
+def mul(x: Any, y: Any) -> Any:
+    """Multiply truth values as a logical and: TVM multiplies numbers."""
+    return torch.logical_and(x, _tensor(y)) if _are_truths(x, y) else NotImplemented
 
 
 @replaces(aten.sub.Tensor, aten.sub.Scalar)
@@ -47,6 +56,24 @@ def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return x != 0
 
 
+@replaces(aten.logical_not.default)
+def logical_not(x: Tensor) -> Any:
+    """Compare numbers with zero: TVM rounds them first."""
+    return NotImplemented if x.dtype is torch.bool else x == 0
+
+
+def _of_truths(operator: Any) -> Any:
+    def logical(x: Tensor, y: Tensor) -> Any:
+        """Compare numbers with zero: TVM rounds them first."""
+        return NotImplemented if _are_truths(x, y) else operator(x != 0, y != 0)
+
+    return logical
+
+
+for _logical in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default):
+    replaces(_logical)(_of_truths(_logical))
+
+
 @replaces(aten.elu.default)
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     """Scale inputs and outputs."""
@@ -63,18 +90,6 @@ def power(base: Any, exponent: Any) -> Any:
         return NotImplemented
     found = torch.pow(base.double() if isinstance(base, Tensor) else float(base), exponent.double())
     return found.round().to(kinds[0])
-
-
-@replaces(aten.__lshift__.Scalar, aten.bitwise_left_shift.Tensor_Scalar)
-def left_shift(x: Tensor, places: int) -> Any:
-    """Multiply by a power of two."""
-    return x * 2**places
-
-
-@replaces(aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar)
-def right_shift(x: Tensor, places: int) -> Any:
-    """Divide by a power of two, downwards."""
-    return torch.div(x, 2**places, rounding_mode="floor")
 
 
 @replaces(aten.exp2.default)
@@ -103,8 +118,14 @@ def hypot(x: Tensor, y: Tensor) -> Any:
 
 @replaces(aten.copysign.Tensor)
 def copysign(x: Tensor, y: Tensor) -> Any:
-    """Choose the sign."""
-    return torch.where(y < 0, -torch.abs(x), torch.abs(x))
+    """Choose the sign; the reciprocal of -0.0 is below zero."""
+    return torch.where((y < 0) | (1 / y < 0), -torch.abs(x), torch.abs(x))
+
+
+@replaces(aten.copysign.Scalar)
+def copysign_scalar(x: Tensor, y: float) -> Any:
+    """Choose the sign of a number."""
+    return -torch.abs(x) if math.copysign(1, y) < 0 else torch.abs(x)
 
 
 @replaces(aten.fmax.default)
@@ -121,8 +142,9 @@ def fmin(x: Tensor, y: Tensor) -> Any:
 
 @replaces(aten.logaddexp.default)
 def logaddexp(x: Tensor, y: Tensor) -> Any:
-    """Take the greater number out of the exponential."""
-    return torch.maximum(x, y) + torch.log1p(torch.exp(-torch.abs(x - y)))
+    """Take the greater number out of the exponential; equal infinities have no difference."""
+    found = torch.maximum(x, y) + torch.log1p(torch.exp(-torch.abs(x - y)))
+    return torch.where(x == y, x + math.log(2), found)
 
 
 @replaces(aten.rrelu_with_noise_functional.default)
@@ -131,6 +153,23 @@ def rrelu(
 ) -> Any:
     """Use the mean slope, as torch does outside training."""
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+@converts(
+    *(aten.__lshift__.Scalar, aten.bitwise_left_shift.Tensor_Scalar),
+    *(aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar),
+)
+def shift(node: Any, importer: Any) -> Any:
+    """Emit a shift by a constant: as a factor, a power of two may overflow."""
+    op, emit = load_tvm().relax.op, importer.block_builder.emit
+    x, places = importer.retrieve_args(node)
+    kind, name = node.meta["val"].dtype, node.target.__name__
+    left, bits = "lshift" in name or "left" in name, torch.iinfo(kind).bits
+    dtype = importer._convert_data_type(kind)
+    if places >= bits and (left or not kind.is_signed):
+        return emit(op.zeros_like(x))
+    places = load_tvm().relax.const(min(places, bits - 1), dtype)
+    return emit((op.left_shift if left else op.right_shift)(x, places))
 
 
 @converts(aten.div.Tensor_mode)
@@ -160,3 +199,11 @@ def constant(node: Any, importer: Any) -> Any:
     dtype = importer._convert_data_type(node.meta["val"].dtype)
     found = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
     return importer.block_builder.emit(load_tvm().relax.const(found.numpy(), dtype))
+
+
+def _are_truths(x: Any, y: Any) -> bool:
+    return torch.result_type(x, y) is torch.bool
+
+
+def _tensor(part: Any) -> Tensor:
+    return part if isinstance(part, Tensor) else torch.full((), part)

@@ -99,7 +99,25 @@ def pool_with_places(
     return stacked.amax(-1), offered.gather(-1, best).squeeze(-1)
 
 
-# used only where the places are read: TVM's pooling is faster
+def drops_window(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> bool:
+    """Check for a last window behind the tensor, which torch leaves out and TVM keeps."""
+    dims = len(kernel)
+    sizes, stride = x.shape[-dims:], _each(stride or kernel, dims)
+    steps = zip(sizes, kernel, stride, _each(padding, dims), _each(dilation, dims), strict=True)
+    # the number of the last window times the stride is its first element
+    return ceil_mode and any(
+        -(-(n + 2 * p - (k - 1) * d - 1) // s) * s >= n + p for n, k, s, p, d in steps
+    )
+
+
+# used only where the places are read or a window is dropped: TVM's pooling is faster
 POOLED_WITH_PLACES: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d_with_indices.default: pool_with_places,
     aten.max_pool3d_with_indices.default: pool_with_places,

@@ -40,6 +40,26 @@ def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float =
     return (bias if beta == 1 else bias * beta) + (product if alpha == 1 else product * alpha)
 
 
+@converts(aten.convolution.default)
+def plain_convolution(node: Any, importer: Any) -> Any:
+    """Emit a convolution that keeps doubles and whole numbers; its bias is added elsewhere."""
+    value = node.meta["val"]
+    if value.dtype not in _EXACT:
+        return importer._convolution(node)
+    x, weight, _, stride, padding, dilation, transposed, more, groups = importer.retrieve_args(node)
+    name = f"conv{value.ndim - 2}d" + ("_transpose" if transposed else "")
+    found = getattr(load_tvm().relax.op.nn, name)(
+        *(x, weight),
+        strides=list(stride),
+        padding=list(padding),
+        dilation=list(dilation),
+        groups=groups,
+        out_dtype=importer._convert_data_type(value.dtype),
+        **({"output_padding": list(more)} if transposed else {}),
+    )
+    return importer.block_builder.emit(found)
+
+
 @replaces(aten._trilinear.default)
 def trilinear(
     x: Tensor,

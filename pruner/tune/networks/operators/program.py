@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES
+from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
 from pruner.tune.networks.operators.recurrent import check_lengths
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
@@ -32,7 +32,7 @@ def decomposed(program: Any, known: Iterable[str]) -> Any:
         table.update(REPLACED)
         program = program.run_decompositions(table)
         while lacking := _decomposable(program, known):
-            program = program.run_decompositions({**lacking, **REPLACED})
+            program = program.run_decompositions({**REPLACED, **lacking})
     finally:
         torch._C._set_mkldnn_enabled(library)
     _check_targets(program, known)
@@ -60,8 +60,8 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         if node.target.__name__ not in known and node.target in decomposition_table
     }
     for node in calls:
-        # TVM's second result of a maximum pooling is zeros
-        if node.target in POOLED_WITH_PLACES and _reads(node, 1):
+        # TVM's second result of a maximum pooling is zeros, and it drops no window
+        if node.target in POOLED_WITH_PLACES and (_reads(node, 1) or _drops_window(node)):
             lacking[node.target] = POOLED_WITH_PLACES[node.target]
     return lacking
 
@@ -77,6 +77,8 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             (part for part in node.args if isinstance(part, torch._ops.OpOverload)), node.target
         ).__name__
         if free_unbacked_symbols(node.meta.get("val")):
+            if any(free_unbacked_symbols(part.meta.get("val")) for part in node.all_input_nodes):
+                continue  # the size comes from an operator that is named itself
             unknown.add(f"{name} (a size that depends on the data)")
         elif name not in known:
             unknown.add(name)
@@ -86,6 +88,11 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
 
 def _reads(node: fx.Node, number: int) -> bool:
     return any(user.target is getitem and user.args[1] == number for user in node.users)
+
+
+def _drops_window(node: fx.Node) -> bool:
+    image, *options = node.args
+    return drops_window(image.meta["val"], *options, **node.kwargs)  # type: ignore[union-attr,arg-type]
 
 
 def _without_importer(convert: Callable[[Any], Any]) -> Converter:

@@ -48,14 +48,20 @@ def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 
 
 @replaces(aten.any.default, aten.any.dim, aten.any.dims)
-def any_true(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
-    """Take the maximum of truth values."""
+def any_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Take the maximum of truth values; an empty list names no dimension."""
+    if dim == [] or not x.ndim:
+        return x != 0
+    dim = () if dim is None else dim
     return torch.amax((x != 0).to(torch.int8), dim, keepdim) != 0
 
 
 @replaces(aten.all.default, aten.all.dim, aten.all.dims)
-def all_true(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
-    """Take the minimum of truth values."""
+def all_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Take the minimum of truth values; an empty list names no dimension."""
+    if dim == [] or not x.ndim:
+        return x != 0
+    dim = () if dim is None else dim
     return torch.amin((x != 0).to(torch.int8), dim, keepdim) != 0
 
 

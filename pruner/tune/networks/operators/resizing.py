@@ -90,14 +90,23 @@ def _grows_evenly(x: Tensor, size: Sequence[int] | None, scales: Sequence[float]
 def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float | None]) -> Any:
     relax, value = load_tvm().relax, node.meta["val"]
     (rows, columns), (height, width) = node.args[0].meta["val"].shape[-2:], value.shape[-2:]
-    corners = node.args[2]
+    corners, kind = node.args[2], value.dtype
+    exact = torch.float64 if kind is torch.float64 else torch.float32
     # two columns, or rows: of one, torch's smoothing computes wrong numbers
-    high = torch.eye(rows)[None, :, :, None].repeat(1, 1, 1, 2)
-    wide = torch.eye(columns)[None, :, None].repeat(1, 1, 2, 1)
+    high = torch.eye(rows, dtype=exact)[None, :, :, None].repeat(1, 1, 1, 2)
+    wide = torch.eye(columns, dtype=exact)[None, :, None].repeat(1, 1, 2, 1)
     down = resize(high, [height, 2], corners, scales[0], None)
     across = resize(wide, [2, width], corners, None, scales[1])
     # of each unit vector [vector, pixel]
     left, right = down[0, :, :, 0].T.contiguous(), across[0, :, 0].contiguous()
     x = importer.env[node.args[0]]
-    product = relax.op.matmul(relax.const(left.numpy()), x)
-    return importer.block_builder.emit(relax.op.matmul(product, relax.const(right.numpy())))
+    if kind is not exact:
+        x = relax.op.astype(x, importer._convert_data_type(exact))
+    left, right = (
+        relax.const(part.numpy(), importer._convert_data_type(exact)) for part in (left, right)
+    )
+    product = relax.op.matmul(relax.op.matmul(left, x), right)
+    if not kind.is_floating_point:
+        limits = torch.iinfo(kind)
+        product = relax.op.clip(relax.op.round(product), limits.min, limits.max)
+    return importer.block_builder.emit(product)  # its type becomes the image's afterwards

@@ -77,6 +77,9 @@ def scatter_elements(node: Any, importer: Any) -> Any:
 
 
 def _fitted(operator: Any, x: Tensor, dim: int, index: Tensor, src: Tensor, *more: Any) -> Any:
+    if not x.ndim:
+        one = operator(x.reshape(1), 0, index.reshape(-1), src.reshape(-1), *more)
+        return one.reshape(())
     dim %= x.ndim
     if src.shape != index.shape:
         return operator(x, dim, index, src[tuple(map(slice, index.shape))], *more)

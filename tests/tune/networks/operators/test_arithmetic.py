@@ -68,3 +68,47 @@ def test_functions_that_tvm_lacks(tvm):
         torch.randn(5, 6),
         torch.randn(5, 6),
     )
+
+
+def test_numbers_are_true_unless_they_are_zero(tvm):
+    assert_equal(
+        lambda x, y: (
+            *(x.logical_not(), x.logical_and(y), x.logical_or(y), x.logical_xor(y)),
+            *((y > 0).logical_not(), (y > 0).logical_and(x)),
+        ),
+        torch.tensor([0.0, 0.3, -0.4, 2.0]),
+        torch.tensor([0.2, 0.0, 0.1, 0.0]),
+    )
+
+
+def test_infinities_and_signs_of_zero(tvm):
+    inf = float("inf")
+    assert_equal(
+        lambda x, y: (
+            *(torch.logaddexp(x, y), torch.logaddexp2(x, y), torch.copysign(x, 2.0)),
+            *(1 / torch.copysign(x, y), 1 / torch.copysign(x, -0.0)),
+        ),
+        torch.tensor([-inf, inf, -inf, 1.0, -0.0, 0.0, 3.0]),
+        torch.tensor([-inf, inf, inf, 1.0, -0.0, -0.0, -inf]),
+    )
+
+
+def test_shifts_reach_the_last_bit(tvm):
+    assert_equal(
+        lambda a, b, c, d: (
+            *(a >> 31, a >> 33, a >> 1, a << 2, b >> 7, b << 7, b << 8, b >> 3),
+            *(c >> 63, c << 40, d >> 7, d >> 8),
+        ),
+        torch.tensor([-(2**31), -5, -1, 0, 7, 2**31 - 1], dtype=torch.int32),
+        torch.tensor([-128, -1, 5, 127], dtype=torch.int8),
+        torch.tensor([-(2**63), 2**62]),
+        torch.tensor([255, 3], dtype=torch.uint8),
+    )
+
+
+def test_sums_and_products_of_truth_values(tvm):
+    assert_equal(
+        lambda x, y: (x + y, x * y, x + True, x * False, x + x.int(), x * 2),
+        torch.tensor([True, True, False]),
+        torch.tensor([True, False, False]),
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from tests.tune.networks.operators.against_torch import assert_equal
 
@@ -48,3 +49,17 @@ def test_a_mask_selects_between_old_and_new_values(tvm):
         return y, z
 
     assert_equal(written, torch.randn(6, 4))
+
+
+def test_a_size_that_depends_on_the_data_is_named_once(tvm):
+    from pruner.tune.networks.torch_import import from_exported
+
+    class Positive(nn.Module):
+        def forward(self, x):
+            return x[x[:, 0] > 0].relu().sum(1)
+
+    program = torch.export.export(Positive(), (torch.randn(4, 5),))
+    with pytest.raises(AssertionError) as told:
+        from_exported(program)
+    named = "['index.Tensor (a size that depends on the data)']"
+    assert str(told.value) == f"Unsupported function types {named}"

@@ -50,3 +50,9 @@ def test_adaptive_maximum_pools(tvm):
     pools = [nn.AdaptiveMaxPool2d((7, 5), return_indices=True), nn.AdaptiveMaxPool2d(1)]
     assert_equal(All(*pools), torch.randn(2, 3, 17, 19))
     assert_equal(nn.AdaptiveMaxPool3d((2, 3, 4)), torch.randn(2, 3, 5, 7, 9))
+
+
+def test_a_window_behind_the_tensor_is_dropped(tvm):
+    pools = [nn.MaxPool2d(2, 2, 1, ceil_mode=True), nn.MaxPool2d((2, 3), (2, 1), 1, ceil_mode=True)]
+    assert_equal(All(*pools, nn.MaxPool2d(2, 2, 1)), torch.randn(1, 2, 3, 4))
+    assert_equal(nn.MaxPool1d(2, 2, 1, ceil_mode=True), torch.randn(1, 2, 3))

@@ -47,3 +47,13 @@ def test_extremes_of_beginnings(tvm):
         torch.randn(5, 6),
         torch.randint(0, 3, (5, 6)),
     )
+
+
+def test_truths_of_all_or_no_dimensions(tvm):
+    assert_equal(
+        lambda x: (
+            *(x.any(dim=None), x.all(dim=None, keepdim=True), x.any(dim=()), x.all(dim=[])),
+            *(x[0, 0].any(), x[1, 1].all(0)),
+        ),
+        torch.tensor([[0.0, 1.0], [0.0, 0.3]]),
+    )

@@ -50,3 +50,15 @@ def test_pixels_at_points(tvm):
 
     points = torch.rand(2, 5, 4, 2) * 2.4 - 1.2
     assert_equal(sampled, torch.randn(2, 3, 6, 8), points, torch.randn(2, 2, 3), tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float16, 2e-3), (torch.float64, 1e-12)])
+def test_images_of_other_types(tvm, kind, tolerance):
+    assert_equal(
+        lambda x: (
+            functional.interpolate(x, size=(9, 3), mode="bicubic"),
+            functional.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        ),
+        torch.randn(1, 2, 6, 5).to(kind),
+        tolerance=tolerance,
+    )

@@ -36,3 +36,10 @@ def test_one_value(tvm):
         lambda x: (x.scatter(1, places, 5.0), x.scatter(1, places, 5.0, reduce="add")),
         torch.randn(2, 4),
     )
+
+
+def test_a_number_without_dimensions_is_written(tvm):
+    place = torch.tensor(0)
+    assert_equal(
+        lambda x: (x.scatter(0, place, 5.0), x.scatter_add(-1, place, x)), torch.tensor(2.5)
+    )

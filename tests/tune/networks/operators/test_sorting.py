@@ -38,3 +38,13 @@ def test_places_in_a_sorted_list(tvm):
         lambda x: (torch.searchsorted(steps, x), torch.bucketize(x, steps, right=True)),
         torch.tensor([[-2.0, -1.0], [0.5, 1.0]]),
     )
+
+
+def test_numbers_without_dimensions_and_no_numbers(tvm):
+    assert_equal(
+        lambda x: (
+            *(*x.sort(), *x.topk(1), *x.kthvalue(1, 0), *x.median(0), x.argsort(), x.median()),
+        ),
+        torch.tensor(2.5),
+    )
+    assert_equal(lambda x: x.sort(1), torch.zeros(3, 0))

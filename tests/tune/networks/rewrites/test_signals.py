@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from tests.tune.networks.operators.against_torch import assert_equal
 from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
@@ -70,3 +71,19 @@ def test_other_networks_are_left_alone():
     from tests.tune.networks.lowered import imported
 
     assert one_row(imported("residual")) is imported("residual")
+
+
+class Views(nn.Module):
+    """Views that keep the shape of a signal, or add a dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Conv1d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.mix(x)
+        return y.expand(1, 4, 8) + y.expand_as(x), y.reshape(1, 4, 8).relu(), y.expand(2, 1, 4, 8)
+
+
+def test_views_of_signals(tvm):
+    assert_equal(Views(), torch.randn(1, 4, 8))

@@ -221,7 +221,7 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
 
 
 def _stays_finite(expected: Path) -> bool:
-    """Check that no output has more values that are not finite in the second call."""
+    """Check that the second call has no more infinite or undefined values."""
     with np.load(expected) as found:
         count = {name: int((~np.isfinite(found[name])).sum()) for name in found.files}
     firsts = (name for name in count if name.startswith("arr_"))

@@ -270,6 +270,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     monkeypatch.setattr(
         network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
     )
+    monkeypatch.setattr(network, "_worst", lambda *_: (0.5, "output 0"))  # also with rounding
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)
     assert not [name for name in found if (tmp_path / name).exists()]

@@ -326,3 +326,24 @@ def test_resampling_is_a_product_with_weights(mode, place):
         coded = {name: value.encode() for name, value in attrs.items()}
         matrix = weights(7, wanted.shape[-1], float(scales[3]), coded)
         np.testing.assert_allclose(data @ matrix.T, wanted, atol=1e-5)
+
+
+def test_whole_numbers_are_resampled_and_rounded(tmp_path):
+    pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
+    attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
+    kind = onnx.TensorProto.UINT8
+    path = written(
+        tmp_path / "net.onnx",
+        [make.make_node("Resize", ["x", "", "s"], ["y"], **attrs)],
+        [("x", kind, [1, 1, 1, 5])],
+        [("y", kind, [1, 1, 1, 7])],
+        {"s": np.array([1, 1, 1, 1.5], np.float32)},
+    )
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [pixels])
+    assert found.ravel().tolist() == [round(i / 1.5 * 40) for i in range(7)]
+
+
+def test_nearest_pixels_of_tensorflow_are_half_a_pixel_further():
+    place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
+    matrix = weights(5, 7, 1.5, place)
+    assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]

@@ -20,8 +20,6 @@ from pruner.tune.networks.operators_onnx.tensors import (
 )
 from pruner.tune.tvm_import import load_tvm
 
-INTEGER_BITS = 53  # of a float64, in which powers of integers are computed
-
 
 def clip(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert Clip; bounds are attributes before opset 11, and may be left out."""

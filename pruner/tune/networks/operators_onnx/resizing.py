@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from pruner.arrays import Floats
-from pruner.tune.networks.operators_onnx.tensors import array, constant, dtype_of, shape_of
+from pruner.tune.networks.operators_onnx.tensors import (
+    array,
+    constant,
+    dtype_of,
+    is_float,
+    shape_of,
+)
 from pruner.tune.tvm_import import load_tvm
 
 _POLICIES = {b"not_larger": min, b"not_smaller": max}
@@ -56,9 +62,16 @@ def resize(front: Any, inputs: Any, attrs: Any) -> Any:
     if attrs.get("antialias") or mode == b"tf_crop_and_resize":
         kind = "antialias" if attrs.get("antialias") else mode.decode()
         raise ValueError(f"its {kind} with sizes {shape} and {new}")
+    kind, op = dtype_of(data), load_tvm().relax.op
+    whole_numbers = not is_float(data)
+    if whole_numbers:  # weights are fractions
+        data = front.bb.normalize(op.astype(data, "float32"))
     for axis, (old, size, factor) in enumerate(zip(shape, new, factors, strict=True)):
         if (old, factor) != (size, 1.0):
             data = _resampled(front, data, axis, weights(old, size, factor, attrs))
+    if whole_numbers:
+        limits = np.iinfo(kind)
+        data = op.astype(op.clip(op.round(data), int(limits.min), int(limits.max)), kind)
     return data
 
 
@@ -107,6 +120,8 @@ def _places(old: int, new: int, scale: float, mode: bytes) -> Floats:
         return index * ((old - 1) / (new - 1)) if new > 1 else index
     if mode == b"pytorch_half_pixel" and new == 1:
         return index * 0
+    if mode == b"tf_half_pixel_for_nn":
+        return (index + 0.5) / scale
     centred = (index + 0.5) / scale - 0.5
     if mode == b"half_pixel_symmetric":
         centred += old / 2 * (1 - new / (scale * old))

@@ -26,11 +26,8 @@ _POLICIES = {b"not_larger": min, b"not_smaller": max}
 
 
 def resize(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert Resize, whose scales are its second input before version 11."""
+    """Convert Resize of version 11 or newer; older files are converted before."""
     data, roi, scales, sizes = (inputs[i] for i in range(4))
-    if front.opset < 11:
-        roi, scales = None, inputs[1]
-        attrs = {**attrs, "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
     shape = shape_of(data)
     axes = [axis % len(shape) for axis in attrs.get("axes", range(len(shape)))]
     factors, new = [1.0] * len(shape), list(shape)
@@ -73,16 +70,6 @@ def resize(front: Any, inputs: Any, attrs: Any) -> Any:
         limits = np.iinfo(kind)
         data = op.astype(op.clip(op.round(data), int(limits.min), int(limits.max)), kind)
     return data
-
-
-def upsample(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert Upsample, which Resize of asymmetric coordinates replaced."""
-    scales = inputs[1] if inputs[1] is not None else constant(attrs["scales"], "float32")
-    known = {"mode": attrs.get("mode", b"nearest"), "nearest_mode": b"floor"}
-    if known["mode"] == b"bilinear":
-        known["mode"] = b"linear"
-    known["coordinate_transformation_mode"] = b"asymmetric"
-    return resize(front, [inputs[0], scales, None, None], known)
 
 
 def weights(old: int, new: int, scale: float, attrs: Any) -> Floats:
@@ -153,4 +140,4 @@ def _resampled(front: Any, data: Any, axis: int, matrix: Floats) -> Any:
     return front.bb.normalize(product)
 
 
-CONVERTERS = {"Resize": resize, "Upsample": upsample}
+CONVERTERS = {"Resize": resize}

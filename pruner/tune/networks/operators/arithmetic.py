@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @replaces(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: float = 1) -> Any:
-    """Multiply the second operand; the sum of truth values is true where an operand is."""
+    """Multiply the second operand; sums of truth values are their union."""
     if _are_truths(x, y):
         return torch.logical_or(x, _tensor(y)) if alpha else x.clone()
     return NotImplemented if alpha == 1 else x + y * alpha
@@ -160,7 +160,7 @@ def rrelu(
     *(aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar),
 )
 def shift(node: Any, importer: Any) -> Any:
-    """Emit a shift by a constant: as a factor, a power of two may overflow."""
+    """Emit a shift by a constant; as a factor it may overflow."""
     op, emit = load_tvm().relax.op, importer.block_builder.emit
     x, places = importer.retrieve_args(node)
     kind, name = node.meta["val"].dtype, node.target.__name__

@@ -107,7 +107,7 @@ def drops_window(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> bool:
-    """Check for a last window behind the tensor, which torch leaves out and TVM keeps."""
+    """Check for a last window behind the tensor, which torch leaves out."""
     dims = len(kernel)
     sizes, stride = x.shape[-dims:], _each(stride or kernel, dims)
     steps = zip(sizes, kernel, stride, _each(padding, dims), _each(dilation, dims), strict=True)

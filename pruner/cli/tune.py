@@ -47,7 +47,8 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
         _check_drafted(config)
         return draft_run(config, folder)
-    if config.network is None and config.sizes:
+    # older runs have sizes.batch=1
+    if config.network is None and {*config.sizes.values()} - {None, 1}:
         raise PrunerError("sizes.* and input= are sizes of a network: add network=NAME")
     if config.list:
         raise PrunerError("list=true lists the tasks of a network: add network=NAME")

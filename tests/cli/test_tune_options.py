@@ -179,6 +179,7 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["plot=[]"], "name at least one run folder"),
         (["plot=absent"], "absent: no trials.jsonl"),
         (["runner=rpc"], "runner.key"),
+        (["input=1x3"], "add network=NAME"),
         (["runner=rpc", "runner.key=board"], "name the device"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),

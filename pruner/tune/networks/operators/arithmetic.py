@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.networks.operators.registry import by_tvm, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -195,7 +195,7 @@ def divide(node: Any, importer: Any) -> Any:
 def constant(node: Any, importer: Any) -> Any:
     """Compute constants by torch: TVM's last number of a range may be missing."""
     if node.all_input_nodes:
-        return importer.create_convert_map()[node.target.__name__](node)
+        return by_tvm(node, importer)
     dtype = importer._convert_data_type(node.meta["val"].dtype)
     found = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
     return importer.block_builder.emit(load_tvm().relax.const(found.numpy(), dtype))

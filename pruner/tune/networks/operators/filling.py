@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pruner.tune.networks.operators.registry import converts
+from pruner.tune.networks.operators.registry import by_tvm, converts
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -18,7 +18,7 @@ def full(node: Any, importer: Any) -> Any:
     """Broadcast a constant that is not finite; emit other constants as TVM does."""
     value, made = node.args[1], node.meta["val"]
     if not isinstance(value, int | float) or isfinite(value):
-        return importer.create_convert_map()[node.target.__name__](node)
+        return by_tvm(node, importer)
     relax, dtype = load_tvm().relax, importer._convert_data_type(made.dtype)
     constant = relax.const(value, dtype)
     return importer.block_builder.emit(relax.op.broadcast_to(constant, tuple(made.shape)))

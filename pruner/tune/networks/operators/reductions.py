@@ -49,20 +49,14 @@ def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 
 @replaces(aten.any.default, aten.any.dim, aten.any.dims)
 def any_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Take the maximum of truth values; an empty list names no dimension."""
-    if dim == [] or not x.ndim:
-        return x != 0
-    dim = () if dim is None else dim
-    return torch.amax((x != 0).to(torch.int8), dim, keepdim) != 0
+    """Take the maximum of truth values."""
+    return _truths(torch.amax, x, dim, keepdim)
 
 
 @replaces(aten.all.default, aten.all.dim, aten.all.dims)
 def all_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Take the minimum of truth values; an empty list names no dimension."""
-    if dim == [] or not x.ndim:
-        return x != 0
-    dim = () if dim is None else dim
-    return torch.amin((x != 0).to(torch.int8), dim, keepdim) != 0
+    """Take the minimum of truth values."""
+    return _truths(torch.amin, x, dim, keepdim)
 
 
 @replaces(aten.var_mean.correction)
@@ -103,13 +97,13 @@ def distances(x: Tensor, y: Tensor, order: float, _: int | None) -> Any:
 @replaces(aten.cummax.default)
 def cummax(x: Tensor, dim: int) -> Any:
     """Take the maxima of all beginnings."""
-    return _beginnings(x, dim, torch.amax, x.dtype)
+    return _beginnings(x, dim, torch.amax)
 
 
 @replaces(aten.cummin.default)
 def cummin(x: Tensor, dim: int) -> Any:
     """Take the minima of all beginnings."""
-    return _beginnings(x, dim, torch.amin, x.dtype)
+    return _beginnings(x, dim, torch.amin)
 
 
 @replaces(aten.logcumsumexp.default)
@@ -120,7 +114,15 @@ def logcumsumexp(x: Tensor, dim: int) -> Any:
     return torch.where(seen, begun.unsqueeze(-2), float("-inf")).logsumexp(-1).movedim(-1, dim)
 
 
-def _beginnings(x: Tensor, dim: int, reduce: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _truths(reduce: Any, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """Reduce truth values; an empty list names no dimension."""
+    if dim == [] or not x.ndim:
+        return x != 0
+    found: Tensor = reduce((x != 0).to(torch.int8), () if dim is None else dim, keepdim) != 0
+    return found
+
+
+def _beginnings(x: Tensor, dim: int, reduce: Any) -> tuple[Tensor, Tensor]:
     """Reduce the first 1, 2, ... elements; the last of equal elements counts."""
     moved, size = x.movedim(dim, -1), x.shape[dim]
     seen = torch.ones(size, size, dtype=torch.bool).tril()
@@ -129,4 +131,4 @@ def _beginnings(x: Tensor, dim: int, reduce: Any, dtype: torch.dtype) -> tuple[T
     found = reduce(offered, -1)
     equal = seen & (moved.unsqueeze(-2) == found.unsqueeze(-1))
     places = torch.where(equal, torch.arange(size), -1).amax(-1)
-    return found.to(dtype).movedim(-1, dim), places.movedim(-1, dim)
+    return found.movedim(-1, dim), places.movedim(-1, dim)

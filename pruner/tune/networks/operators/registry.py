@@ -23,6 +23,11 @@ def replaces(*operators: Any) -> Callable[[F], F]:
     return register
 
 
+def by_tvm(node: Any, importer: Any) -> Any:
+    """Import a call as TVM's front end does."""
+    return importer.create_convert_map()[node.target.__name__](node)
+
+
 def converts(*operators: Any) -> Callable[[F], F]:
     """Register a function that makes the Relax call of operators."""
 

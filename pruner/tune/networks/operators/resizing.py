@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
-from pruner.tune.networks.operators.registry import REPLACED, converts, replaces
+from pruner.tune.networks.operators.registry import REPLACED, by_tvm, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def nearest(node: Any, importer: Any) -> Any:
     given, (*_, height, width) = node.args[0].meta["val"], node.meta["val"].shape
     size, scales = (*node.args[1:], None)[:2]
     if _grows_evenly(given, size, scales):
-        return importer.create_convert_map()[node.target.__name__](node)
+        return by_tvm(node, importer)
     relax, resize = load_tvm().relax, aten.upsample_nearest2d.default
     down, across = scales or (None, None)
     rows, columns = (torch.arange(float(extent)) for extent in given.shape[-2:])
@@ -63,7 +63,7 @@ def bilinear(node: Any, importer: Any) -> Any:
     """Emit TVM's resize, or products with matrices for other scales."""
     x, size, corners, scales = (*node.args, None)[:4]
     if corners or scales is None or _grows_evenly(x.meta["val"], size, scales):
-        return importer.create_convert_map()[node.target.__name__](node)
+        return by_tvm(node, importer)
     return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales)
 
 

@@ -110,11 +110,9 @@ def drops_window(
     """Check for a last window behind the tensor, which torch leaves out."""
     dims = len(kernel)
     sizes, stride = x.shape[-dims:], _each(stride or kernel, dims)
-    steps = zip(sizes, kernel, stride, _each(padding, dims), _each(dilation, dims), strict=True)
-    # the number of the last window times the stride is its first element
-    return ceil_mode and any(
-        -(-(n + 2 * p - (k - 1) * d - 1) // s) * s >= n + p for n, k, s, p, d in steps
-    )
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, _each(dilation, dims), strict=True)]
+    steps = zip(sizes, reach, stride, _each(padding, dims), strict=True)
+    return any(_last_window(*step, ceil_mode=ceil_mode)[1] for step in steps)
 
 
 # used only where the places are read or a window is dropped: TVM's pooling is faster
@@ -149,8 +147,14 @@ def _each(given: Sequence[int], dims: int) -> list[int]:
 
 def _length(size: int, kernel: int, stride: int, padding: int, *, ceil_mode: bool) -> int:
     """Return how many elements must follow so that the last window is complete."""
+    last, dropped = _last_window(size, kernel, stride, padding, ceil_mode=ceil_mode)
+    return (last - dropped) * stride + kernel - size - padding
+
+
+def _last_window(
+    size: int, kernel: int, stride: int, padding: int, *, ceil_mode: bool
+) -> tuple[int, bool]:
+    """Return the number of the last window, and whether it begins behind the tensor."""
     whole = size + 2 * padding - kernel
-    windows = (-(-whole // stride) if ceil_mode else whole // stride) + 1
-    if (windows - 1) * stride >= size + padding:
-        windows -= 1  # a window that begins behind the tensor is none
-    return (windows - 1) * stride + kernel - size - padding
+    last = -(-whole // stride) if ceil_mode else whole // stride
+    return last, last * stride >= size + padding

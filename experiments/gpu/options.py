@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 CUDA = "cuda"
+PRECISIONS = ("float16", "float32")
 LEAST_S = 20.0  # a command's start and one batch: with less left of a box nothing is begun
 Task = Mapping[str, Any]  # as in conf/workload
 _CONV = {"operator": "conv2d", "kh": 3, "kw": 3, "stride": 1, "padding": 1}
@@ -148,8 +149,8 @@ class CampaignOptions:
 
     ``platform``: the described device (conf/platform). ``minutes`` in all, shared among the stages;
     infinite: every stage runs to its end. ``compile_only``: nothing is run, the device may be
-    absent. ``checkpoint`` of another device, for the stage that adapts it. ``stages``: only these,
-    () all. ``more``: further words of every ``tune.py``.
+    absent. ``checkpoint`` of another device, for the stage that adapts it. ``stages``, ``only``
+    (precisions): only these, () all. ``more``: further words of every ``tune.py``.
     """
 
     out: Path
@@ -160,6 +161,7 @@ class CampaignOptions:
     size: Size = FULL
     checkpoint: Path | None = None
     stages: Sequence[str] = ()
+    only: Sequence[str] = ()
     more: Sequence[str] = ()
 
     @property
@@ -170,9 +172,8 @@ class CampaignOptions:
     @property
     def groups(self) -> list[Group]:
         """The operators, by precision."""
-        single = Group(name="float32", tasks=self.size.single)
-        half = Group(name="float16", tasks=self.size.half)
-        return [single, half] if self.has_tensor_cores else [single]
+        tasks = {"float32": self.size.single, "float16": self.size.half}
+        return [Group(name=n, tasks=tasks[n]) for n in tasks if n in self.precisions]
 
     @property
     def sanity(self) -> Group:
@@ -193,7 +194,8 @@ class CampaignOptions:
     @property
     def precisions(self) -> Sequence[str]:
         """Precisions of networks, the more informative first."""
-        return ("float16", "float32") if self.has_tensor_cores else ("float32",)
+        there = PRECISIONS if self.has_tensor_cores else ("float32",)
+        return [name for name in there if name in (self.only or there)]
 
     @property
     def outputs(self) -> Path:

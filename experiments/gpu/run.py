@@ -22,13 +22,14 @@ minutes: for this start, shared by the stages; null: every stage runs to its end
 of conf/platform; null: the description of this machine's device. small: tiny operators and one tiny
 network. stages: sanity, operators, pools, networks, adaptation, finals; on request rivals, paper.
 trials, network_trials, pool: per operator and policy, per network, programs per task; null: 58, 320
-and 192, or 4, 4 and 3 when small. networks: empty: bert_base and resnet50. more: further options of
-every tune.py, quoted: "more=['measure.builders=8']". results: folder of the tables; null:
-OUT/results.
+and 192, or 4, 4 and 3 when small. operators: names such as conv2d; precisions: float16,
+float32; empty: all. networks: empty: bert_base and resnet50. beside: baselines of the first timing
+of kernels and networks (eager, compile, autotune); empty: eager. more: further options of every
+tune.py, quoted: "more=['measure.builders=8']". results: folder of the tables; null: OUT/results.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from experiments.gpu.campaign import Campaign
 from experiments.gpu.options import (
     CUDA,
     FULL,
+    PRECISIONS,
     SMALL,
     CampaignOptions,
     NetworkChoice,
@@ -53,6 +55,7 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.paths import checkpoint_named, conf_folder
 from pruner.program.device import GpuDevice, load_device
+from pruner.tune.compare.baselines import FOR_KERNELS
 from pruner.tune.measure.targets import local_platform
 from pruner.tune.pools.conditions import about_gpus
 
@@ -73,7 +76,10 @@ class Options:
     small: bool = False
     stages: list[str] = field(default_factory=list)
     trials: int | None = None
+    operators: list[str] = field(default_factory=list)
+    precisions: list[str] = field(default_factory=list)
     networks: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
     network_trials: int | None = None
     pool: int | None = None
     checkpoint: str | None = None
@@ -161,6 +167,7 @@ def options_of(config: Options) -> CampaignOptions:
         size=_size(config),
         checkpoint=None if checkpoint is None else checkpoint_named(Path(checkpoint)).resolve(),
         stages=config.stages,
+        only=_chosen("precisions", config.precisions, PRECISIONS),
         more=config.more,
     )
 
@@ -189,9 +196,25 @@ def _size(config: Options) -> Size:
     """Choose the full or the small size, with the given numbers."""
     counts = {name: getattr(config, name) for name in ("trials", "network_trials", "pool")}
     given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
+    size = SMALL if config.small else FULL
+    if config.operators:
+        known = (str(task["operator"]) for task in size.single)
+        chosen = _chosen("operators", config.operators, known)
+        for name in ("single", "half"):
+            given[name] = [task for task in getattr(size, name) if task["operator"] in chosen]
     if config.networks:
         given["networks"] = [NetworkChoice(name=name) for name in config.networks]
-    return replace(SMALL if config.small else FULL, **given)
+    if config.beside:
+        given["beside"] = _chosen("beside", config.beside, FOR_KERNELS)
+    return replace(size, **given)
+
+
+def _chosen(option: str, names: Sequence[str], known: Iterable[str]) -> Sequence[str]:
+    """The given names. Raises `PrunerError` for an unknown name."""
+    known = tuple(known)
+    if unknown := sorted(set(names) - set(known)):
+        raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")
+    return names
 
 
 def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:

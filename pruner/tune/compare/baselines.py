@@ -91,16 +91,23 @@ class _Kind:
 
 # freezing makes weights constants, as in our library
 _AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
+_GRAPH = {"triton.cudagraphs": True}
 _KINDS = {
     EAGER: _Kind(label="torch eager", runner="Eager"),
-    COMPILE: _Kind(label="torch.compile", runner="Compiled", arguments={"options": {}}, tunes=True),
+    COMPILE: _Kind(
+        label="torch.compile",
+        runner="Compiled",
+        arguments={"options": {}},
+        # torch's mode "reduce-overhead": one launch of a captured graph, which saves most of a
+        # small network's time
+        on_gpu={"options": _GRAPH},
+        tunes=True,
+    ),
     AUTOTUNE: _Kind(
         label="torch.compile, max-autotune and frozen",
         runner="Compiled",
         arguments={"options": _AUTOTUNE},
-        # torch's mode of that name also launches a captured graph, which saves most of a small
-        # network's time
-        on_gpu={"options": {**_AUTOTUNE, "triton.cudagraphs": True}},
+        on_gpu={"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
         tunes=True,
     ),
     ONNXRUNTIME: _Kind(

@@ -281,7 +281,7 @@ def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
 def network_rows(options: CampaignOptions) -> list[Row]:
     """A row a network, precision and contender.
 
-    Without contender where none was timed. Seconds by phase (`phases`) are of the tuning. Where
+    Without others where none was timed. Seconds by phase (`phases`) are of the tuning. Where
     MetaSchedule tuned it too (``stages=[rivals]``), the columns of `group_rows` against it are of
     the sums over all calls of the tasks that are tuned, without import and draft.
     """
@@ -305,9 +305,18 @@ def network_rows(options: CampaignOptions) -> list[Row]:
                 run, network_run(options, network, precision, METASCHEDULE).leaves.parent
             ),
         }
-        found = _contenders(options, network, precision, run) or [{"network": network.name}]
+        found = _contenders(options, network, precision, run) or [_alone(network.name, run)]
         rows += [{**about, **row} for row in found]
     return rows
+
+
+def _alone(network: str, run: NetworkRun) -> Row:
+    """A network that was built and timed alone, or was not built."""
+    timed, names = run.ours, ("median_s", "low_s", "high_s", "relative_error")
+    if not timed:
+        return {"network": network}
+    found = {name: timed.get(name) for name in names}
+    return {"network": network, "contender": OURS, **found, "over_ours": 1.0}
 
 
 def _contenders(

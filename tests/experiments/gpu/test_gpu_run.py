@@ -50,6 +50,9 @@ def test_a_users_mistake_is_one_line(campaign, tmp_path, monkeypatch):
         (["platform=h200", "minutes=0"], "minutes=0: it must be a number above 0"),
         (["platform=h200", "trials=many"], "trials: Value 'many'"),
         (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
+        (["platform=h200", "operators=[conv3d]"], "operators=conv3d is unknown; known: matmul"),
+        (["platform=h200", "precisions=[int8]"], "precisions=int8 is unknown; known: float16"),
+        (["platform=h200", "beside=[tensorrt]"], "beside=tensorrt is unknown; known: eager"),
         (["platform=h200", "checkpoint=last"], "checkpoint=last: no finished run with a"),
         (["platform=h200", "plan=true", "checkpoint=nothing.pt"], "nothing.pt"),
     ):
@@ -263,3 +266,14 @@ def test_every_command_of_a_campaign_is_one_that_its_door_takes(
             if command == "tune":
                 assert config.budget.seconds == 37
                 assert config.compile_only == compile_only
+
+
+def test_a_part_of_the_operators_and_precisions_is_chosen(campaign, tmp_path):
+    words = ["platform=h200", "plan=true", "stages=[operators,networks]", "networks=[resnet18]"]
+    chosen = ["operators=[conv2d]", "precisions=[float32]"]
+    code, found, err = campaign(*words, *chosen, f"out={tmp_path}")
+    assert code == 0
+    assert found["steps"] == 6  # three tuners, the network, and two comparisons with torch
+    assert "float32-ours" in err
+    assert "resnet18-float32" in err
+    assert "float16" not in err

@@ -46,8 +46,9 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     # TVM's `_autoload_backends` loads no device's runtime in a process that has this
     assert "TVM_USE_RUNTIME_LIB" not in found["ours"].environment
     graphs = lined_up(["compile", "autotune"], resources=gpu)
-    assert told(graphs["compile"])["options"] == {}
-    # as torch's mode of that name does
+    # as torch's modes "reduce-overhead" and "max-autotune" do
+    assert told(graphs["compile"])["options"] == {"triton.cudagraphs": True}
+    assert told(lined_up(["compile"])["compile"])["options"] == {}
     assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
     frozen = told(lined_up(["autotune"])["autotune"])["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}

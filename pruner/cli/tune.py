@@ -16,6 +16,7 @@ from pruner.cli.tuning.folder import resumed
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
+from pruner.tune.networks.source import NetworkSource
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
@@ -41,6 +42,8 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         Interrupted: Ctrl-C or SIGTERM ended it early; its results so far are in ``folder``.
     """
     effort = build(config.effort)
+    if config.network is not None:
+        NetworkSource(name=str(config.network)).check_name()
     if config.network is not None and config.list:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:

@@ -103,10 +103,3 @@ NETWORKS: dict[str, Factory] = {
     **_OF_TEXT,
     "detr": _detr,
 }
-SIZES: dict[str, tuple[str, ...]] = {  # which sizes each has beside the batch
-    **dict.fromkeys(_OF_IMAGES, ("image",)),
-    **dict.fromkeys(("vit_b_16", "vit"), ("image", "layers")),
-    "dcgan": (),
-    **dict.fromkeys(_OF_TEXT, ("length", "layers")),
-    "detr": ("image",),
-}

@@ -8,6 +8,21 @@ from dataclasses import dataclass
 
 from pruner.errors import PrunerError
 
+# Networks of the catalog, and their sizes beside the batch. Here, so that a wrong name or size is
+# refused without the seconds of torch's import.
+CATALOG: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("resnet18", "resnet50", "wide_resnet50_2", "mobilenet_v2", "densenet121",
+         "inception_v3", "squeezenet1_1", "deeplabv3"),
+        ("image",),
+    ),
+    **dict.fromkeys(("vit_b_16", "vit"), ("image", "layers")),
+    "dcgan": (),
+    **dict.fromkeys(
+        ("bert_tiny", "bert_base", "gpt2", "opt", "llama", "mistral"), ("length", "layers")
+    ),
+    "detr": ("image",),
+}  # fmt: skip
 _SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")  # 1x3x224x224
 
 

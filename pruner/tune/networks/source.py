@@ -27,7 +27,7 @@ from pruner.tune.networks.signature import (
     precision,
     tensors_of,
 )
-from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
@@ -75,6 +75,18 @@ class NetworkSource:
         """Return an equal source with an absolute path."""
         return self if self.path is None else replace(self, name=str(self.path.resolve()))
 
+    def check_name(self) -> None:
+        """Check that the name may be a network's, without importing anything.
+
+        Raises:
+            PrunerError: a name without a colon that is neither the catalog's nor a file's.
+        """
+        if self.path is None and ":" not in self.name and self.name not in CATALOG:
+            raise PrunerError(
+                f"network={self.name} is unknown; known: {', '.join(CATALOG)}, package:factory, "
+                "or a file FILE.pt2 or FILE.onnx"
+            )
+
     def check_sizes(self, known: Sequence[str]) -> None:
         """Check that no size is set except the batch and `known` sizes.
 
@@ -113,9 +125,8 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
         PrunerError: no such network or file, a factory that returns something else, or sizes that
             it does not take.
     """
+    source.check_name()
     torch = importlib.import_module("torch")
-    catalog = importlib.import_module("pruner.tune.networks.catalog")
-    known = catalog.NETWORKS
     # before the factory draws the weights: equal sources give equal networks
     torch.manual_seed(source.seed)
     if source.is_onnx:
@@ -123,16 +134,12 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     if source.path is not None:
         program = opened(source.path, source.name, source.options)
         return program.module(), program.example_inputs
-    if source.name in known:
-        source.check_sizes(catalog.SIZES[source.name])
-        module, inputs = known[source.name](source.options)
+    if source.name in CATALOG:
+        source.check_sizes(CATALOG[source.name])
+        catalog = importlib.import_module("pruner.tune.networks.catalog")
+        module, inputs = catalog.NETWORKS[source.name](source.options)
         return module, (inputs, {})
-    package, colon, factory = source.name.partition(":")
-    if not colon:
-        raise PrunerError(
-            f"network={source.name} is unknown; known: {', '.join(known)}, package:factory, "
-            "or a file FILE.pt2 or FILE.onnx"
-        )
+    package, _, factory = source.name.partition(":")
     if str(Path.cwd()) not in sys.path:
         # a command's path begins with its script's folder, not with the working directory
         sys.path.insert(0, str(Path.cwd()))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.tune.networks.catalog import NETWORKS, SIZES
-from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from tests.tune.networks.test_extraction import run
 
@@ -16,7 +16,7 @@ LARGER = {"inception_v3": {"image": 96}}  # its pools need 75 pixels
 
 def small(name):
     sizes = SMALL | LARGER.get(name, {})
-    return NetworkSource(name=name, options=NetworkOptions(**{n: sizes[n] for n in SIZES[name]}))
+    return NetworkSource(name=name, options=NetworkOptions(**{n: sizes[n] for n in CATALOG[name]}))
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.catalog import NETWORKS, SIZES
+from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.network_tasks import short_name
-from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
@@ -226,7 +226,15 @@ def test_a_named_network_changes_with_every_size_that_it_has(name):
 
     own = shape()
     for size, value in {"image": 96, "length": 16, "layers": 1}.items():
-        assert (shape(**{size: value}) != own) == (size in SIZES[name])
+        assert (shape(**{size: value}) != own) == (size in CATALOG[name])
+
+
+def test_a_name_is_refused_before_anything_is_imported():
+    assert list(CATALOG) == list(NETWORKS)
+    with pytest.raises(PrunerError, match="network=resnet81 is unknown; known: resnet18, "):
+        NetworkSource(name="resnet81").check_name()
+    for name in ("resnet18", "package:factory", "net.onnx", "net.pt2"):
+        NetworkSource(name=name).check_name()
 
 
 def test_sizes_that_a_named_network_has_not_are_refused():

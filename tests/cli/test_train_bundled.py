@@ -94,7 +94,7 @@ def test_a_described_device_with_bundled_records_learns_from_its_own(command, se
 def test_the_records_of_the_h200_train_and_test_by_their_own_split(door):
     code, result, err = door("train", "platform=h200", "model=tensetmlp", *ONE_EPOCH)
     assert code == 0, err
-    assert "trained on 7 tasks of h200; epoch chosen on 2; tested on 4 others" in err
+    assert "trained on 9 tasks of h200; epoch chosen on 3; tested on 6 others" in err
     assert result["data"]["platforms"] == ["h200"]
     assert "# this demonstration model is not used;" in err.splitlines()[-1]
 

@@ -37,7 +37,7 @@ BUNDLED: Mapping[str, BundledSet] = {
         what="GPU programs, timed on a CPU",
         better="public records of GPUs: datasets/README.md",
     ),
-    "h200": BundledSet(name="h200", what="of one H200", better="measure your own: docs/pools.md"),
+    "h200": BundledSet(name="h200", what="of an H200", better="measure your own: docs/pools.md"),
 }
 """By the name of a platform, or by the kind of all other devices."""
 AUTO = "auto"  # the split that fits the records

@@ -46,7 +46,12 @@ class TuneBudget:
 
 
 class Measurer(Protocol):
-    """Measures batches of candidates; `arguments` belong to the task."""
+    """Measures batches of candidates; `arguments` belong to the task.
+
+    ``exclusive``: nothing may be built while a program is timed.
+    """
+
+    exclusive: bool | None
 
     def begin(self, candidates: Sequence[Candidate], arguments: Any) -> Any:
         """Begin a batch."""
@@ -145,13 +150,14 @@ class TuningLoop:
         log: Log = silent,
         lag: int = 0,
     ) -> None:
-        """``lag`` (0 or 1): batches proposed before the last results arrive."""
+        """``lag``: batches proposed before the last results arrive."""
         self.tasks, self._measurer, self._lag = list(tasks), measurer, lag
         self._budget, self._order, self._log = budget, order, log
         # outcomes of earlier starts by (round, position)
         self._done: dict[tuple[int, int], Any] = {}
         self._number = 0
         self._waiting: list[Round] = []
+        self._begun: dict[int, tuple[Any, int]] = {}  # of rounds: the batch, and its programs
         self._estimates_s: list[float] = []  # of all tasks, since each was tried once
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
         self._since_s = 0.0  # when the latest round ended
@@ -218,36 +224,50 @@ class TuningLoop:
         return has_settled(self._estimates_s, self._budget.patience, self._budget.tolerance)
 
     def _measure(self, current: Round) -> None:
-        """Measure a batch; with a lag, propose the next batch meanwhile."""
-        missing = [
-            candidate
-            for position, candidate in enumerate(current.candidates)
-            if (current.number, position) not in self._done
-        ]
+        """Measure a batch; with a lag, propose the next batches meanwhile."""
         # The order matters: workers build this batch while the search proposes the next.
-        batch = self._begin(missing, self.tasks[current.task])
-        if self._lag and not self._waiting:
-            self._propose(current)
+        batch, missing = self._built(current)
+        while len(self._waiting) < self._lag and self._propose([current, *self._waiting]):
+            pass
         self._finish(current, batch)
         now_s = self._elapsed_s()
         spent_s, self._since_s = now_s - self._since_s, now_s
         if missing:
             # Exponential average, so that the pace follows the latest rounds.
-            pace_s = spent_s / len(missing)
+            pace_s = spent_s / missing
             self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
 
-    def _propose(self, current: Round | None = None) -> bool:
+    def _built(self, current: Round) -> tuple[Any, int]:
+        """Begin the builds of a round and, on a separate device, of all waiting rounds."""
+        self._build(current)
+        if not self._measurer.exclusive:
+            for waiting in self._waiting:  # of an earlier start
+                self._build(waiting)
+        return self._begun.pop(current.number)
+
+    def _build(self, new: Round) -> None:
+        if new.number in self._begun:
+            return
+        missing = [
+            candidate
+            for position, candidate in enumerate(new.candidates)
+            if (new.number, position) not in self._done
+        ]
+        self._begun[new.number] = self._begin(missing, self.tasks[new.task]), len(missing)
+
+    def _propose(self, unfinished: Sequence[Round] = ()) -> bool:
         """Choose the next batch and save the choice; False without candidates.
 
-        ``current`` is the batch that is being measured meanwhile.
+        ``unfinished`` are the batches without results yet. On a separate device the build begins at
+        once, so a program that takes long to compile holds up only its own batch.
         """
-        # The open batch has no trials yet, but its candidates are spent all the same.
-        building = len(current.candidates) if current else 0
+        # The open batches have no trials yet, but their candidates are spent all the same.
+        building = sum(len(one.candidates) for one in unfinished)
         left = min(self._budget.trials - self.trials, self._affordable()) - building
         if self._settled:
             return False
         while left > 0 and not self._stopped():
-            progress = self._progress(current)
+            progress = self._progress(unfinished)
             index = next_task(self._order, progress)
             if index is None:
                 return False
@@ -258,7 +278,9 @@ class TuningLoop:
                 self._number += 1
                 new = Round(number=self._number, task=index, candidates=candidates[:left])
                 self._waiting.append(new)
-                self._chose([current, new] if current else [new])
+                self._chose([*unfinished, new])
+                if unfinished and not self._measurer.exclusive:
+                    self._build(new)
                 return True
             # No candidates: this task never returns, the next best takes the round.
             task.exhausted = True
@@ -282,15 +304,15 @@ class TuningLoop:
             self._log(f"{task.name}: left out, {error}")
             return []
 
-    def _progress(self, current: Round | None) -> list[TaskProgress]:
-        """Progress of all tasks; the open batch counts as without improvement."""
+    def _progress(self, unfinished: Sequence[Round] = ()) -> list[TaskProgress]:
+        """Progress of all tasks; an open batch counts as without improvement."""
         found = [task.progress for task in self.tasks]
-        if current is not None:
-            task = self.tasks[current.task]
-            best_s = [*task.best_s, task.current_best_s]
+        for one in unfinished:
+            task, before = self.tasks[one.task], found[one.task]
             # Else the gradient would choose the same task again before its results can lower its
             # slope.
-            found[current.task] = replace(found[current.task], best_s=best_s, awaited=True)
+            best_s = [*before.best_s, task.current_best_s]
+            found[one.task] = replace(before, best_s=best_s, awaited=True)
         return found
 
     def _finish(self, current: Round, batch: Any) -> None:
@@ -334,11 +356,11 @@ class TuningLoop:
             outcomes[position] for position in range(len(current.candidates))
         ]
         task.best_s.append(task.current_best_s)
-        task.alone = task.alone or stays_behind(self._progress(None), current.task)
+        task.alone = task.alone or stays_behind(self._progress(), current.task)
         task.search.observe(current.candidates, ordered)
         # Before every task had its first batch, the estimate moves with each new task, not with
         # better programs.
-        if all(other.best_s or other.exhausted for other in self._progress(None)):
+        if all(other.best_s or other.exhausted for other in self._progress()):
             self._estimates_s.append(self.estimate.latency_s)
         self._report(current, ordered)
 

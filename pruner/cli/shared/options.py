@@ -189,7 +189,7 @@ RULES: dict[str, Rule] = {
         lambda v: v is None or isinstance(v, str) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",
     ),
-    "measure.lag": Rule(_optional(_whole(0, 1)), "0, 1 or null"),
+    "measure.lag": Rule(_optional(_whole(0, 8)), "a whole number from 0 to 8, or null"),
     "inputs.scale": _one_of("standard", "max"),
     "features.dataflow": _one_of("paper", "official", "fragments"),
     "data.duplicates": _one_of("drop", "keep"),

@@ -68,6 +68,8 @@ class _Recorded:
 class _Records:
     """The measurer of the loop; a task's own measurer is its `arguments`."""
 
+    exclusive: bool | None = None
+
     def begin(self, candidates: Sequence[Candidate], arguments: Any) -> NDArray[np.float64]:
         rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
         found: NDArray[np.float64] = arguments.measure(rows)

@@ -28,6 +28,7 @@ GIB = 1 << 30
 KERNELS = "kernels"  # PoCL's cache of compiled kernels
 BUILDS = "builds"  # folder with the libraries in work; cleared by the next start
 _BUILDERS_A_REFERENCE = 4  # one builder in four may compute a reference, the others build
+MOST_LAG = 8
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
 
 
@@ -42,11 +43,11 @@ class MeasureSettings:
 
     ``exclusive``: no other work of ours runs while a program is timed. On a CPU, exploration and
     compilation take the cores and the caches that the program is measured on, so there it is the
-    default; a GPU or a remote device is not disturbed. ``lag`` batches (0 or 1) are proposed before
-    the results of the previous batch arrive: exploration then overlaps with building, and without
-    ``exclusive`` with measuring, but lacks the results of one batch. Default: 0 if programs run
-    alone. ``reference_timeout_s``: for the reference results, which a builder computes on one core
-    of this machine without any schedule.
+    default; a GPU or a remote device is not disturbed. ``lag`` batches (0 to 8) are proposed, and
+    without ``exclusive`` built, before the results of the previous batch arrive: exploration then
+    overlaps with building and measuring, but lacks the results of these batches. Default: 0 if
+    programs run alone, else 1. ``reference_timeout_s``: for the reference results, which a builder
+    computes on one core of this machine without any schedule.
     """
 
     timing: Timing = field(default_factory=Timing)
@@ -69,11 +70,11 @@ class MeasureSettings:
         limits_s = (self.build_timeout_s, self.run_timeout_s, self.reference_timeout_s)
         if (
             min(*limits_s, self.memory_gib) <= 0
-            or self.lag not in (None, 0, 1)
+            or not 0 <= (self.lag or 0) <= MOST_LAG
             or (self.builders or 1) < 1
         ):
             raise PrunerError(
-                "measure: timeouts and memory above 0, lag 0 or 1, builders 1 or more"
+                "measure: timeouts and memory above 0, lag 0 to 8, builders 1 or more"
             )
 
 

@@ -119,7 +119,10 @@ class TuneOptions:
             }
             self.policy.check(self.measure, asked)
         if isinstance(self.policy, BaselineTunerSearch):
-            for option, is_asked in (("measure.lag=1", lag), ("spaces=replay", self.replay_only)):
+            for option, is_asked in (
+                (f"measure.lag={lag}", lag),
+                ("spaces=replay", self.replay_only),
+            ):
                 if is_asked:
                     raise PrunerError(
                         f"{option}: {type(self.policy).__name__} has its own proposals "

@@ -23,7 +23,7 @@ def nested(name, value):
         ("budget.trials", 100.0), ("verify", "no"), ("verify", None), ("measure.exclusive", "no"),
         ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
         ("data.root", 3), ("checkpoint", 3), ("budget.labels", ["a"]), ("models.own", 3),
-        ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.lag", 2),
+        ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.lag", 9),
         ("measure.lag", True), ("networks", [3]),
     ],
 )  # fmt: skip

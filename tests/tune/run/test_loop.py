@@ -23,12 +23,17 @@ class Killed(BaseException):
 
 
 class FakeMeasurer:
-    """Latencies made of decisions; dies before answering measurement number ``dies_at``."""
+    """Latencies made of decisions; dies before answering measurement number ``dies_at``.
 
-    def __init__(self, lag=0, dies_at=None):
+    ``done``: builds (their first decisions) and answers ("measured"), in the order of time.
+    """
+
+    def __init__(self, lag=0, dies_at=None, exclusive=False):
         self.lag, self.dies_at, self.asked = lag, dies_at, 0
+        self.exclusive, self.done = exclusive, []
 
     def begin(self, candidates, arguments):
+        self.done.append("built")
         return list(candidates)
 
     def results(self, batch, accept, check, stopped):
@@ -38,6 +43,8 @@ class FakeMeasurer:
             if stopped():
                 return
             self.asked += 1
+            if not position:
+                self.done.append("measured")
             if self.asked == self.dies_at:
                 raise Killed
             value = 1e-3 * (1 + float(np.abs(np.sin(candidate.decisions)).sum()))
@@ -127,7 +134,9 @@ def measured(folder):
     return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
 
 
-@pytest.mark.parametrize(("model", "lag", "prior"), [("trees", 0, 16.0), ("pacm", 1, 0.0)])
+@pytest.mark.parametrize(
+    ("model", "lag", "prior"), [("trees", 0, 16.0), ("pacm", 1, 0.0), ("trees", 3, 0.0)]
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
     run(tmp_path / "whole", platform, FakeMeasurer(lag), **options)
@@ -160,6 +169,19 @@ def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, p
     tasks = {row[1]: row[0] for row in measured(tmp_path)}
     first, second = "matmul_64_64_64", "matmul_32_64_64"
     assert [tasks[n] for n in (1, 2, 3)] == [first, second, first]
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measured(
+    tmp_path, platform, lag
+):
+    """So a slow build holds up its own batch alone; a CPU builds nothing while it times."""
+    device, cpu = FakeMeasurer(lag), FakeMeasurer(lag, exclusive=True)
+    run(tmp_path / "device", platform, device, trials=30)
+    run(tmp_path / "cpu", platform, cpu, trials=30)
+    assert measured(tmp_path / "device") == measured(tmp_path / "cpu")  # the same choices
+    assert cpu.done == ["built", "measured"] * 5
+    assert device.done == ["built"] * lag + ["built", "measured"] * (5 - lag) + ["measured"] * lag
 
 
 def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):

@@ -238,7 +238,7 @@ class TuningLoop:
             self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
 
     def _built(self, current: Round) -> tuple[Any, int]:
-        """Begin the builds of a round and, on a separate device, of all waiting rounds."""
+        """Begin the builds of a round; on a separate device, of all rounds."""
         self._build(current)
         if not self._measurer.exclusive:
             for waiting in self._waiting:  # of an earlier start

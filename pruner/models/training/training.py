@@ -18,7 +18,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.convert import load_content
 from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
 from pruner.models.judging.summary import ranking_metrics
@@ -305,7 +305,11 @@ def fit_network(
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly. With
     `goes_on` the model is already trained: before its first epoch it counts as epoch `GIVEN`, which
     may be the best, or the only epoch. `keep_last`, `patience`, `average_epochs` are those of
-    `Recipe`, `process` is this process. Raises DataError for a damaged file.
+    `Recipe`, `process` is this process.
+
+    Raises:
+        DataError: a damaged file.
+        PrunerError: the trainer's limits end it before one epoch is validated.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
@@ -334,7 +338,11 @@ def fit_network(
         module.load_state_dict(averaged[0].mean)
         _consider(keep, AVERAGED, module, data, process)
     if keep.best is None or keep.best_epoch is None:
-        raise RuntimeError("training ended without one validated epoch")
+        raise PrunerError(
+            f"the training ended after {trainer.global_step} steps, before an epoch was complete "
+            "and validated: raise or leave out trainer.max_steps, trainer.max_time and "
+            "trainer.limit_val_batches"
+        )
     return FitResult(
         best_value=keep.best,
         best_epoch=keep.best_epoch,

@@ -47,6 +47,7 @@ def fit(tmp_path, store, *, batches=None, epochs=6, lr=7e-4, **kwargs):
         num_sanity_val_steps=0,
         check_val_every_n_epoch=kwargs.pop("validate_every", 1),
         gradient_clip_val=0.5,
+        max_steps=kwargs.pop("max_steps", -1),
     )
     saved = []
     result = fit_network(
@@ -164,6 +165,11 @@ def test_weights_of_a_unit_that_never_fires_do_not_stay_denormal(tmp_path):
     module, _, _ = fit(tmp_path, synthetic.store(), epochs=1, callbacks=[Dead()])
     assert (module.ranker.network.statement_encoder[0].weight[0] == 0).all()
     assert not are_flushed()  # the process goes on as it was
+
+
+def test_a_limit_that_ends_the_first_epoch_is_named(tmp_path):
+    with pytest.raises(PrunerError, match=r"ended after 1 steps, .*: raise or leave out trainer\."):
+        fit(tmp_path, synthetic.store(), max_steps=1, validate_every=2)
 
 
 def test_a_fit_that_diverges_is_told_in_words(tmp_path):

@@ -143,11 +143,11 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     if model.reads_primitives:
         return f"python evaluate.py checkpoint={used}"
     tune = f"python tune.py platform={config.platform.name} workload=matmul"
-    needs = "needs the device; without it add compile_only=true"
+    needs = "without the device, add compile_only=true"
     gpu = config.platform.kind == "gpu"
     if gpu and config.data.root is None:
         # The cards of the bundled GPU programs: the draft alone chooses better programs for a GPU.
-        return f"{tune}  # this demonstration model is not used; {needs}"
+        return f"{tune}  # does not use the new model; {needs}"
     # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
     way = ("distill" if gpu else "finetune") if model.is_network else "none"
     return f"{tune} checkpoint={used} adaptation={way}  # {needs}"

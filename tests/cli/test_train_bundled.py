@@ -31,7 +31,7 @@ def sets(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("platform", "teachers", "better", "following"),
     [
-        ("orin", ["t4"], "timed on a CPU", "  # this demonstration model is not used;"),
+        ("orin", ["t4"], "timed on a CPU", "  # does not use the new model;"),
         (
             "cpu-epyc",
             ["cpu-avx2", "cpu-sse4"],
@@ -56,7 +56,7 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert lines[-2] == f"checkpoint: {result['checkpoint']}"
     assert lines[-1] == (
         f"next: python tune.py platform={platform} workload=matmul{following}"
-        " needs the device; without it add compile_only=true"
+        " without the device, add compile_only=true"
     )
     shown = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert platform != "orin" or lines[-1] in shown
@@ -96,7 +96,7 @@ def test_the_records_of_the_h200_train_and_test_by_their_own_split(door):
     assert code == 0, err
     assert "trained on 9 tasks of h200; epoch chosen on 3; tested on 6 others" in err
     assert result["data"]["platforms"] == ["h200"]
-    assert "# this demonstration model is not used;" in err.splitlines()[-1]
+    assert "# does not use the new model;" in err.splitlines()[-1]
 
 
 def test_a_kind_without_bundled_records_is_one_line(command, sets):

@@ -154,7 +154,7 @@ def summarise(results: Path) -> dict:
             if column == "mean_relative_performance" and trials != TRIALS:
                 continue
             found = {name: _by_seed(rows, name, trials, column) for name in policies}
-            means = {name: round(float(v.mean()), 5) for name, v in found.items()}
+            means = {name: round(float(v.mean()), 6) for name, v in found.items()}
             ours = found.pop(POLICIES[-1], None)
             tests = {} if ours is None else {
                 f"p_against_{name}": sign_flip_p(ours - theirs) for name, theirs in found.items()
@@ -200,7 +200,7 @@ def _mean_to_target(rows: list[dict], name: str, unit: str) -> float:
             if r["policy"] == name
         ]
         means.append(restricted_mean(runs, horizon))
-    return round(float(np.mean(means)), 2)
+    return round(float(np.mean(means)), 3)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ docs: setup ## build the documentation site into site/; every warning is an erro
 	@echo "open site/index.html" >&2
 
 book: setup ## remake tables and figures of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone: hours, on an idle machine)
-	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR" >&2; exit 1; }
+	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR ($(BIN)/pruner get gpu-logs out=DIR fetches them)" >&2; exit 1; }
 	$(BIN)/pruner book data.root=$(DATA) preset=$(PRESET) num_workers=$(if $(filter alone gpu,$(PRESET)),1,2)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU

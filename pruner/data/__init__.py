@@ -19,6 +19,7 @@ measurement (``error_no != 0``) is a good line with ``valid=False``.
 * `bundled`: the record sets that come with the project
 * `networks`: calls of each task by the networks
 * `importing`: convert raw tuning logs into this layout
+* `public`: fetch public record sets by git
 * `metaschedule`: MetaSchedule's databases as tables
 * `tenset`: TenSet's task pickles
 """

@@ -260,7 +260,7 @@ class _LayoutWriter:
             self._drop_failed(self.paths[task], digests)
         if compression == "gz":
             for path in self.paths.values():
-                _compress(path)
+                compress(path)
 
     def close(self) -> None:
         """Close the task files."""
@@ -298,7 +298,8 @@ class _LayoutWriter:
         return self._open[path]
 
 
-def _compress(path: Path) -> None:
+def compress(path: Path) -> Path:
+    """Replace a file by its gzip, ``<name>.gz``; return its path."""
     # No name and no time in the header: the same records give the same bytes.
     packed = path.with_name(path.name + ".gz")
     with (
@@ -308,3 +309,4 @@ def _compress(path: Path) -> None:
     ):
         shutil.copyfileobj(source, target, COPY_BYTES)
     path.unlink()
+    return packed

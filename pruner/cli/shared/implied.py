@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HELP = {"-h", "--help"}
-POSITIONAL = {"compare": "runs", "import_checkpoint": "file"}  # option that a bare path gives
+# Option that a bare word or path gives.
+POSITIONAL = {"compare": "runs", "get": "set", "import_checkpoint": "file"}
 ONLY_INPUT = "input="  # of a file: its shape is a size like any other
 NETWORK_POLICY = "policy=pruner_network"  # of tune.py network=, unless a policy is chosen ...
 CHOOSERS = {"policy", "resume", "plot", "experiment"}  # ... by an option that brings its own
@@ -53,5 +54,5 @@ def _named(option: str, words: Sequence[str]) -> list[str]:
     """
     bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
     quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
-    value = quoted[0] if option == "file" and len(bare) == 1 else f"[{','.join(quoted)}]"
+    value = quoted[0] if option != "runs" and len(bare) == 1 else f"[{','.join(quoted)}]"
     return [*(w for w in words if w not in bare), *([f"{option}={value}"] if bare else [])]

@@ -304,22 +304,24 @@ def featurize(
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
     groups, unreadable = group_programs(steps_list)
-    num, tokens = len(steps_list), None
-    # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
-    node_keys: NodeKeys = "unique"
+    num = len(steps_list)
     if isinstance(definition, ComputeDAG):
-        flags, node_keys = workload_flags(definition), "recycled"
-        tokens = primitive_tokens(groups, num)  # a trace of MetaSchedule has no tokens
+        flags = workload_flags(definition)
+
+        def compute(nests: LoopNests) -> ProgramFeatures:
+            # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
+            return _of_nests(nests, flags, spec, "recycled")
+
+        done = replay_groups(definition, groups, compute, _CHUNK)
+        failures = done.failures | {row: error.reason for row, error in unreadable.items()}
+        nothing = ProgramFeatures.empty(num, spec, workload=flags, failures=failures)
+        # Only step lists have tokens, not traces of MetaSchedule.
+        found = replace(nothing.scatter(done.parts), tokens=primitive_tokens(groups, num))
     else:
         flags = _flags_of_traces(definition, groups)
-
-    def compute(nests: LoopNests) -> ProgramFeatures:
-        return _of_nests(nests, flags, spec, node_keys)
-
-    done = replay_groups(definition, groups, compute, _CHUNK)
-    done.failures.update({row: error.reason for row, error in unreadable.items()})
-    nothing = ProgramFeatures.empty(num, spec, workload=flags, failures=done.failures)
-    found = replace(nothing.scatter(done.parts), tokens=tokens)
+        nests = replay_groups(definition, groups, lambda nests: nests, _CHUNK)
+        failures = nests.failures | {row: error.reason for row, error in unreadable.items()}
+        found = featurize_nests(nests.parts, num, spec, workload=flags, failures=failures)
     if found.failures:
         logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
     return found
@@ -368,7 +370,7 @@ def _of_each(
     error.
     """
     # `BatchedStores` takes CPU programs only, and only their paper rows need a single statement.
-    if spec.dataflow == "paper" and not any(_is_gpu(one) for one in nests):
+    if spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, nests)):
         with suppress(UnsupportedProgram), unforeseen_refused():
             return [*_together(nests, workload, spec)]
     out: list[ProgramFeatures | UnsupportedProgram] = []

@@ -5,9 +5,11 @@ the same loops: hundreds of nests have some dozens of kinds of statements. Featu
 arithmetic on arrays of programs, which costs by the array, not by the program; and nothing of a
 program depends on the others, so the numbers are those of the statements alone.
 
-Statements are joined where their expressions have one structure: the same terms of loops in the
-same places, whatever the numbers. What depends on the stores before a store, the touches that its
-loops have seen, is recorded nest by nest in program order.
+Stores are joined where their values and buffers are alike, whatever the loops around them: of the
+joined loops each program has some, and one iteration of the others, which changes no number.
+Statements of symbols, whose numbers depend on the roles of loops, are joined where their indices
+have the same terms of loops in the same places. What depends on the stores before a store, the
+touches that its loops have seen, is recorded nest by nest in program order.
 """
 
 from __future__ import annotations
@@ -28,17 +30,19 @@ from pruner.features.symbols.statement import (
     IndexTerm,
     NestAccess,
     NestStatement,
+    StatementLoop,
     count_choices,
     count_operations,
     variables_of,
 )
 from pruner.program.dag.expr import Load, walk
-from pruner.program.index.affine import Affine, LoopVar, Term
-from pruner.program.nests import BufferStore, Loop, LoopNests
+from pruner.program.index.affine import INF, Affine, LoopVar, Term, any_nonzero
+from pruner.program.nests import BufferStore, Loop, LoopNests, Mark
 
 _WIDE = 512  # programs of a nest that pay for its arrays by themselves
 Table = Float[np.ndarray, "column program"]
 Places = Mapping[LoopVar, int]  # of loops, outermost first
+_LoopLike = Loop | StatementLoop
 
 
 def _grouped(structures: Iterable[Hashable]) -> list[list[int]]:
@@ -63,62 +67,107 @@ def _term_structure(term: Term, places: Places) -> Hashable:
     return _sum_structure(term.index, places)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _aligned(sequences: Sequence[Sequence[Hashable]]) -> tuple[list[list[int]], int]:
+    """Place the items of all sequences in one common sequence.
+
+    Equal items share a place as far as every sequence keeps its order. Returns each sequence's
+    places, and the length of the common sequence.
+    """
+    merged: list[tuple[Hashable, int]] = []  # (item, number in order of insertion)
+    known: dict[tuple[Hashable, ...], list[int]] = {}
+    for sequence in map(tuple, sequences):
+        if sequence in known:
+            continue
+        start, found = 0, []
+        for item in sequence:
+            at = next((n for n in range(start, len(merged)) if merged[n][0] == item), None)
+            if at is None:
+                at = start
+                merged.insert(at, (item, len(merged)))
+            found.append(merged[at][1])
+            start = at + 1
+        known[sequence] = found
+    place = {number: at for at, (_, number) in enumerate(merged)}
+    places = {sequence: [place[number] for number in found] for sequence, found in known.items()}
+    return [places[tuple(sequence)] for sequence in sequences], len(merged)
+
+
 class _Joined:
-    """Batches joined: ``nums`` programs each, ``variables`` of all by the first's."""
+    """Batches joined: ``nums`` programs each, ``variables`` of their loops.
 
-    nums: Sequence[int]
-    variables: dict[LoopVar, LoopVar]
+    ``places`` of each batch's loops among the joined loops; a batch has one iteration of a joined
+    loop that it lacks, and the coefficient 0 of a term that it lacks.
+    """
 
-    @staticmethod
-    def of(nums: Sequence[int], loops: Sequence[Sequence[LoopVar]]) -> _Joined:
-        """Join ``loops``, the variables of each batch, place by place."""
-        joined = _Joined(nums, {})
-        for same in zip(*loops, strict=True):
-            extent = joined.numbers([var.extent for var in same])
-            joined.variables[same[0]] = LoopVar(same[0].name, extent)
-        return joined
-
-    @property
-    def num(self) -> int:
-        """Number of programs of all batches."""
-        return sum(self.nums)
+    def __init__(self, nums: Sequence[int], loops: Sequence[Sequence[_LoopLike]]) -> None:
+        self.nums, self.num = nums, sum(nums)
+        # From inside: the joined loops that a batch lacks stand outside of its own loops.
+        places, levels = _aligned([[loop.mark for loop in reversed(some)] for some in loops])
+        self.places = [[levels - 1 - at for at in reversed(some)] for some in places]
+        extents: list[list[IntLike]] = [[1] * len(nums) for _ in range(levels)]
+        names, self.marks = [""] * levels, list[Mark | None]([None] * levels)
+        for batch, (some, own) in enumerate(zip(loops, self.places, strict=True)):
+            for loop, at in zip(some, own, strict=True):
+                extents[at][batch], names[at] = loop.var.extent, loop.var.name
+                self.marks[at] = loop.mark
+        self.variables = [
+            LoopVar(name, self.numbers(some)) for name, some in zip(names, extents, strict=True)
+        ]
+        self._place_of = [
+            {loop.var: at for loop, at in zip(some, own, strict=True)}
+            for some, own in zip(loops, self.places, strict=True)
+        ]
 
     def numbers(self, values: Sequence[IntLike]) -> IntLike:
         """Join one number a program; a plain number where all batches agree."""
-        first = values[0]
-        if isinstance(first, int) and all(isinstance(x, int) and x == first for x in values):
-            return first
+        if set(map(type, values)) == {int}:
+            same = values.count(values[0]) == len(values)
+            return values[0] if same else np.repeat(np.array(values, np.int64), self.nums)
         out, start = np.empty(self.num, np.int64), 0
         for num, value in zip(self.nums, values, strict=True):
             out[start : start + num] = value
             start += num
         return out
 
-    def term(self, terms: Sequence[Term]) -> Term:
-        """Join a term of each batch, all of one structure."""
-        index = terms[0].index
+    def variable(self, batch: int, var: LoopVar) -> LoopVar:
+        """Return the joined variable of a batch's loop."""
+        return self.variables[self._place_of[batch][var]]
+
+    def term(self, terms: Sequence[Term | None]) -> Term:
+        """Join a term of each batch: of one loop, or of sums."""
+        batch, some = next((n, t) for n, t in enumerate(terms) if t is not None)
         return Term(
-            self.variables[index]
-            if isinstance(index, LoopVar)
-            else self.sum([term.index for term in terms if isinstance(term.index, Affine)]),
-            self.numbers([term.lower for term in terms]),
-            self.numbers([term.upper for term in terms]),
-            self.numbers([term.coef for term in terms]),
-            self.numbers([term.limit for term in terms]),
+            self.variable(batch, some.index)
+            if isinstance(some.index, LoopVar)
+            else self.sum([t.index if t and isinstance(t.index, Affine) else _NONE for t in terms]),
+            self.numbers([1 if t is None else t.lower for t in terms]),
+            self.numbers([INF if t is None else t.upper for t in terms]),
+            self.numbers([0 if t is None else t.coef for t in terms]),
+            self.numbers([INF if t is None else t.limit for t in terms]),
         )
 
     def sum(self, sums: Sequence[Affine]) -> Affine:
-        """Join a sum of each batch, all of one structure."""
+        """Join a sum of each batch."""
+        kinds = [
+            # The place of a loop; -1: a sum, whose terms are joined in turn.
+            [place.get(t.index, -1) if isinstance(t.index, LoopVar) else -1 for t in one.terms]
+            for one, place in zip(sums, self._place_of, strict=True)
+        ]
+        places, num = _aligned(kinds)
+        terms: list[list[Term | None]] = [[None] * len(sums) for _ in range(num)]
+        for batch, (one, own) in enumerate(zip(sums, places, strict=True)):
+            for t, at in zip(one.terms, own, strict=True):
+                terms[at][batch] = t
         return Affine(
-            [self.term(terms) for terms in zip(*(one.terms for one in sums), strict=True)],
+            [self.term(some) for some in terms],
             self.numbers([one.base for one in sums]),
             self.numbers([one.limit for one in sums]),
         )
 
     def access(self, accesses: Sequence[NestAccess]) -> NestAccess:
-        """Join an access of each batch."""
+        """Join an access of each batch, all of one structure."""
         first = accesses[0]
+        known = self._place_of[0]
         return NestAccess(
             buffer=first.buffer,
             sizes=_each_joined([access.sizes for access in accesses]),
@@ -126,13 +175,16 @@ class _Joined:
                 [self._index_term(terms) for terms in zip(*dimension, strict=True)]
                 for dimension in zip(*(access.indices for access in accesses), strict=True)
             ],
-            around=frozenset(new for old, new in self.variables.items() if old in first.around),
+            around=frozenset(self.variable(0, var) for var in first.around if var in known),
             num=self.num,
         )
 
     def _index_term(self, terms: Sequence[IndexTerm]) -> IndexTerm:
         term = self.term([one.term for one in terms])
         return IndexTerm(term, np.concatenate([t.scale for t in terms]), variables_of(term.index))
+
+
+_NONE = Affine()  # instead of the sum in a term that a batch lacks
 
 
 def _each_joined(values: Sequence[Sequence[Floats]]) -> list[Floats]:
@@ -192,15 +244,15 @@ def _statement_structure(statement: NestStatement) -> Hashable:
 
 def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
     """Join the statements of all members, in their order."""
-    first, variables = members[0], [[loop.var for loop in member.loops] for member in members]
-    joined = _Joined.of([member.num for member in members], variables)
+    first = members[0]
+    joined = _Joined([member.num for member in members], [member.loops for member in members])
     return replace(
         first,
         num=joined.num,
         loops=[
             replace(
                 same[0],
-                var=joined.variables[same[0].var],
+                var=joined.variable(0, same[0].var),
                 extent=np.concatenate([loop.extent for loop in same]),
             )
             for same in zip(*(member.loops for member in members), strict=True)
@@ -212,7 +264,7 @@ def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
     )
 
 
-_Member = tuple[LoopNests, BufferStore]
+_Member = tuple[LoopNests, BufferStore, list[Loop]]  # the loops that a program of the nest has
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +296,11 @@ class BatchedStores:
         Loops are numbered uniquely, see :func:`~pruner.features.statement.touches.number_loops`.
         """
         members, parts = _stores_grouped(nests)
-        found = [_footprints(some) for some in members]
+        found, places_of = [], []
+        for some in members:
+            feet, rows = _footprints(some)
+            found.append(feet)
+            places_of.append(zip(rows, [loops for _, _, loops in some], strict=True))
         marked = [Marked.of(one.frame) for one in found]
         seen: list[list[Seen]] = [[] for _ in members]
         products: list[list[Floats]] = [[] for _ in members]
@@ -254,9 +310,12 @@ class BatchedStores:
             of_buffer: dict[int, Floats] = {}
             for store, part in zip(one.stores, places, strict=True):
                 group, some, key = found[part.group], part.programs, store.buffer.key
-                elements = [foot.elements[:, some] for foot in group.feet]
+                # Members come in the order of the nests, and so do the places of their loops.
+                rows, loops = next(places_of[part.group])
+                elements = [foot.elements[rows, some] for foot in group.feet]
                 touched = list(zip(group.accesses, elements, strict=True))
-                seen[part.group].append(recorder.record(store, _loops_of(store), touched))
+                own = recorder.record(store, loops, touched)
+                seen[part.group].append(own.among(rows, len(group.frame.extents)))
                 # Products survive from store to store of a buffer, so they are kept per nest (see
                 # `Marked`).
                 stale = of_buffer.get(
@@ -304,8 +363,8 @@ def _stores_grouped(
     nests: Sequence[LoopNests],
 ) -> tuple[list[list[_Member]], list[list[GroupPart]]]:
     """Group stores by structure; return members and each store's part."""
-    every = [(one, store) for one in nests for store in one.stores]
-    groups = _grouped(_store_structure(one, store) for one, store in every)
+    every = [(one, store, _loops_of(store)) for one in nests for store in one.stores]
+    groups = _grouped(_store_structure(*member) for member in every)
     part_of: dict[int, GroupPart] = {}
     for group, numbers in enumerate(groups):
         end = 0
@@ -319,11 +378,11 @@ def _stores_grouped(
 
 def _loops_of(store: BufferStore) -> list[Loop]:
     """Return the loops that a program of the nest has."""
-    return [loop for loop in store.loops if np.any(loop.present)]
+    return [loop for loop in store.loops if any_nonzero(loop.present)]
 
 
-def _store_structure(nests: LoopNests, store: BufferStore) -> Hashable:
-    """Return a key that is equal where stores differ in numbers alone.
+def _store_structure(nests: LoopNests, store: BufferStore, loops: list[Loop]) -> Hashable:
+    """Return a key that is equal where stores differ in loops and numbers alone.
 
     A store gets a key of its own where its indices have variables of no loop around it, or its
     value has numbers per program.
@@ -331,37 +390,38 @@ def _store_structure(nests: LoopNests, store: BufferStore) -> Hashable:
     # A wide nest fills arrays by itself: joining would only copy.
     if nests.num_programs > _WIDE:
         return id(store)
-    loops = _loops_of(store)
-    places = {loop.var: place for place, loop in enumerate(loops)}
+    known = {loop.var for loop in loops}
     touched = [nests.buffers[key] for key in _touched(store)]
+    found = (
+        tuple((buffer.key, len(buffer.shape), buffer.dtype) for buffer in touched),
+        store.buffer.key in nests.allocations,
+        store.value,
+        len(store.slots),
+    )
     try:
-        found = (
-            tuple(loop.mark for loop in loops),
-            tuple((buffer.key, len(buffer.shape), buffer.dtype) for buffer in touched),
-            store.buffer.key in nests.allocations,
-            store.value,
-            tuple(_sum_structure(slot, places) for slot in store.slots),
-        )
         hash(found)  # raises for numbers per program
-    except (KeyError, TypeError):
+    except TypeError:
         return id(store)
-    return found
+    return found if all(variables_of(slot) <= known for slot in store.slots) else id(store)
 
 
-def _footprints(members: Sequence[_Member]) -> Footprints:
-    """Return the footprints of all programs, in the order of the members."""
-    nests, first = members[0]
+def _footprints(members: Sequence[_Member]) -> tuple[Footprints, list[list[int]]]:
+    """Return the footprints of all programs, in the order of the members.
+
+    Also the places of each member's loops among the loops of the footprints.
+    """
+    nests, first, _ = members[0]
+    stores, loops = [store for _, store, _ in members], [loops for _, _, loops in members]
     if len(members) == 1:
-        return Footprints.of(first, nests.buffers, nests.num_programs)
-    stores, loops = [store for _, store in members], [_loops_of(store) for _, store in members]
-    variables = [[loop.var for loop in some] for some in loops]
-    joined = _Joined.of([one.num_programs for one, _ in members], variables)
+        rows = [list(range(len(loops[0])))]
+        return Footprints.of(first, nests.buffers, nests.num_programs), rows
+    joined = _Joined([one.num_programs for one, _, _ in members], loops)
     buffers = {
         key: replace(
             nests.buffers[key],
             shape=tuple(
                 joined.numbers(sizes)
-                for sizes in zip(*(one.buffers[key].shape for one, _ in members), strict=True)
+                for sizes in zip(*(one.buffers[key].shape for one, _, _ in members), strict=True)
             ),
         )
         for key in _touched(first)
@@ -370,13 +430,13 @@ def _footprints(members: Sequence[_Member]) -> Footprints:
         first,
         buffer=buffers[first.buffer.key],
         loops=tuple(
-            replace(loop, var=joined.variables[loop.var], extent=joined.variables[loop.var].extent)
-            for loop in loops[0]
+            Loop(var, var.extent, mark, None)
+            for var, mark in zip(joined.variables, joined.marks, strict=True)
         ),
         slots=tuple(joined.sum(same) for same in zip(*(s.slots for s in stores), strict=True)),
         unroll=joined.numbers([store.unroll for store in stores]),
     )
-    return Footprints.of(store, buffers, joined.num)
+    return Footprints.of(store, buffers, joined.num), joined.places
 
 
 def _touched(store: BufferStore) -> list[int]:
@@ -389,7 +449,7 @@ def _stored(members: Sequence[_Member]) -> Floats | None:
     """Return :func:`stored_sizes` of all programs."""
     found = [
         stored_sizes(one.allocations.get(store.buffer.key), one.num_programs)
-        for one, store in members
+        for one, store, _ in members
     ]
     sizes = [size for size in found if size is not None]
     return np.concatenate(sizes, 1) if sizes else None

@@ -131,6 +131,21 @@ class Seen:
     least: Sequence[Sequence[Floats]]
     shared: Mask
 
+    def among(self, rows: Sequence[int], levels: int) -> Seen:
+        """Return the touches in ``rows`` of ``levels`` loops; zeros in other loops."""
+        if len(rows) == levels:
+            return self
+
+        accesses, _, num = self.shared.shape
+
+        def placed(name: str) -> Any:
+            lead = (accesses,) if name in ("first", "least", "shared") else ()
+            out = np.zeros((*lead, levels, num), bool if name == "shared" else np.float64)
+            out[..., rows, :] = np.reshape(getattr(self, name), (*lead, len(rows), num))
+            return out
+
+        return Seen(**{field.name: placed(field.name) for field in fields(Seen)})
+
     @staticmethod
     def joined(parts: Sequence[Seen]) -> Seen:
         """Join the programs of all parts."""

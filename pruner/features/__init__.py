@@ -20,6 +20,7 @@ from pruner.features.batch import (
     featurize,
     featurize_nests,
     featurize_records,
+    featurize_traces,
 )
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
@@ -40,4 +41,5 @@ __all__ = [
     "featurize",
     "featurize_nests",
     "featurize_records",
+    "featurize_traces",
 ]

@@ -303,35 +303,67 @@ def featurize(
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
+    if not isinstance(definition, ComputeDAG):
+        return featurize_traces(definition, [steps_list], spec)[0]
     groups, unreadable = group_programs(steps_list)
-    num = len(steps_list)
-    if isinstance(definition, ComputeDAG):
-        flags = workload_flags(definition)
+    flags = workload_flags(definition)
 
-        def compute(nests: LoopNests) -> ProgramFeatures:
-            # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
-            return _of_nests(nests, flags, spec, "recycled")
+    def compute(nests: LoopNests) -> ProgramFeatures:
+        # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
+        return _of_nests(nests, flags, spec, "recycled")
 
-        done = replay_groups(definition, groups, compute, _CHUNK)
-        failures = done.failures | {row: error.reason for row, error in unreadable.items()}
-        nothing = ProgramFeatures.empty(num, spec, workload=flags, failures=failures)
-        # Only step lists have tokens, not traces of MetaSchedule.
-        found = replace(nothing.scatter(done.parts), tokens=primitive_tokens(groups, num))
-    else:
-        flags = _flags_of_traces(definition, groups)
-        nests = replay_groups(definition, groups, lambda nests: nests, _CHUNK)
-        failures = nests.failures | {row: error.reason for row, error in unreadable.items()}
-        found = featurize_nests(nests.parts, num, spec, workload=flags, failures=failures)
+    done = replay_groups(definition, groups, compute, _CHUNK)
+    failures = done.failures | {row: error.reason for row, error in unreadable.items()}
+    nothing = ProgramFeatures.empty(len(steps_list), spec, workload=flags, failures=failures)
+    # Only step lists have tokens, not traces of MetaSchedule.
+    tokens = primitive_tokens(groups, len(steps_list))
+    return _reported(replace(nothing.scatter(done.parts), tokens=tokens))
+
+
+def featurize_traces(
+    spaces: SpaceFolder, tasks: Sequence[Sequence[list[list[Any]]]], spec: FeatureSpec = DEFAULT
+) -> list[ProgramFeatures]:
+    """Compute features of several tasks' traces together, as :func:`featurize` of each.
+
+    Programs of all tasks share trees and arrays, so many small tasks cost little more than one.
+    """
+    steps_list = [steps for task in tasks for steps in task]
+    groups, unreadable = group_programs(steps_list)
+    nests = replay_groups(spaces, groups, lambda nests: nests, _CHUNK)
+    failures = nests.failures | {row: error.reason for row, error in unreadable.items()}
+    nothing = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+    every = featurize_nests(nests.parts, len(steps_list), spec, workload=nothing, failures=failures)
+    task_of = np.repeat(np.arange(len(tasks)), [len(task) for task in tasks])
+    flags = _flags_of_traces(spaces, groups, task_of)
+    return [
+        _reported(replace(every.take(task_of == task), workload=flags.get(task, nothing)))
+        for task in range(len(tasks))
+    ]
+
+
+def _flags_of_traces(
+    spaces: SpaceFolder, groups: Sequence[SkeletonGroup], task_of: Ints
+) -> dict[int, WorkloadFlags]:
+    """Return the flags by task, of the space of most of its programs."""
+    spaces_of: dict[int, list[tuple[int, int, SkeletonGroup]]] = {}
+    for group in groups:
+        rows = np.sort(group.rows)
+        tasks, first, counts = np.unique(task_of[rows], return_index=True, return_counts=True)
+        for task, row, count in zip(tasks.tolist(), first, counts, strict=True):
+            spaces_of.setdefault(task, []).append((-int(count), int(rows[row]), group))
+    flags: dict[int, WorkloadFlags] = {}
+    for task, found in spaces_of.items():
+        for _, _, group in sorted(found, key=lambda one: one[:2]):
+            with suppress(UnsupportedProgram):  # the replay counts these failures
+                flags[task] = text_flags(space_of(spaces, group).text)
+                break
+    return flags
+
+
+def _reported(found: ProgramFeatures) -> ProgramFeatures:
     if found.failures:
         logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
     return found
-
-
-def _flags_of_traces(spaces: SpaceFolder, groups: Sequence[SkeletonGroup]) -> WorkloadFlags:
-    for group in groups:  # the largest group first
-        with suppress(UnsupportedProgram):  # the replay counts these failures
-            return text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
-    return np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
 
 def featurize_nests(

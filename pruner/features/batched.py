@@ -297,10 +297,10 @@ class BatchedStores:
         """
         members, parts = _stores_grouped(nests)
         found, places_of = [], []
-        for some in members:
-            feet, rows = _footprints(some)
+        for joined in members:
+            feet, loop_places = _footprints(joined)
             found.append(feet)
-            places_of.append(zip(rows, [loops for _, _, loops in some], strict=True))
+            places_of.append(zip(loop_places, [loops for _, _, loops in joined], strict=True))
         marked = [Marked.of(one.frame) for one in found]
         seen: list[list[Seen]] = [[] for _ in members]
         products: list[list[Floats]] = [[] for _ in members]

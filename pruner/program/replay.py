@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,7 @@ from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
 from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.trace import TraceProgram
 
 logger = logging.getLogger(__name__)
 UNCERTAIN = "uncertain-region"
@@ -73,12 +74,16 @@ def find_definition(
         UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
-    # A file with both kinds is decided by majority: steps of Ansor or traces of MetaSchedule.
-    if 2 * sum(map(is_trace, steps_list)) <= len(steps_list):
+    if not mostly_traces(steps_list):
         return find_dag(workload_key, fused, known.tasks)
     if known.spaces is None:
         raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} next to measure_records")
     return known.spaces
+
+
+def mostly_traces(steps_list: Sequence[list[list[Any]]]) -> bool:
+    """Return whether a task with records of both kinds counts as one of traces."""
+    return 2 * sum(map(is_trace, steps_list)) > len(steps_list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +120,16 @@ def replay_groups(
 ) -> Replayed[Found]:
     """Apply `compute` like :func:`replay`, to programs that are decision vectors already."""
     out: Replayed[Found] = Replayed(groups=list(groups))
+    if not isinstance(definition, ComputeDAG):
+        for program, group in _alike(definition, groups, out.failures):
+            for some in group.chunks(chunk or len(group.rows)):
+                found = _trees(program, some.rows, some.decisions, compute, out.failures)
+                out.parts.extend(found)
+        return out
     for group in groups:
-        size = chunk or len(group.rows)
-        if isinstance(definition, ComputeDAG):
-            replayed = Replay(definition, group.skeleton, compute)
-            out.parts.extend(replayed.chunks(group, size))
-            out.failures.update(replayed.failures)
-            continue
-        for some in group.chunks(size):
-            _trace_parts(definition, some, compute, out)
+        replayed = Replay(definition, group.skeleton, compute)
+        out.parts.extend(replayed.chunks(group, chunk or len(group.rows)))
+        out.failures.update(replayed.failures)
     return out
 
 
@@ -158,22 +164,38 @@ def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
     return space
 
 
-def _trace_parts(
-    spaces: SpaceFolder,
-    group: SkeletonGroup,
-    compute: Callable[[LoopNests], Found],
-    out: Replayed[Found],
-) -> None:
-    try:
-        space = space_of(spaces, group)
-    except UnsupportedProgram as error:
-        out.failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
-        return
-    out.parts.extend(_trees(space, group.rows, group.decisions, compute, out.failures))
+def _alike(
+    spaces: SpaceFolder, groups: Sequence[SkeletonGroup], failures: dict[int, str]
+) -> Iterator[tuple[TraceProgram, SkeletonGroup]]:
+    """Yield programs with the groups that share their trees, joined.
+
+    Spaces of several devices often differ in annotated numbers alone.
+    """
+    alike: dict[bytes, list[tuple[TraceProgram, SkeletonGroup]]] = {}
+    for group in groups:
+        try:
+            space = space_of(spaces, group)
+        except UnsupportedProgram as error:
+            failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
+            continue
+        alike.setdefault(space.structure, []).append((space.program, group))
+    for members in alike.values():
+        program, first = members[0]
+        if len(members) > 1:
+            numbers = [[one.numbers] * len(group.rows) for one, group in members]
+            decisions = np.concatenate([group.decisions for _, group in members])
+            program = program.with_open_numbers()
+            first = replace(
+                first,
+                rows=np.concatenate([group.rows for _, group in members]),
+                decisions=np.hstack([decisions, np.concatenate(numbers).astype(np.int64)]),
+                extents=None,
+            )
+        yield program, first
 
 
 def _trees(
-    space: SavedSpace,
+    program: TraceProgram,
     rows: Ints,
     decisions: Decisions,
     compute: Callable[[LoopNests], Found],
@@ -181,7 +203,7 @@ def _trees(
 ) -> Iterator[tuple[Ints, Found]]:
     # ``strict``: a decision outside the space is an error of the record, never clamped to the
     # space.
-    found, refused = apply_groups(space.program, decisions, strict=True)
+    found, refused = apply_groups(program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:
         made: list[Found] = []
@@ -202,4 +224,4 @@ def _trees(
             continue
         failures.update(dict.fromkeys(rows[places[unsure]].tolist(), UNCERTAIN))  # not guessed
         sure = places[~unsure]
-        yield from _trees(space, rows[sure], decisions[sure], compute, failures)
+        yield from _trees(program, rows[sure], decisions[sure], compute, failures)

@@ -16,10 +16,19 @@ from pruner.data.root import RecordRoot, TaskFile
 from pruner.errors import DataError
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
-from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally, read_programs
+from pruner.models.programs.reading import (
+    FilePrograms,
+    FileRecords,
+    ReadSpec,
+    Tally,
+    featurize_files,
+    read_records,
+)
 from pruner.program.replay import definitions_of
 
 log = logging.getLogger(__name__)
+
+_TOGETHER = 1 << 14  # records of traces that are featurised together
 
 TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 """Passes record files on and counts them, given how many there are: a progress bar."""
@@ -142,23 +151,44 @@ class RecordReader:
         return found
 
     def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
+        waiting: list[tuple[TaskFile, str, FilePrograms | FileRecords]] = []
+        records = 0  # that wait for features
         for file in files:
-            if self._cache is None:
-                yield read_programs(file, self.spec, self._definitions, self._parser)
-                continue
-            # Taken before the file is read: a line appended meanwhile changes the next key, so an
-            # entry with it is never used under a wrong key.
-            key = self._cache.key(file)
-            found = self._cache.load(file, key)
-            if found is None:
-                found = read_programs(file, self.spec, self._definitions, self._parser)
+            key, found = self._opened(file)
+            waiting.append((file, key, found))
+            records += sum(map(len, found.tasks)) if isinstance(found, FileRecords) else 0
+            # Traces of many files share their work; records of Ansor share none.
+            if self._definitions.spaces is None or not 0 < records < _TOGETHER:
+                yield from self._featurized(waiting)
+                waiting, records = [], 0
+        yield from self._featurized(waiting)
+
+    def _featurized(
+        self, waiting: Sequence[tuple[TaskFile, str, FilePrograms | FileRecords]]
+    ) -> Iterator[FilePrograms]:
+        fresh = [found for _, _, found in waiting if isinstance(found, FileRecords)]
+        made = iter(featurize_files(fresh, self.spec, self._definitions))
+        for file, key, known in waiting:
+            found = known if isinstance(known, FilePrograms) else next(made)
+            if self._cache is not None and found is not known:
                 self._cache.save(file, key, found)
-            else:
-                self.num_cached += 1
-                # A fresh reading warns as it goes; the cache repeats its warnings.
-                for message in found.tally.left_out:
-                    log.warning("%s", message)
             yield self._left_there(file, key, found) if self.spec.stream else found
+
+    def _opened(self, file: TaskFile) -> tuple[str, FilePrograms | FileRecords]:
+        """Return the key of a file's entry, and the entry or else the records."""
+        if self._cache is None:
+            return "", read_records(file, self.spec.duplicates, self._parser)
+        # Taken before the file is read: a line appended meanwhile changes the next key, so an
+        # entry with it is never used under a wrong key.
+        key = self._cache.key(file)
+        found = self._cache.load(file, key)
+        if found is None:
+            return key, read_records(file, self.spec.duplicates, self._parser)
+        self.num_cached += 1
+        # A fresh reading warns as it goes; the cache repeats its warnings.
+        for message in found.tally.left_out:
+            log.warning("%s", message)
+        return key, found
 
     def _left_there(self, file: TaskFile, key: str, found: FilePrograms) -> FilePrograms:
         """The programs with a single example's features; others stay cached."""

@@ -1,10 +1,11 @@
-"""Read a record file into featurised programs, counting every omission."""
+"""Read record files into featurised programs, counting every omission."""
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.columns import draft_columns
 from pruner.models.programs.program_table import TaskPrograms
-from pruner.program.replay import Definitions
+from pruner.program.replay import Definitions, mostly_traces
 
 log = logging.getLogger(__name__)
 
@@ -119,42 +120,96 @@ class _QuarantinedLines(Quarantine):
         self.lines.append((line, reason.value, detail, excerpt))
 
 
-def read_programs(
-    file: TaskFile,
-    spec: ReadSpec,
-    tasks: Definitions | None = None,
-    parser: LineParser | None = None,
-) -> FilePrograms:
-    """Read and featurise a record file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecords:
+    """The records of a file by task, without features.
 
-    :meth:`FilePrograms.report_quarantined` reports the lines that were set aside. `tasks` has the
-    operators of TenSet's own tasks.
+    `quarantined`: see :class:`FilePrograms`.
     """
-    quarantined, tally = _QuarantinedLines(), Tally()
-    records = read_tasks(
+
+    file: TaskFile
+    tasks: Sequence[TaskRecords]
+    quarantined: Sequence[tuple[int, str, str, str]]
+
+
+def read_records(
+    file: TaskFile, duplicates: Duplicates, parser: LineParser | None = None
+) -> FileRecords:
+    """Read a record file.
+
+    :meth:`FilePrograms.report_quarantined` reports the lines that were set aside.
+    """
+    quarantined = _QuarantinedLines()
+    tasks = read_tasks(
         file.path,
         quarantined,
         platform=file.platform,
         task=file.task,
-        duplicates=spec.duplicates,
+        duplicates=duplicates,
         parser=parser,
     )
-    extra = draft_columns(file.platform) if spec.draft else None
-    found = []
-    refused: list[tuple[int, str]] = []
-    for of_task in records:
-        part = featurize_task(
-            of_task,
-            spec.dataflow,
-            tally,
-            tasks,
-            extra=extra,
-            failures=spec.failures,
-            refused=refused,
+    return FileRecords(file=file, tasks=tasks, quarantined=quarantined.lines)
+
+
+def featurize_files(
+    files: Sequence[FileRecords], spec: ReadSpec, tasks: Definitions | None = None
+) -> list[FilePrograms]:
+    """Featurise the records of files; traces of all files together.
+
+    `tasks` has the operators of TenSet's own tasks, and the design spaces of traces.
+    """
+    known = _features_of_traces(files, spec, tasks)
+    out = []
+    for one in files:
+        tally, refused = Tally(), list[tuple[int, str]]()
+        parts = [
+            featurize_task(
+                records,
+                spec.dataflow,
+                tally,
+                tasks,
+                extra=_extra(spec, one.file.platform),
+                failures=spec.failures,
+                refused=refused,
+                found=known.get(id(records)),
+            )
+            for records in one.tasks
+        ]
+        found = [part for part in parts if part is not None]
+        out.append(
+            FilePrograms(tasks=found, tally=tally, quarantined=one.quarantined, refused=refused)
         )
-        if part is not None:
-            found.append(part)
-    return FilePrograms(tasks=found, tally=tally, quarantined=quarantined.lines, refused=refused)
+    return out
+
+
+def _extra(spec: ReadSpec, platform: str) -> Extra | None:
+    return draft_columns(platform) if spec.draft else None
+
+
+def _taken(records: TaskRecords, *, failures: bool) -> TaskRecords:
+    return records if failures else records.select(records.valid)
+
+
+def _features_of_traces(
+    files: Sequence[FileRecords], spec: ReadSpec, definitions: Definitions | None
+) -> dict[int, features.ProgramFeatures]:
+    """Return features of the tasks of traces, by the id of their records."""
+    if definitions is None or definitions.spaces is None:
+        return {}
+    together: dict[str, list[tuple[int, list[Any]]]] = {}
+    for one in files:
+        # Only the analyzer's columns depend on the platform.
+        same = one.file.platform if spec.draft else ""
+        for records in one.tasks:
+            steps = _taken(records, failures=spec.failures).steps
+            if records.valid.any() and mostly_traces(steps):
+                together.setdefault(same, []).append((id(records), steps))
+    out: dict[int, features.ProgramFeatures] = {}
+    for platform, some in together.items():
+        how = features.FeatureSpec(dataflow=spec.dataflow, extra=_extra(spec, platform))
+        found = features.featurize_traces(definitions.spaces, [steps for _, steps in some], how)
+        out |= {number: of_task for (number, _), of_task in zip(some, found, strict=True)}
+    return out
 
 
 def featurize_task(
@@ -166,12 +221,14 @@ def featurize_task(
     extra: Extra | None = None,
     failures: bool = False,
     refused: list[tuple[int, str]] | None = None,
+    found: features.ProgramFeatures | None = None,
 ) -> TaskPrograms | None:
     """Featurise the measured programs of a task; None without any result.
 
     `tasks` has the operators of TenSet's own tasks, `extra` makes further columns of the programs.
     With `failures`, programs that did not build or run are included, with an infinite latency.
     `refused` receives (line, reason) of each skipped program; one entry for a skipped task.
+    `found`: the features, where they are computed already.
     """
     refused = [] if refused is None else refused
     num_measured = int(records.valid.sum())
@@ -179,9 +236,9 @@ def featurize_task(
     tally.counts["measured"] += num_measured
     if not num_measured:
         return None
-    taken = records if failures else records.select(records.valid)
+    taken = _taken(records, failures=failures)
     try:
-        batch = features.featurize_records(
+        batch = found or features.featurize_records(
             records.workload_key,
             records.fused,
             taken.steps,

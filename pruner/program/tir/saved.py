@@ -25,7 +25,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
@@ -100,6 +100,11 @@ class SavedSpace:
             "known": sorted([number, place] for number, place in program.known.items()),
         }
         return json.dumps(value, separators=(",", ":")).encode()
+
+    @property
+    def structure(self) -> bytes:
+        """Key that is equal where spaces differ in annotated numbers alone."""
+        return replace(self, program=self.program.with_open_numbers(), text="", trace=()).content
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ separate them; :mod:`pruner.program.tir.apply_trace` then goes on with each kind
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ from pruner.program.tir.verify import WARP_EXECUTION
 
 LOCATE = "SampleComputeLocation"
 TILES = ("SamplePerfectTile", "SamplePartitionedTile")  # instructions that decide factors of a loop
+# Annotations whose values are numbers of each program, and an instruction that takes such a number.
+_NUMBERS, _NUMBER = ("meta_schedule.parallel", "meta_schedule.vectorize"), "AnnotatedNumber"
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
@@ -69,6 +71,33 @@ class TraceProgram:
     num_slots: int
     is_gpu: bool
     known: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers that the trace annotates and that may differ within a tree."""
+        return [i.inputs[1] for i in self.instructions if _annotates_number(i)]
+
+    def with_open_numbers(self) -> TraceProgram:
+        """Return the program with its `numbers` as decisions behind the others.
+
+        So programs of spaces that differ in these numbers alone share their trees.
+        """
+        made: list[Instruction] = []
+        slot = self.num_slots
+        for one in self.instructions:
+            if _annotates_number(one):
+                number = self.num_slots - slot - 1  # below the results of the trace
+                made.append(Instruction(_NUMBER, (), (), (number,), slot))
+                one = replace(one, inputs=(one.inputs[0], Ref(number)))
+                slot += 1
+            made.append(one)
+        return replace(self, instructions=tuple(made), num_slots=slot)
+
+
+def _annotates_number(instruction: Instruction) -> bool:
+    if instruction.kind != "Annotate" or instruction.attrs[0] not in _NUMBERS:
+        return False
+    return type(instruction.inputs[1]) is int
 
 
 @dataclass(slots=True, eq=False)
@@ -225,6 +254,10 @@ def _sample_partitioned_tile(s: TraceState, i: Instruction, loop: LoopNode) -> l
     return _sample_perfect_tile(s, i, loop)
 
 
+def _annotated_number(s: TraceState, i: Instruction) -> IntLike:
+    return s.decision(i.slot)
+
+
 def _sample_categorical(s: TraceState, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
     if s.strict:
@@ -378,6 +411,7 @@ def _nothing(_: TraceState, __: Instruction, *___: Any) -> None:
 
 
 _HANDLERS: dict[str, Callable[..., Any]] = {
+    _NUMBER: _annotated_number,
     "GetSBlock": _get_block,
     "GetLoops": _get_loops,
     "GetConsumers": _get_consumers,

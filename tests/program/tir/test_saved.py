@@ -12,6 +12,7 @@ from pruner.features.batch import (
     featurize,
     featurize_nests,
     featurize_records,
+    featurize_traces,
 )
 from pruner.features.workload import text_flags
 from pruner.program.index import affine as af
@@ -28,9 +29,12 @@ from tests.program.tir_trees import blurred, matmul
 TEXT = "C(i, j) += (A[i, k]*B[k, j])\n"
 
 
-def location_space():
-    """Where ``mid`` is computed, and how the loop of ``out`` is tiled."""
-    tree, _, _ = blurred(64)
+def location_space(size=64, *, jobs=None, lanes=None):
+    """Where ``mid`` is computed, and how the loop of ``out`` is tiled.
+
+    ``jobs``, ``lanes``: annotated numbers of the parallel loops and of the vectors.
+    """
+    tree, _, _ = blurred(size)
     instructions = (
         Instruction("GetSBlock", (), ("mid", "main"), (0,)),
         Instruction("GetSBlock", (), ("out", "main"), (1,)),
@@ -40,6 +44,12 @@ def location_space():
         Instruction("SampleComputeLocation", (Ref(0),), (), (7,), slot=2),
         Instruction("ComputeAt", (Ref(0), Ref(7)), (1, -1), ()),
     )
+    if jobs is not None:
+        instructions += (
+            Instruction("GetSBlock", (), ("root", "main"), (8,)),
+            Instruction("Annotate", (Ref(8), jobs), ("meta_schedule.parallel",), ()),
+            Instruction("Annotate", (Ref(8), lanes), ("meta_schedule.vectorize",), ()),
+        )
     program = TraceProgram(tree, instructions, num_slots=3, is_gpu=False)
     return SavedSpace(program=program, text=TEXT)
 
@@ -204,6 +214,28 @@ def test_a_trace_among_steps_of_ansors_costs_itself(tmp_path):
     mixed = [*steps_of(name), ansor]
     found = featurize_records(key, (), mixed, tasks=Definitions(spaces=spaces))
     assert found.valid.tolist() == [True] * 5 + [False]
+
+
+def test_spaces_that_differ_in_annotated_numbers_share_their_trees(tmp_path):
+    numbers = [(4, 16), (64, 64), (16, 1), (4, 16)]
+    spaces = [location_space(jobs=jobs, lanes=lanes) for jobs, lanes in numbers]
+    spaces += [location_space(), location_space(128, jobs=4, lanes=16)]
+    assert [one.structure for one in spaces[1:4]] == [spaces[0].structure] * 3
+    assert len({one.structure for one in spaces}) == 3
+    folder, wide = SpaceFolder(tmp_path), DECISIONS * [2, 1, 1]
+    tasks = [steps_of(one.save(tmp_path)) for one in spaces[:5]]
+    tasks.append(steps_of(spaces[5].save(tmp_path), wide))
+    tasks[1][2] = ["no trace"]
+    together = featurize_traces(folder, tasks)
+    trees = replay(folder, [steps for task in tasks[:4] for steps in task], lambda nests: nests)
+    alone = replay(folder, tasks[0], lambda nests: nests)
+    assert len(trees.parts) == len(alone.parts)
+    for found, task in zip(together, tasks, strict=True):
+        wanted = featurize(SpaceFolder(tmp_path), task)
+        assert found.failures == wanted.failures
+        for name in ("statement", "row_start", "dataflow", "workload", "valid"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), name)
+    assert not np.array_equal(together[0].statement, together[2].statement)  # other vectors
 
 
 def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):

@@ -133,7 +133,8 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
     if not is_endless(limit):
         limit = where(is_zero(b), limit, INF)
     terms = [t for t in terms if any_nonzero(t.coef)]
-    _join(terms)
+    if len(terms) > 1:
+        _join(terms)
     return Affine(terms, a.base + b.base * scale, limit)
 
 
@@ -185,7 +186,11 @@ def _is_one(factor: IntLike) -> bool:
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
     """Add ``coef * t`` to the equal term, or to the list."""
+    simple = isinstance(t.index, LoopVar)
     for i, u in enumerate(terms):
+        # The usual case, tested here because calls cost more than the test.
+        if u.index is not t.index and (simple or isinstance(u.index, LoopVar)):
+            continue
         equal = equal_terms(t, u)
         # Only False itself means "no program": an array of False must go through the masks.
         if equal is False:
@@ -197,6 +202,8 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
             return
     fresh = Term(t.index, t.lower, t.upper, coef, t.limit)
     for i, u in enumerate(terms):
+        if u.index is not t.index and (simple or isinstance(u.index, LoopVar)):
+            continue
         both = _overlay(u, fresh)
         if both is not None:
             terms[i] = both
@@ -209,9 +216,6 @@ def _overlay(u: Term, t: Term) -> Term | None:
 
     Keeps sums short and changes no value.
     """
-    composite = isinstance(u.index, Affine) and isinstance(t.index, Affine)
-    if u.index is not t.index and not composite:
-        return None
     mine = u.coef != 0
     if any_nonzero(mine & (t.coef != 0)):
         return None

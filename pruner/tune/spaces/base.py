@@ -12,6 +12,8 @@ from pruner.arrays import Decisions, Keys
 from pruner.features.batch import Extra, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.device import Device
+from pruner.search.construct import Tiling
 from pruner.tune.spaces.design import DesignSpace
 
 
@@ -70,6 +72,9 @@ class LiveSpace(Protocol):
 
         Minus infinity where a program is illegal, NaN where it is legal and the draft has no score.
         """
+
+    def tiling(self, device: Device) -> Tiling | None:
+        """Find the tiles and the units of a device; None without a batched form."""
 
     def clear_cache(self) -> None:
         """Release cached programs after a proposal."""

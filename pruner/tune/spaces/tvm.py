@@ -18,6 +18,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.batched.space import score_each
@@ -130,6 +131,9 @@ class ReplaySpace:
             if changed is not None:
                 out[row] = self._design.vector(changed)
         return out
+
+    def tiling(self, device: Device) -> None:
+        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Check which rows TVM replays and its postprocessors accept, bool [N]."""

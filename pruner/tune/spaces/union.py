@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
+from pruner.arrays import Decisions, Ints, Verdicts
 from pruner.errors import PrunerError
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
+from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
@@ -44,7 +45,7 @@ class UnionSpace:
         """
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
-        self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
+        self.spaces, self._phases, self.analyzer = list(spaces), phases, analyzer
         self.replayed = replayed
         self.widths = [space.num_slots for space in spaces]
         self.num_slots = 1 + max(self.widths)
@@ -82,10 +83,10 @@ class UnionSpace:
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
             for space, rows, vectors in self._parts(decisions):
-                if self._analyzer is None:
+                if self.analyzer is None:
                     out[rows] = np.where(space.legal(vectors), 0.0, -np.inf)
                 else:
-                    out[rows] = space.draft_score(vectors, self._analyzer)
+                    out[rows] = space.draft_score(vectors, self.analyzer)
             unknown = np.isnan(out)
             # NaN is a legal program that the draft cannot score: a quantile drawn by its key makes
             # it comparable with the scored spaces
@@ -100,14 +101,14 @@ class UnionSpace:
         away from the randomly scored ones.
         """
         if self._drafted is None:
-            assert self._analyzer is not None
+            assert self.analyzer is not None
             rng, known = np.random.default_rng(20250330), [np.zeros(0)]
             for space in self.spaces:
                 if not space.can_draft:  # and drawing takes seconds
                     continue
                 rows = space.sample(min(_REFERENCE, space.affordable or _REFERENCE), rng)
                 for _ in range(_GENERATIONS + 1):
-                    scores = space.draft_score(rows, self._analyzer)
+                    scores = space.draft_score(rows, self.analyzer)
                     known.append(scores[np.isfinite(scores)])
                     rows = space.mutate(rows[select(scores, len(rows), rng)], rng)
             scores = np.concatenate(known)
@@ -139,6 +140,12 @@ class UnionSpace:
             return ProgramFeatures.empty(num, spec)
         workload = parts[0][1].workload  # of the task, so of every space
         return ProgramFeatures.empty(num, spec, workload=workload).scatter(parts)
+
+    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Verdicts, Symbols]]:
+        """Compute the symbols of vectors [N, d] of a batched space; see `BatchedSpace`."""
+        space: Any = self.spaces[number]
+        with self._phases.time("draft"):
+            return list(space.symbols(decisions, self.analyzer))
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """Create the schedules of all rows; None where TVM refuses."""

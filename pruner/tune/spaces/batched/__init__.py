@@ -7,4 +7,5 @@
 * `decisions`: sampling and mutating
 * `mutators`: which decision changes
 * `threads`: draws that have too many threads
+* `tiling`: tiles, and the units of the device that they are aligned with
 """

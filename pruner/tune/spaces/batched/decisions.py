@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints
+from pruner.arrays import Decisions, Ints, Mask
 from pruner.program.tir.apply_trace import location_options
 from pruner.program.tir.trace import TraceProgram
 from pruner.search.space import divisors
@@ -113,6 +113,10 @@ class ChoiceDecision:
         shares = self.probs / self.probs.sum()
         out[:, self.slot] = rng.choice(len(shares), size=len(out), p=shares)
 
+    def options(self, decisions: Decisions) -> tuple[Ints, Mask]:
+        """List all candidates [V]; every program may have each [N, V]."""
+        return np.arange(len(self.probs)), np.ones((len(decisions), len(self.probs)), bool)
+
     def can_change(self) -> bool:
         """Check whether there is another candidate."""
         return len(self.probs) > 1
@@ -140,6 +144,10 @@ class LocationDecision:
         """Fill the column; columns of earlier decisions are filled already."""
         self._draw(out, np.arange(len(out)), rng, change=False)
 
+    def options(self, decisions: Decisions) -> tuple[Ints, Mask]:
+        """List locations [V], and where each is offered [N, V]."""
+        return location_options(self.program, decisions, self.slot)
+
     def can_change(self) -> bool:
         """Return True: the options depend on the program."""
         return True
@@ -149,7 +157,7 @@ class LocationDecision:
         self._draw(out, rows, rng, change=True)
 
     def _draw(self, out: Decisions, rows: Ints, rng: np.random.Generator, *, change: bool) -> None:
-        places, allowed = location_options(self.program, out[rows], self.slot)
+        places, allowed = self.options(out[rows])
         if not len(places):  # no program, or none that can be replayed: the replay reports it
             return
         if change:

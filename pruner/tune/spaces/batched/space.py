@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores, Verdicts
+from pruner.arrays import Decisions, Ints, Mask, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
-from pruner.models.analyzer.analyzer import Analyzer
+from pruner.features.symbols.symbol_table import Symbols
+from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.program.tir.apply_trace import apply_groups, tile_extents
 from pruner.program.tir.autocopy import layouts_permute
@@ -23,6 +25,7 @@ from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.stages import stages_cover
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
+from pruner.search.construct import Tiling
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
 from pruner.tune.spaces.batched import mutators
@@ -34,6 +37,7 @@ from pruner.tune.spaces.batched.decisions import (
 )
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.batched.threads import thread_ranges
+from pruner.tune.spaces.batched.tiling import tiling_of
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
 
@@ -228,6 +232,32 @@ class BatchedSpace:
             if scores is not None:
                 out[rows] = np.where(good, scores, -np.inf)
         return out
+
+    def tiling(self, device: Device) -> Tiling:
+        """Find the tiles and the units of a device; see :mod:`pruner.search.construct`."""
+        return tiling_of(self.program, self._decisions, self._threads, device)
+
+    def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
+        """List the values [V] of a decision that is no tile.
+
+        bool [N, V] is the second result: where each value is offered.
+        """
+        decision = self._decisions[slot]
+        assert not isinstance(decision, TileDecision), slot
+        return decision.options(decisions)
+
+    def symbols(
+        self, decisions: Decisions, analyzer: SymbolAnalyzer
+    ) -> list[tuple[Rows, Verdicts, Symbols]]:
+        """Compute rows, legality and symbols of each group of programs.
+
+        Rows that the engine refuses are in no group.
+        """
+        found = []
+        for rows, tree, good in self._judged(decisions)[0]:
+            with suppress(UnsupportedProgram), unforeseen_refused():
+                found.append((rows, good, analyzer.symbols(lower(tree))))
+        return found
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """Create the schedules by TVM, postprocessed; None where TVM refuses.

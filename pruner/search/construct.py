@@ -1,0 +1,492 @@
+"""Construct programs from tiles that fit the device, without random search.
+
+Roller (Zhu et al., OSDI'22) builds a program from *rTiles*: tiles whose shapes agree with the units
+of the device. From the source are
+
+* *alignment*: an rTile fills the execution unit (warps; here also vector registers) and memory
+  transactions, and it fits the memory of its level;
+* *scaling up*: from the smallest rTile, level by level outwards, a tile is enlarged along the axis
+  that buys the most data reuse, until its memory is full;
+* *scaling out*: the rest of the axes is distributed over the cores;
+* *micro-performance model*: a formula of the device ranks the programs; nothing is measured.
+
+Differences: a design space has only tiles that divide their loop, so a unit counts as far as it
+divides the extent (Roller pads); the analyzer is the performance model; a beam of tiles is enlarged
+instead of a single tile; and the analyzer chooses the decisions that are no tiles. Every partly
+built tile is a complete program, because the rest of the axes stays in the outermost loops. So the
+symbols of the analyzer give the bytes that each level moves, for all tiles of a step at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.arrays import Decisions, Ints, Keys, Mask, Scores, Verdicts
+from pruner.errors import PrunerError
+from pruner.features.symbols.symbol_table import PerProgram, Symbols
+from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.program.device import CpuDevice, Device, GpuDevice
+from pruner.search.explorer import NoneFound, ScoreFunction
+from pruner.search.history import History
+from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh
+from pruner.search.space import RowKeys, SearchSpace, unique_rows
+
+# The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
+Costs = NDArray[np.float64]  # [level + 1, program]
+CPU_LEVELS = ("registers", "l1", "l2")
+GPU_LEVELS = ("registers", "shared")
+_RESULTS = 0.75  # share of the vector registers for results; operands need the rest
+_REGISTER_BYTES = 4  # of a GPU
+_GAIN = 1e-9  # least share by which a step must lower the cost
+_DIGITS = 9  # of scores that count as equal
+_WINDOW = 64  # programs whose draft scores are computed at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """The factors of a loop of ``extent`` iterations, the outermost first.
+
+    ``slots``: their decisions; ``levels``: the level of each factor, "" for the outermost factor
+    and for factors that only the analyzer judges; ``primes`` of the extent; ``limit`` of the
+    innermost factor; ``least``: what the innermost factor must be a multiple of.
+    """
+
+    slots: range
+    extent: int
+    levels: tuple[str, ...]
+    primes: tuple[int, ...]
+    limit: int
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A condition on aligned programs: the product of ``slots`` is a multiple of ``size``."""
+
+    slots: tuple[int, ...]
+    size: int
+
+    def holds(self, decisions: Decisions) -> Mask:
+        """Check which programs are aligned, bool [N]."""
+        return np.asarray(decisions[:, self.slots].prod(axis=1) % self.size == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """The tiles of a design space and the units that they are aligned with.
+
+    ``others``: slots of decisions that are no tiles, in the order of the trace; ``start``: the unit
+    that the smallest tile fills, with a product of at least ``least``.
+    """
+
+    tiles: tuple[Tile, ...]
+    others: tuple[int, ...]
+    units: tuple[Unit, ...]
+    start: Unit | None = None
+    least: int = 1
+
+
+class BuildingSpace(Protocol):
+    """A design space whose programs can be constructed; vectors are int64 [N, d]."""
+
+    num_slots: int
+
+    def tiling(self, device: Device) -> Tiling | None:
+        """The tiles and the units of `device`; None: TVM replays the space."""
+
+    def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
+        """List the values of a decision that is no tile.
+
+        Returns:
+            Values [V], and where each is offered [N, V].
+        """
+
+
+@runtime_checkable
+class BuildingSpaces(Protocol):
+    """The design spaces of a task.
+
+    Column 0 of a vector of the task is the number of the space.
+    """
+
+    spaces: list[Any]
+    analyzer: Analyzer | None
+
+    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Verdicts, Symbols]]:
+        """Rows, legality and symbols of each group of programs of space `number`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstructSettings:
+    """Settings of the construction.
+
+    ``beam``: tiles of a size that are enlarged at each step; ``keep``: tiles of a design space
+    whose other decisions are chosen.
+    """
+
+    beam: int = 8
+    keep: int = 128
+
+    takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False  # the first program is the construction's own
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.beam, self.keep) < 1:
+            raise PrunerError("policy.beam and policy.keep must be at least 1")
+
+    def make(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        rng: np.random.Generator,
+    ) -> ConstructPolicy:
+        """See :class:`pruner.search.policy.PolicySettings`; nothing is learned or drawn.
+
+        Raises:
+            PrunerError: the space has no tiles that are known, or no analyzer with symbols.
+        """
+        return ConstructPolicy(space, draft, self)
+
+    def limited(self, population: int, *, can_draft: bool) -> ConstructSettings:
+        """Keep the settings: the slow spaces are replayed spaces, which are left out."""
+        return self
+
+
+class ConstructPolicy:
+    """Propose the constructed programs in the order of the analyzer's scores.
+
+    First comes the best program of every tile, of tiles with equal scores a single tile; then come
+    all other programs. The order depends on the space alone, so a resumed run constructs it again
+    and leaves out the measured programs. Programs whose `draft` score is not finite are left out.
+    """
+
+    def __init__(
+        self, space: SearchSpace, draft: ScoreFunction | None, settings: ConstructSettings
+    ) -> None:
+        """See :meth:`ConstructSettings.make`."""
+        if not isinstance(space, BuildingSpaces):
+            raise PrunerError(
+                "policy=construct needs the tiles of a design space, and recorded programs have "
+                "none; use policy=random or policy=pruner_live"
+            )
+        analyzer = space.analyzer
+        if not isinstance(analyzer, SymbolAnalyzer):
+            raise PrunerError(
+                "policy=construct needs the symbols of the analyzer; use draft.form=hardware"
+            )
+        tilings = [one.tiling(analyzer.device) for one in space.spaces]
+        if not any(tilings):
+            raise PrunerError(
+                "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
+                "their tiles are not known; use policy=pruner_live"
+            )
+        self._space, self._draft = space, draft
+        self._builders = [
+            _Builder(space, number, tiling, analyzer, settings)
+            for number, tiling in enumerate(tilings)
+            if tiling is not None
+        ]
+        self._order: Decisions | None = None  # on first use: it takes a second
+
+    def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
+        """See :class:`pruner.search.policy.Policy`.
+
+        Raises:
+            NoneFound: every constructed program is measured or illegal.
+        """
+        if self._order is None:
+            self._order = self._constructed()
+        seen = np.concatenate([history.keys, pending])
+        rest = fresh(history.space, self._order, seen, len(self._order))
+        chosen = rest[:0]
+        for start in range(0, len(rest), _WINDOW):
+            more = accepted(self._draft, rest[start : start + _WINDOW])
+            chosen = np.concatenate([chosen, more])
+            if len(chosen) >= num:
+                break
+        if not len(chosen):
+            raise NoneFound("policy=construct has no other aligned program that is legal")
+        return chosen[:num]
+
+    def state(self) -> State:
+        """See :class:`pruner.search.policy.Policy`; the history has everything."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`pruner.search.policy.Policy`."""
+
+    def _constructed(self) -> Decisions:
+        """All programs of all design spaces, in the order of the proposals."""
+        tiles: dict[Tiling, Decisions] = {}  # enlarged once for all spaces with equal tiles
+        found = []
+        for builder in self._builders:
+            if builder.tiling not in tiles:
+                tiles[builder.tiling] = builder.tiles()
+            found.append(builder.programs(tiles[builder.tiling]))
+        rows = np.concatenate([rows for rows, _, _ in found])
+        score = np.concatenate([score for _, score, _ in found])
+        later = np.concatenate([later for _, _, later in found])
+        order = np.lexsort((-score, later))
+        # Of tiles with equal scores a batch needs only the first: the analyzer sees no difference.
+        first = np.unique(np.round(score[order], _DIGITS), return_index=True)[1]
+        alike = ~np.isin(np.arange(len(order)), first)
+        return rows[order[np.lexsort((later[order] | alike,))]]
+
+
+class _Builder:
+    """Construct the programs of a design space."""
+
+    def __init__(
+        self,
+        space: Any,
+        number: int,
+        tiling: Tiling,
+        analyzer: SymbolAnalyzer,
+        settings: ConstructSettings,
+    ) -> None:
+        self._space, self._number, self.tiling = space, number, tiling
+        self._own: BuildingSpace = space.spaces[number]
+        self._analyzer, self._settings = analyzer, settings
+        self._keys = RowKeys(self._own.num_slots)
+        self._levels = CPU_LEVELS if isinstance(analyzer.device, CpuDevice) else GPU_LEVELS
+        self._has_registers = any(self._levels[0] in tile.levels for tile in tiling.tiles)
+
+    def tiles(self) -> Decisions:
+        """Aligned programs with different tiles, the best by the analyzer first."""
+        rows = self._chosen(self._smallest())[0]
+        score, costs = self._judged(rows)
+        found = []
+        for place, level in enumerate(self._levels):
+            rows, score, costs = self._enlarged_all(rows, score, costs, place, level)
+            found.append((rows, score))
+            best = self._best(rows, score, costs[place])
+            rows, score, costs = rows[best], score[best], costs[:, best]
+        # at the end any factor may grow where the analyzer predicts less time
+        rows = np.concatenate([rows, self._on_one_core(rows)])
+        rows = self._chosen(rows[unique_rows(self._keys(rows))])[0]
+        rows, score, _ = self._enlarged_all(rows, *self._judged(rows), len(self._levels), None)
+        found.append((rows, score))
+        rows, score = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        good = np.flatnonzero(np.isfinite(score) & self._aligned(rows))
+        good = good[unique_rows(self._keys(rows[good]))]
+        return rows[good[np.argsort(-score[good], kind="stable")[: self._settings.keep]]]
+
+    def programs(self, tiles: Decisions) -> tuple[Decisions, Scores, Mask]:
+        """Choose the other decisions of `tiles`, also of a space with equal tiles.
+
+        Returns:
+            Vectors of the task, scores, and whether a better program has the same tiles.
+        """
+        rows = tiles.copy()
+        rows[:, self.tiling.others] = self._smallest()[:1, self.tiling.others]
+        return self._of_task(*self._chosen(rows, max(1, self._settings.keep // max(len(rows), 1))))
+
+    def _of_task(
+        self, best: Decisions, all_: Decisions, score: Scores
+    ) -> tuple[Decisions, Scores, Mask]:
+        """Distinct legal vectors of the task, scores, and True for all but the `best`."""
+        legal = np.flatnonzero(np.isfinite(score))
+        legal = legal[unique_rows(self._keys(all_[legal]))]
+        rows = np.zeros((len(legal), self._space.num_slots), np.int64)
+        rows[:, 0] = self._number
+        rows[:, 1 : 1 + self._own.num_slots] = all_[legal]
+        later = ~np.isin(self._keys(all_[legal]), self._keys(best))
+        return rows, score[legal], later
+
+    def _smallest(self) -> Decisions:
+        """The smallest aligned programs: everything else in the outermost loops."""
+        row = np.zeros((1, self._own.num_slots), np.int64)
+        for tile in self.tiling.tiles:
+            row[:, tile.slots] = 1
+            row[:, tile.slots[0]] = tile.extent // tile.least
+            row[:, tile.slots[-1]] *= tile.least
+        for slot in self.tiling.others:
+            values, offered = self._own.options(row, slot)
+            row[:, slot] = values[np.argmax(offered[0])] if len(values) else 0
+        start, rows = self.tiling.start, row
+        if start is None:
+            return row
+        size = start.size
+        while size > 1:
+            prime = next(number for number in range(2, size + 1) if size % number == 0)
+            rows, _ = self._enlarged(rows, start.slots, only=prime)
+            size //= prime
+        while (few := rows[:, start.slots].prod(axis=1) < self.tiling.least).any():
+            more, _ = self._enlarged(rows[few], start.slots)
+            rows = np.concatenate([rows[~few], more])
+        return rows
+
+    def _on_one_core(self, rows: Decisions) -> Decisions:
+        """Move all iterations of the loops that cores share into the inner loops.
+
+        A tiny program takes less time than the start of a parallel region.
+        """
+        rows = rows.copy()
+        for tile in self.tiling.tiles:
+            if CPU_LEVELS[-1] in tile.levels:
+                inner = tile.slots[tile.levels.index(CPU_LEVELS[-1])]
+                rows[:, inner] *= rows[:, tile.slots[0]]
+                rows[:, tile.slots[0]] = 1
+        return rows
+
+    def _aligned(self, rows: Decisions) -> Mask:
+        aligned = np.ones(len(rows), bool)
+        for unit in self.tiling.units:
+            aligned &= unit.holds(rows)
+        return aligned
+
+    def _best(self, rows: Decisions, score: Scores, cost: Scores) -> Ints:
+        """Select the places of a beam of programs of each size.
+
+        Half is selected by score, half by cost. Aligned programs come first. Large tiles have more reuse, small tiles more parallelism: they
+        do not compete.
+        """
+        size = rows[:, [tile.slots[0] for tile in self.tiling.tiles]].prod(axis=1)
+        with np.errstate(divide="ignore"):  # programs without traffic at this level
+            alike = np.stack([size, score, np.log(cost)]).round(_DIGITS)
+        kept = np.unique(alike, axis=1, return_index=True)[1]
+        kept.sort()  # of programs with equal size, score and cost the first
+        size, score, cost = size[kept], score[kept], cost[kept]
+        apart, half = ~self._aligned(rows[kept]), -(-self._settings.beam // 2)
+        found = []
+        for keys in ((-score, apart, size), (-score, cost, apart, size)):
+            order = np.lexsort(keys)
+            rank = np.arange(len(order)) - np.searchsorted(size[order], size[order])
+            found.append(order[rank < half])
+        return kept[np.unique(np.concatenate(found))]
+
+    def _enlarged_all(
+        self, rows: Decisions, score: Scores, costs: Costs, place: int, level: str | None
+    ) -> tuple[Decisions, Scores, Costs]:
+        """Enlarge the factors of a level while a step lowers a cost.
+
+        ``place``: of the cost; ``level=None``: all factors.
+
+        Returns:
+            All programs on the way with their scores and costs.
+        """
+        slots = [
+            slot
+            for tile in self.tiling.tiles
+            for slot, its in zip(tile.slots[1:], tile.levels[1:], strict=True)
+            if level in (its, None)
+        ]
+        found = [(rows, score, costs)]
+        while len(rows):
+            children, parents = self._enlarged(rows, slots)
+            limit = costs[place][parents] * (1 - _GAIN)
+            score, costs = self._judged(children)
+            gains = costs[place] < limit
+            children, score, costs = children[gains], score[gains], costs[:, gains]
+            best = self._best(children, score, costs[place])
+            rows, score, costs = children[best], score[best], costs[:, best]
+            found.append((rows, score, costs))
+        every = list(zip(*found, strict=True))
+        return np.concatenate(every[0]), np.concatenate(every[1]), np.concatenate(every[2], axis=1)
+
+    def _enlarged(
+        self, rows: Decisions, slots: Sequence[int], only: int | None = None
+    ) -> tuple[Decisions, Ints]:
+        """Move a prime from an outermost factor to a slot of its tile.
+
+        ``only``: this prime; None: every prime.
+
+        Returns:
+            Distinct programs, and the places of their parents.
+        """
+        found, parents = [rows[:0]], [np.zeros(0, np.int64)]
+        for tile in self.tiling.tiles:
+            first, last = tile.slots[0], tile.slots[-1]
+            for slot in set(slots) & set(tile.slots[1:]):
+                for prime in tile.primes if only is None else (only,):
+                    fits = rows[:, first] % prime == 0
+                    if slot == last:
+                        fits &= rows[:, slot] * prime <= tile.limit
+                    children = rows[fits]
+                    children[:, first] //= prime
+                    children[:, slot] *= prime
+                    found.append(children)
+                    parents.append(np.flatnonzero(fits))
+        children = np.concatenate(found)
+        distinct = unique_rows(self._keys(children))
+        return children[distinct], np.concatenate(parents)[distinct]
+
+    def _chosen(self, tiles: Decisions, each: int = 1) -> tuple[Decisions, Decisions, Scores]:
+        """Choose the decisions that are no tiles by the analyzer.
+
+        A decision is chosen after the other. Between two decisions the `each` best programs of a tile stay.
+
+        Returns:
+            The best program of each tile, all programs that were tried, and their scores.
+        """
+        rows, tile = tiles, np.arange(len(tiles))
+        if not self.tiling.others:
+            return rows, rows, self._judged(rows)[0]
+        found, scores = [], []
+        for slot in self.tiling.others:
+            values, offered = self._own.options(rows, slot)
+            row, column = np.nonzero(offered)
+            rows, tile = rows[row], tile[row]
+            rows[:, slot] = values[column]
+            score = self._judged(rows)[0]
+            found.append(rows)
+            scores.append(score)
+            # Of equal scores the last: the largest unroll depth leaves room for larger tiles.
+            order = np.lexsort((-column, -score, tile))
+            first = np.searchsorted(tile[order], tile[order])
+            order = order[np.arange(len(order)) - first < each]
+            rows, tile = rows[order], tile[order]
+        best = np.unique(tile, return_index=True)[1]
+        return rows[best], np.concatenate(found), np.concatenate(scores)
+
+    def _judged(self, rows: Decisions) -> tuple[Scores, Costs]:
+        """Scores and costs; infinite where a program is illegal or does not fit."""
+        score = np.full(len(rows), -np.inf)
+        costs = np.full((len(self._levels) + 1, len(rows)), np.inf)
+        for some, legal, symbols in self._space.symbols(self._number, rows):
+            # without a register tile no decision could make the results fewer
+            fits = legal & (_fits(symbols, self._analyzer.device) | (not self._has_registers))
+            score[some] = np.where(fits, self._analyzer.scores(symbols), -np.inf)
+            moved = [_moved(symbols, level) for level in self._levels]
+            costs[:, some] = np.where(
+                np.isfinite(score[some]), [*moved, np.exp(-score[some])], np.inf
+            )
+        return score, costs
+
+
+def _moved(symbols: Symbols, level: str) -> PerProgram:
+    """Loads (registers) or bytes (other levels) that a program moves into a level, [N].
+
+    The operations of a task are constant, so that the fewest bytes are the most reuse.
+    """
+    if level == "shared":
+        moved = symbols["l2_mem_footprint"] * symbols["global_bytes"]
+    elif level != "registers":
+        moved = symbols[f"{level}_traffic"]
+    elif any(column.name == "shared_loads" for column in symbols.columns):
+        loads = symbols["shared_loads"] + symbols["global_loads"]
+        moved = loads * symbols["l1_para_info"] * symbols["l2_para_info"]
+    else:
+        moved = symbols["vector_loads"] + symbols["scalar_loads"]
+    return np.asarray(moved.sum(axis=0))
+
+
+def _fits(symbols: Symbols, device: Device) -> NDArray[np.bool_]:
+    """Check which programs keep their tile in registers, bool [N].
+
+    The other limits of a GPU are part of the analyzer's score; a tile that exceeds a cache moves
+    more bytes, so that it gains nothing.
+    """
+    if isinstance(device, GpuDevice):
+        registers = symbols["l0_mem_alloc"] * symbols["own_bytes"] / _REGISTER_BYTES
+        return np.asarray((registers <= device.register_cap).all(axis=0))
+    assert isinstance(device, CpuDevice), device
+    results = symbols["accumulators"][np.array(symbols.reductions, bool)]
+    return np.asarray((results <= _RESULTS * device.vector_registers).all(axis=0))

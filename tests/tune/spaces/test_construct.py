@@ -1,0 +1,160 @@
+"""Constructed programs against the arithmetic of their tiles, TVM's replay and random draws."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.search.construct import ConstructSettings
+from pruner.search.decision_search import decision_search
+from pruner.search.offline.recorded_space import RecordedSpace
+from tests.paths import CONF
+from tests.tune.designs import designs_of
+
+pytestmark = pytest.mark.tvm
+tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+
+TARGETS = {
+    "cpu-avx512": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
+    "cpu-avx2": {"kind": "llvm", "mcpu": "haswell", "num-cores": 2},
+    "a100": "nvidia/nvidia-a100",
+}
+MATMUL = {"operator": "matmul", "m": 128, "n": 256, "k": 512}
+CONV = {"operator": "conv2d", "n": 1, "ci": 12, "h": 14, "w": 14, "co": 24, "kh": 3, "kw": 3}
+CONV |= {"stride": 2, "padding": 1}
+
+
+def union(sizes, platform, **options):
+    from pruner.tune.phases import Phases
+    from pruner.tune.spaces.opening import open_spaces
+
+    return open_spaces(
+        designs_of(sizes, TARGETS[platform]), name="x", analyzer=load_analyzer(CONF, platform),
+        learns=False, phases=Phases(), log=lambda _: None, **options,
+    )  # fmt: skip
+
+
+def search(space, seed=0, **settings):
+    rng = np.random.default_rng(seed)
+    return decision_search(space, ConstructSettings(**settings), space.draft_score, None, rng)
+
+
+def proposed(search, num=16):
+    candidates = search.propose(num)
+    assert all(one.schedule is not None for one in candidates)
+    return [(one.space, *one.decisions.tolist()) for one in candidates]
+
+
+@pytest.mark.parametrize(("platform", "lanes"), [("cpu-avx512", 16), ("cpu-avx2", 8)])
+def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(platform, lanes):
+    rows = proposed(search(union(MATMUL, platform)))
+    assert len(set(rows)) == 16
+    registers = {"cpu-avx512": 32, "cpu-avx2": 16}[platform]
+    for _, *row in rows:
+        m, n, k = row[0:4], row[4:8], row[8:10]
+        assert [math.prod(tile) for tile in (m, n, k)] == [128, 256, 512]
+        assert n[3] % lanes == 0
+        assert n[2] * n[3] % 16 == 0  # 64 bytes of float32
+        # the spatial loops inside the innermost reduction loop
+        results = m[3] * n[3] if k[1] > 1 else m[2] * m[3] * n[2] * n[3]
+        assert results / lanes <= 0.75 * registers
+
+
+def test_tiles_of_a_gpu_are_whole_warps_and_lines_and_stay_in_the_registers_and_shared_memory():
+    rows = proposed(search(union(MATMUL, "a100")))
+    assert len(set(rows)) == 16
+    for _, *row in rows:
+        m, n, k = row[0:5], row[5:10], row[10:13]
+        assert [math.prod(tile) for tile in (m, n, k)] == [128, 256, 512]
+        threads = m[2] * n[2]
+        assert threads % 32 == 0
+        assert threads <= 1024
+        assert math.prod(n[1:]) % 32 == 0  # 128 bytes of float32
+        staged = (math.prod(m[1:]) + math.prod(n[1:])) * k[1] * k[2]
+        assert 4 * staged <= 49152
+        rows_, columns = m[1] * m[3] * m[4], n[1] * n[3] * n[4]
+        assert rows_ * columns + rows_ + columns <= 128
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+@pytest.mark.parametrize("sizes", [MATMUL, CONV], ids=["matmul", "conv2d"])
+def test_tvm_replays_the_programs_and_accepts_them(platform, sizes):
+    space = union(sizes, platform)
+    for number, *row in proposed(search(space), 4):
+        one = space.spaces[number]
+        vector = np.array(row[: one.num_slots])
+        assert one.legal(vector[None]).all()
+        assert one.design.replay(vector, 1) is not None
+
+
+def test_where_a_unit_does_not_divide_the_loop_its_largest_part_counts():
+    for _, *row in proposed(search(union({**MATMUL, "m": 49, "n": 60, "k": 7}, "cpu-avx512"))):
+        assert row[7] % 4 == 0  # gcd(60, 16)
+    for _, *row in proposed(search(union({**MATMUL, "m": 49, "n": 60, "k": 7}, "a100"))):
+        assert row[2] * row[7] >= 32  # TVM's rule accepts no fewer threads ...
+        assert row[2] * row[7] % 4 == 0  # ... and gcd(49 * 60, 32) is 4
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(platform):
+    from pruner.tune.measure.measurer import Outcome
+
+    first, again = (search(union(MATMUL, platform), seed) for seed in (0, 1))
+    candidates = first.propose(8)
+    assert proposed(again, 8) == [(c.space, *c.decisions.tolist()) for c in candidates]
+    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * 8)
+    resumed = search(union(MATMUL, platform), 2)
+    resumed.load_state(first.state())
+    rest = proposed(first, 8)
+    assert proposed(resumed, 8) == rest
+    assert not {(c.space, *c.decisions.tolist()) for c in candidates} & set(rest)
+    whole = search(union(MATMUL, platform))
+    assert set(proposed(whole)) == {(c.space, *c.decisions.tolist()) for c in candidates} | set(
+        rest
+    )
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+@pytest.mark.parametrize("sizes", [MATMUL, CONV], ids=["matmul", "conv2d"])
+def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
+    space = union(sizes, platform)
+    (number, *row), *_ = proposed(search(space), 1)
+    vector = np.zeros((1, space.num_slots), np.int64)
+    vector[0, : 1 + len(row)] = [number, *row]
+    drawn = space.sample(256, np.random.default_rng(0))
+    assert space.draft_score(vector)[0] >= space.draft_score(drawn).max()
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+@pytest.mark.parametrize("operator", ["softmax", "layer_norm"])
+def test_spaces_without_register_tiles_are_enumerated(platform, operator):
+    rows = proposed(search(union({"operator": operator, "rows": 32, "columns": 96}, platform)), 8)
+    assert len(set(rows)) == 8
+
+
+def test_a_small_space_ends():
+    found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
+    seen = []
+    while batch := proposed(found, 64):
+        seen += batch
+    assert seen
+    assert len(seen) == len(set(seen))
+
+
+def test_a_line_names_what_a_space_lacks():
+    from pruner.tune.phases import Phases
+    from pruner.tune.spaces.union import UnionSpace
+
+    with pytest.raises(PrunerError, match=r"TVM replays all design spaces .*policy=pruner_live"):
+        search(union(MATMUL, "cpu-avx512", replay_only=True))
+    recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
+    with pytest.raises(PrunerError, match="recorded programs have none"):
+        ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
+    batched = union(MATMUL, "a100").spaces
+    official = UnionSpace(batched, Phases(), load_analyzer(CONF, "a100", form="official"))
+    with pytest.raises(PrunerError, match=r"draft\.form=hardware"):
+        search(official)
+    with pytest.raises(PrunerError, match="at least 1"):
+        ConstructSettings(beam=0)

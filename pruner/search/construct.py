@@ -345,8 +345,8 @@ class _Builder:
     def _best(self, rows: Decisions, score: Scores, cost: Scores) -> Ints:
         """Select the places of a beam of programs of each size.
 
-        Half is selected by score, half by cost. Aligned programs come first. Large tiles have more reuse, small tiles more parallelism: they
-        do not compete.
+        Half is selected by score, half by cost. Aligned programs come first. Large tiles have more
+        reuse and small tiles more parallelism, so they do not compete.
         """
         size = rows[:, [tile.slots[0] for tile in self.tiling.tiles]].prod(axis=1)
         with np.errstate(divide="ignore"):  # programs without traffic at this level
@@ -421,7 +421,8 @@ class _Builder:
     def _chosen(self, tiles: Decisions, each: int = 1) -> tuple[Decisions, Decisions, Scores]:
         """Choose the decisions that are no tiles by the analyzer.
 
-        A decision is chosen after the other. Between two decisions the `each` best programs of a tile stay.
+        A decision is chosen after the other. Between two decisions the `each` best programs of a
+        tile stay.
 
         Returns:
             The best program of each tile, all programs that were tried, and their scores.

@@ -173,7 +173,7 @@ class CampaignOptions:
     def groups(self) -> list[Group]:
         """The operators, by precision."""
         tasks = {"float32": self.size.single, "float16": self.size.half}
-        return [Group(name=n, tasks=tasks[n]) for n in tasks if n in self.precisions]
+        return [Group(name=n, tasks=tasks[n]) for n in tasks if n in self.precisions and tasks[n]]
 
     @property
     def sanity(self) -> Group:

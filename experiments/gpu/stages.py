@@ -146,7 +146,8 @@ def _paper(options: CampaignOptions) -> Iterator[Step]:
     AdaTune on the operators in float32, with our trials (Table 6); a product with a long reduction
     against torch's libraries (Table 8).
     """
-    single, long, trials = options.groups[0], options.reduction, options.size.trials
+    single = Group(name="float32", tasks=options.size.single)
+    long, trials = options.reduction, options.size.trials
     yield _tuned(options, single, f"{single.name}-{OURS}", (), trials, OURS)
     words = [f"policy={ADATUNE}"]
     yield _tuned(options, single, f"{single.name}-{ADATUNE}", words, trials, ADATUNE)

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,10 @@ def get(config: DictConfig) -> dict[str, Any]:
             lacking += [(source, clone, name) for name in names]
         for source, clone, name in track(lacking, "record files", len(lacking)):
             records[name] = source.write(name, clone, out)
-        shutil.rmtree(clones, ignore_errors=True)
+        for clone in {clone for _, clone, _ in lacking}:
+            shutil.rmtree(clone, ignore_errors=True)
+        with suppress(OSError):  # absent, or with files of others
+            clones.rmdir()
     platforms = Counter[str]()
     for name, num_records in records.items():
         platforms[name.partition("/")[0]] += num_records

@@ -22,7 +22,14 @@ from pruner.errors import DataError, PrunerError
 from pruner.paths import datasets_folder
 
 LISTS = datasets_folder() / "sources"
-_OTHER_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"}
+# As `git rev-parse --local-env-vars` lists them.
+_OTHER_REPOSITORY = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_CONFIG_COUNT",
+    "GIT_CONFIG_PARAMETERS", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+}  # fmt: skip
 _SETTINGS = {
     # The user's own settings must not change the bytes of a log, or run a program.
     "core.autocrlf": "false",
@@ -84,7 +91,8 @@ class LogSource:
                 ) from error
             raise PrunerError(
                 f"{url}: {error}; check the connection, or give source=FOLDER with a clone as "
-                f"FOLDER/{self.repository}. The same command continues"
+                f"FOLDER/{self.repository}. The same command continues; if it does not, remove "
+                f"{clone}"
             ) from error
 
     def write(self, name: str, clone: Path, out: Path) -> int:
@@ -144,10 +152,10 @@ def record_file(out: Path, name: str) -> Path:
 
 
 def _check_others(sources: list[LogSource], folder: Path) -> None:
-    names = {name for source in sources for name in source.files}
+    names = {f"{name}.json.gz" for source in sources for name in source.files}
     for platform in sorted({name.partition("/")[0] for name in names}):
         for path in sorted((folder / platform).glob("[!.]*")):
-            if f"{platform}/{path.name.removesuffix('.json.gz')}" not in names:
+            if f"{platform}/{path.name}" not in names:
                 raise DataError(f"{path} is not of this set and is left alone; choose another out")
 
 
@@ -177,7 +185,7 @@ def _git(folder: Path, *words: str) -> None:
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *settings, *words],
-            env=inherited | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            env=inherited | {"GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -174,11 +174,13 @@ def _alike(
     alike: dict[bytes, list[tuple[TraceProgram, SkeletonGroup]]] = {}
     for group in groups:
         try:
-            space = space_of(spaces, group)
+            with unforeseen_refused():  # a damaged space concerns its own programs alone
+                space = space_of(spaces, group)
+                structure = space.structure
         except UnsupportedProgram as error:
             failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
             continue
-        alike.setdefault(space.structure, []).append((space.program, group))
+        alike.setdefault(structure, []).append((space.program, group))
     for members in alike.values():
         program, first = members[0]
         if len(members) > 1:

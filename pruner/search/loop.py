@@ -56,6 +56,9 @@ class Measurer(Protocol):
     def begin(self, candidates: Sequence[Candidate], arguments: Any) -> Any:
         """Begin a batch."""
 
+    def cancel(self, batch: Any) -> None:
+        """Drop the builds of a batch that have not begun."""
+
     def results(
         self,
         batch: Any,
@@ -175,6 +178,9 @@ class TuningLoop:
                 self._measure(self._waiting.pop(0))
         except RunStopped:
             pass  # the open round is lost as by a kill: the last snapshot does not contain it
+        finally:
+            for batch, _ in self._begun.values():  # else the final kernels wait behind them
+                self._measurer.cancel(batch)
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program to try: spaces are empty or refuse all")
 
@@ -227,8 +233,11 @@ class TuningLoop:
         """Measure a batch; with a lag, propose the next batches meanwhile."""
         # The order matters: workers build this batch while the search proposes the next.
         batch, missing = self._built(current)
-        while len(self._waiting) < self._lag and self._propose([current, *self._waiting]):
-            pass
+        while len(self._waiting) < self._lag:
+            if not self._propose([current, *self._waiting]):
+                # A resumed run must not continue from before the results that came since.
+                self._chose([current, *self._waiting])
+                break
         self._finish(current, batch)
         now_s = self._elapsed_s()
         spent_s, self._since_s = now_s - self._since_s, now_s

@@ -13,6 +13,7 @@ import numpy as np
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
+from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
@@ -154,9 +155,16 @@ class RecordReader:
         waiting: list[tuple[TaskFile, str, FilePrograms | FileRecords]] = []
         records = 0  # that wait for features
         for file in files:
-            key, found = self._opened(file)
+            try:
+                key, found = self._opened(file)
+            except Exception:
+                yield from self._featurized(waiting)  # the next start finds them in the cache
+                raise
             waiting.append((file, key, found))
-            records += sum(map(len, found.tasks)) if isinstance(found, FileRecords) else 0
+            records += sum(
+                len(one) if isinstance(one, TaskRecords) else len(one.latency_s)
+                for one in found.tasks
+            )
             # Traces of many files share their work; records of Ansor share none.
             if self._definitions.spaces is None or not 0 < records < _TOGETHER:
                 yield from self._featurized(waiting)

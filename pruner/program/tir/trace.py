@@ -37,6 +37,7 @@ LOCATE = "SampleComputeLocation"
 TILES = ("SamplePerfectTile", "SamplePartitionedTile")  # instructions that decide factors of a loop
 # Annotations whose values are numbers of each program, and an instruction that takes such a number.
 _NUMBERS, _NUMBER = ("meta_schedule.parallel", "meta_schedule.vectorize"), "AnnotatedNumber"
+_MOST_NUMBER = 1 << 63  # decisions are int64
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
@@ -97,7 +98,8 @@ class TraceProgram:
 def _annotates_number(instruction: Instruction) -> bool:
     if instruction.kind != "Annotate" or instruction.attrs[0] not in _NUMBERS:
         return False
-    return type(instruction.inputs[1]) is int
+    number = instruction.inputs[1]
+    return type(number) is int and -_MOST_NUMBER < number < _MOST_NUMBER
 
 
 @dataclass(slots=True, eq=False)

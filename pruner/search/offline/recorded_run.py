@@ -75,6 +75,9 @@ class _Records:
         found: NDArray[np.float64] = arguments.measure(rows)
         return found
 
+    def cancel(self, batch: Any) -> None:
+        """Nothing is built."""
+
     def results(
         self,
         batch: Any,

@@ -68,13 +68,14 @@ class _Kind:
     """A runner of a network's source, with the packages that it needs.
 
     ``packages`` must be installed, ``extra`` installs them. ``from_onnx``: it can run a network
-    that is an ONNX file. ``on_gpu``: arguments there instead. ``tunes``: see :class:`Baseline`.
+    that is an ONNX file. ``of_networks_on_gpu``: arguments there instead. ``tunes``: see
+    :class:`Baseline`.
     """
 
     label: str
     runner: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    on_gpu: Mapping[str, Any] = field(default_factory=dict)
+    of_networks_on_gpu: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ()
     extra: str = ""
     from_onnx: bool = False
@@ -99,15 +100,15 @@ _KINDS = {
         runner="Compiled",
         arguments={"options": {}},
         # torch's mode "reduce-overhead": one launch of a captured graph, which saves most of a
-        # small network's time
-        on_gpu={"options": _GRAPH},
+        # small network's time. An operator has inputs alone, which torch copies for each launch.
+        of_networks_on_gpu={"options": _GRAPH},
         tunes=True,
     ),
     AUTOTUNE: _Kind(
         label="torch.compile, max-autotune and frozen",
         runner="Compiled",
         arguments={"options": _AUTOTUNE},
-        on_gpu={"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
+        of_networks_on_gpu={"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
         tunes=True,
     ),
     ONNXRUNTIME: _Kind(
@@ -174,7 +175,11 @@ def network_baselines(
     # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
     alone = {"TVM_USE_RUNTIME_LIB": "1"} if resources.device == CPU else {}
     return [
-        *(_of_kind(name, given, inputs, resources, missing) for name in _KINDS if name in names),
+        *(
+            _of_kind(name, given, inputs, resources, missing, network=True)
+            for name in _KINDS
+            if name in names
+        ),
         *(
             _of_library(name, library, "TvmLibrary", {}, inputs, resources, alone)
             for name, library in libraries.items()
@@ -205,7 +210,7 @@ def kernel_baselines(
     given = {"source": dict(spec or {})}
     return [
         *(
-            _of_kind(name, given, inputs, resources, missing)
+            _of_kind(name, given, inputs, resources, missing, network=False)
             for name in FOR_KERNELS
             if name in names
         ),
@@ -217,11 +222,18 @@ def kernel_baselines(
 
 
 def _of_kind(
-    name: str, given: Mapping[str, Any], inputs: Path, resources: Resources, missing: str | None
+    name: str,
+    given: Mapping[str, Any],
+    inputs: Path,
+    resources: Resources,
+    missing: str | None,
+    *,
+    network: bool,
 ) -> Baseline:
     kind = _KINDS[name]
-    own = kind.arguments if resources.device == CPU else {**kind.arguments, **kind.on_gpu}
-    arguments = {**given, "inputs": str(inputs), "device": resources.device, **own}
+    arguments = {**given, "inputs": str(inputs), "device": resources.device, **kind.arguments}
+    if network and resources.device != CPU:
+        arguments |= kind.of_networks_on_gpu
     return Baseline(
         name=name,
         label=kind.label,

@@ -108,6 +108,7 @@ class Compiled(Eager):
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # read when torch is imported
         self._options = dict(options)
         super().__init__(**arguments)
+        self.facts["options"] = self._options
 
     def _prepare(self, torch: Any) -> None:
         # no_grad instead of inference mode: inductor's freezing checks for it when it traces

@@ -70,7 +70,7 @@ class MeasureSettings:
         limits_s = (self.build_timeout_s, self.run_timeout_s, self.reference_timeout_s)
         if (
             min(*limits_s, self.memory_gib) <= 0
-            or not 0 <= (self.lag or 0) <= MOST_LAG
+            or self.lag not in (None, *range(MOST_LAG + 1))
             or (self.builders or 1) < 1
         ):
             raise PrunerError(
@@ -216,6 +216,10 @@ class DeviceMeasurer:
     def begin(self, candidates: Sequence[Candidate], arguments: Arguments) -> Batch:
         """Queue the builds of a batch; on a separate device, runs follow."""
         return Batch([self._begin(c, arguments) for c in candidates])
+
+    def cancel(self, batch: Batch) -> None:
+        """Cancel the builds that have not begun."""
+        batch.cancel()
 
     def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
         path = self._new_library()

@@ -238,6 +238,23 @@ def test_spaces_that_differ_in_annotated_numbers_share_their_trees(tmp_path):
     assert not np.array_equal(together[0].statement, together[2].statement)  # other vectors
 
 
+@pytest.mark.parametrize("odd", [("meta_schedule.parallel", 2**70), ()])
+def test_an_odd_space_beside_others_changes_nothing_for_them(tmp_path, odd):
+    """A number that no decision holds, and an annotation without a name."""
+    good, odd_one = location_space(jobs=4, lanes=16), location_space(jobs=4, lanes=16)
+    *before, last = odd_one.program.instructions
+    attrs, number = odd[:1], odd[1] if odd else 4
+    annotated = replace(last, inputs=(last.inputs[0], number), attrs=attrs)
+    program = replace(odd_one.program, instructions=(*before, annotated))
+    names = [good.save(tmp_path), replace(odd_one, program=program).save(tmp_path)]
+    together = featurize_traces(SpaceFolder(tmp_path), [steps_of(name) for name in names])
+    for found, name in zip(together, names, strict=True):
+        wanted = featurize(SpaceFolder(tmp_path), steps_of(name))
+        assert found.failures == wanted.failures
+        np.testing.assert_array_equal(found.statement, wanted.statement)
+    assert together[0].valid.all()
+
+
 def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):
     name = location_space().save(tmp_path)
     other = SavedSpace(program=location_space().program, text="max(a, b)\n").save(tmp_path)

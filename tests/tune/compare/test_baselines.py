@@ -8,7 +8,13 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.compare import baselines
-from pruner.tune.compare.baselines import BASELINES, Library, Resources, network_baselines
+from pruner.tune.compare.baselines import (
+    BASELINES,
+    Library,
+    Resources,
+    kernel_baselines,
+    network_baselines,
+)
 from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
 from pruner.tune.compare.jobs import thread_limits
 from pruner.tune.measure.measurer import Platform
@@ -50,6 +56,11 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert told(graphs["compile"])["options"] == {"triton.cudagraphs": True}
     assert told(lined_up(["compile"])["compile"])["options"] == {}
     assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
+    # of an operator torch would copy every input into the graph's memory
+    matmul = {"operator": "matmul", "m": 8, "n": 8, "k": 8}
+    places = {"inputs": Path("inputs.npz"), "resources": gpu, "output": ((8, 8), "float32")}
+    (kernel,) = kernel_baselines(matmul, ["compile"], {}, **places)
+    assert told(kernel)["options"] == {}
     frozen = told(lined_up(["autotune"])["autotune"])["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
     all_of_torch = lined_up(["eager", "compile", "autotune"], {"ours": library}, resources=gpu)

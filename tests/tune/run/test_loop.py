@@ -36,6 +36,9 @@ class FakeMeasurer:
         self.done.append("built")
         return list(candidates)
 
+    def cancel(self, batch):
+        self.done.append("cancelled")
+
     def results(self, batch, accept, check, stopped):
         from pruner.tune.measure.measurer import Outcome
 
@@ -182,6 +185,24 @@ def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measu
     assert measured(tmp_path / "device") == measured(tmp_path / "cpu")  # the same choices
     assert cpu.done == ["built", "measured"] * 5
     assert device.done == ["built"] * lag + ["built", "measured"] * (5 - lag) + ["measured"] * lag
+
+
+def test_a_stopped_run_cancels_the_batches_that_were_built_ahead(tmp_path, platform):
+    """Else the builders would finish them before the final kernels."""
+    fake = FakeMeasurer(lag=3)
+    run(tmp_path, platform, fake, trials=30, interrupted=lambda: fake.asked >= 3)
+    assert fake.done == ["built"] * 4 + ["measured"] + ["cancelled"] * 3
+
+
+@pytest.mark.parametrize("dies_at", [7, 13, 19])
+def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(tmp_path, platform, dies_at):
+    """The last batches are chosen long before they are measured."""
+    options = {"trials": 24, "batch_size": 3, "patience": 2, "tolerance": 0.01}
+    run(tmp_path / "whole", platform, FakeMeasurer(4), **options)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", platform, FakeMeasurer(4, dies_at), **options)
+    run(tmp_path / "killed", platform, FakeMeasurer(4), **options)
+    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
 
 
 def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):

@@ -194,14 +194,32 @@ def test_a_stopped_run_cancels_the_batches_that_were_built_ahead(tmp_path, platf
     assert fake.done == ["built"] * 4 + ["measured"] + ["cancelled"] * 3
 
 
-@pytest.mark.parametrize("dies_at", [7, 13, 19])
-def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(tmp_path, platform, dies_at):
-    """The last batches are chosen long before they are measured."""
-    options = {"trials": 24, "batch_size": 3, "patience": 2, "tolerance": 0.01}
-    run(tmp_path / "whole", platform, FakeMeasurer(4), **options)
+class Falling(FakeMeasurer):
+    """The first six programs of a run take 10 s, all others 5 s."""
+
+    def results(self, batch, accept, check, stopped):
+        from pruner.tune.measure.measurer import Outcome
+
+        for position in range(len(batch)):
+            self.asked += 1
+            if self.asked == self.dies_at:
+                raise Killed
+            yield position, Outcome(costs_s=(10.0 if self.asked <= 6 else 5.0,))
+
+
+@pytest.mark.parametrize("measured_before", [7, 8])
+def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(
+    tmp_path, platform, measured_before
+):
+    """All batches are chosen before the third is measured, so no later choice saves the state."""
+    options = {"trials": 16, "batch_size": 2, "patience": 1, "tolerance": 0.01}
+    whole = run(tmp_path / "whole", platform, Falling(3), **options)
     with pytest.raises(Killed):
-        run(tmp_path / "killed", platform, FakeMeasurer(4, dies_at), **options)
-    run(tmp_path / "killed", platform, FakeMeasurer(4), **options)
+        run(tmp_path / "killed", platform, Falling(3, measured_before + 1), **options)
+    rest = Falling(3)
+    rest.asked = measured_before
+    last = run(tmp_path / "killed", platform, rest, **options)
+    assert last.trials == whole.trials
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
 
 

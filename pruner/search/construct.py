@@ -32,6 +32,7 @@ from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.search.explorer import NoneFound, ScoreFunction
+from pruner.search.failures import AvoidFailures
 from pruner.search.history import History
 from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh
 from pruner.search.space import RowKeys, SearchSpace, unique_rows
@@ -164,7 +165,8 @@ class ConstructPolicy:
 
     First comes the best program of every tile, of tiles with equal scores a single tile; then come
     all other programs. The order depends on the space alone, so a resumed run constructs it again
-    and leaves out the measured programs. Programs whose `draft` score is not finite are left out.
+    and leaves out the measured programs. Programs whose `draft` score is not finite are left out;
+    where only probable failures are left, the least probable come first.
     """
 
     def __init__(
@@ -205,15 +207,19 @@ class ConstructPolicy:
             self._order = self._constructed()
         seen = np.concatenate([history.keys, pending])
         rest = fresh(history.space, self._order, seen, len(self._order))
-        chosen = rest[:0]
-        for start in range(0, len(rest), _WINDOW):
-            more = accepted(self._draft, rest[start : start + _WINDOW])
-            chosen = np.concatenate([chosen, more])
-            if len(chosen) >= num:
-                break
+        chosen = _first_accepted(self._draft, rest, num)
+        if not len(chosen) and isinstance(self._draft, AvoidFailures):
+            # Constructed programs are neighbours, so that after many failures all look bad.
+            risk = self._draft.failure_model.probability(rest)
+            chosen = _first_accepted(self._draft.score, rest[np.argsort(risk, kind="stable")], num)
         if not len(chosen):
-            raise NoneFound("policy=construct has no other aligned program that is legal")
-        return chosen[:num]
+            raise NoneFound(
+                "policy=construct has no other program"
+                if len(rest) < len(self._order)
+                else "policy=construct finds no aligned program that is legal; use "
+                "policy=pruner_live"
+            )
+        return chosen
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`; the history has everything."""
@@ -238,6 +244,16 @@ class ConstructPolicy:
         first = np.unique(np.round(score[order], _DIGITS), return_index=True)[1]
         alike = ~np.isin(np.arange(len(order)), first)
         return rows[order[np.lexsort((later[order] | alike,))]]
+
+
+def _first_accepted(score: ScoreFunction | None, rows: Decisions, num: int) -> Decisions:
+    """The first `num` rows with a finite score."""
+    chosen = rows[:0]
+    for start in range(0, len(rows), _WINDOW):
+        chosen = np.concatenate([chosen, accepted(score, rows[start : start + _WINDOW])])
+        if len(chosen) >= num:
+            break
+    return chosen[:num]
 
 
 class _Builder:

@@ -117,6 +117,18 @@ def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(p
 
 
 @pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+def test_where_every_program_fails_the_next_batch_is_full(platform):
+    from pruner.tune.measure.measurer import Outcome
+
+    found, seen = search(union(MATMUL | {"m": 16, "n": 32, "k": 64}, platform)), set()
+    for _ in range(3):
+        candidates = found.propose(16)
+        seen |= {(c.space, *c.decisions.tolist()) for c in candidates}
+        found.observe(candidates, [Outcome(error="run_crash")] * len(candidates))
+    assert len(seen) == 3 * 16
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
 @pytest.mark.parametrize("sizes", [MATMUL, CONV], ids=["matmul", "conv2d"])
 def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
     space = union(sizes, platform)

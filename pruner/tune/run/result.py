@@ -133,7 +133,7 @@ class TaskOutcome:
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
         if self.exhausted and self.trials:
-            parts.append(f"all {self.trials} programs of its spaces were measured")
+            parts.append(f"the search has no other program after {self.trials}")
         if self.checked is False:
             parts.append("NOT CHECKED" if self.check else "not checked (measure.check=false)")
         return ", ".join(parts)

@@ -215,7 +215,7 @@ def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
     untried = replace(untried, exhausted=True)  # a line of the run said why
     assert untried.verdict() == "t: not tuned, no program of it could be tried"
     every = replace(outcome({}, best_s=1e-3), exhausted=True).verdict()
-    assert every == "t: 1 ms, all 4 programs of its spaces were measured"
+    assert every == "t: 1 ms, the search has no other program after 4"
     row = Tuned(tasks=[wrong], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
     assert (row["all_failed"], row["all_wrong"]) == (["t"], ["t"])
     assert row["tasks"]["t"]["failures"] == {"wrong_result": 3, "build_timeout": 1}

@@ -230,20 +230,12 @@ class ConstructPolicy:
 
     def _constructed(self) -> Decisions:
         """All programs of all design spaces, in the order of the proposals."""
-        tiles: dict[Tiling, Decisions] = {}  # enlarged once for all spaces with equal tiles
-        found = []
-        for builder in self._builders:
-            if builder.tiling not in tiles:
-                tiles[builder.tiling] = builder.tiles()
-            found.append(builder.programs(tiles[builder.tiling]))
-        rows = np.concatenate([rows for rows, _, _ in found])
-        score = np.concatenate([score for _, score, _ in found])
-        later = np.concatenate([later for _, _, later in found])
-        order = np.lexsort((-score, later))
+        found = [builder.programs() for builder in self._builders]
+        rows, score, later = (np.concatenate(parts) for parts in zip(*found, strict=True))
         # Of tiles with equal scores a batch needs only the first: the analyzer sees no difference.
-        first = np.unique(np.round(score[order], _DIGITS), return_index=True)[1]
-        alike = ~np.isin(np.arange(len(order)), first)
-        return rows[order[np.lexsort((later[order] | alike,))]]
+        order = np.lexsort((-score, later))
+        alike = np.diff(np.round(score[order], _DIGITS), prepend=np.inf) == 0
+        return rows[order[np.argsort(later[order] | alike, kind="stable")]]
 
 
 def _first_accepted(score: ScoreFunction | None, rows: Decisions, num: int) -> Decisions:
@@ -274,8 +266,11 @@ class _Builder:
         self._levels = CPU_LEVELS if isinstance(analyzer.device, CpuDevice) else GPU_LEVELS
         self._has_registers = any(self._levels[0] in tile.levels for tile in tiling.tiles)
 
-    def tiles(self) -> Decisions:
-        """Aligned programs with different tiles, the best by the analyzer first."""
+    def _tiles(self) -> Decisions:
+        """Aligned programs with different tiles, the best by the analyzer first.
+
+        Their other decisions are those of the smallest program.
+        """
         rows = self._chosen(self._smallest())[0]
         score, costs = self._judged(rows)
         found = []
@@ -291,29 +286,26 @@ class _Builder:
         found.append((rows, score))
         rows, score = (np.concatenate(parts) for parts in zip(*found, strict=True))
         good = np.flatnonzero(np.isfinite(score) & self._aligned(rows))
-        good = good[unique_rows(self._keys(rows[good]))]
-        return rows[good[np.argsort(-score[good], kind="stable")[: self._settings.keep]]]
+        rows = rows[good[np.argsort(-score[good], kind="stable")]]
+        rows[:, self.tiling.others] = self._smallest()[:1, self.tiling.others]
+        return rows[unique_rows(self._keys(rows))[: self._settings.keep]]
 
-    def programs(self, tiles: Decisions) -> tuple[Decisions, Scores, Mask]:
-        """Choose the other decisions of `tiles`, also of a space with equal tiles.
+    def programs(self) -> tuple[Decisions, Scores, Mask]:
+        """Choose the other decisions of the tiles.
 
         Returns:
-            Vectors of the task, scores, and whether a better program has the same tiles.
+            Distinct legal vectors of the task, their scores, and whether a better program has the
+            same tiles.
         """
-        rows = tiles.copy()
-        rows[:, self.tiling.others] = self._smallest()[:1, self.tiling.others]
-        return self._of_task(*self._chosen(rows, max(1, self._settings.keep // max(len(rows), 1))))
-
-    def _of_task(
-        self, best: Decisions, all_: Decisions, score: Scores
-    ) -> tuple[Decisions, Scores, Mask]:
-        """Distinct legal vectors of the task, scores, and True for all but the `best`."""
+        tiles = self._tiles()
+        each = max(1, self._settings.keep // max(len(tiles), 1))
+        best, found, score = self._chosen(tiles, each)
         legal = np.flatnonzero(np.isfinite(score))
-        legal = legal[unique_rows(self._keys(all_[legal]))]
+        legal = legal[unique_rows(self._keys(found[legal]))]
         rows = np.zeros((len(legal), self._space.num_slots), np.int64)
         rows[:, 0] = self._number
-        rows[:, 1 : 1 + self._own.num_slots] = all_[legal]
-        later = ~np.isin(self._keys(all_[legal]), self._keys(best))
+        rows[:, 1 : 1 + self._own.num_slots] = found[legal]
+        later = ~np.isin(self._keys(found[legal]), self._keys(best))
         return rows, score[legal], later
 
     def _smallest(self) -> Decisions:

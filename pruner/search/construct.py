@@ -324,10 +324,10 @@ class _Builder:
         size = start.size
         while size > 1:
             prime = next(number for number in range(2, size + 1) if size % number == 0)
-            rows, _ = self._enlarged(rows, start.slots, only=prime)
+            rows, _ = self._enlarged(rows, start.slots, np.zeros(len(rows)), only=prime)
             size //= prime
         while (few := rows[:, start.slots].prod(axis=1) < self.tiling.least).any():
-            more, _ = self._enlarged(rows[few], start.slots)
+            more, _ = self._enlarged(rows[few], start.slots, np.zeros(few.sum()))
             rows = np.concatenate([rows[~few], more])
         return rows
 
@@ -357,12 +357,13 @@ class _Builder:
         reuse and small tiles more parallelism, so they do not compete.
         """
         size = rows[:, [tile.slots[0] for tile in self.tiling.tiles]].prod(axis=1)
+        apart = ~self._aligned(rows)
         with np.errstate(divide="ignore"):  # programs without traffic at this level
-            alike = np.stack([size, score, np.log(cost)]).round(_DIGITS)
+            alike = np.stack([size, apart, score, np.log(cost)]).round(_DIGITS)
         kept = np.unique(alike, axis=1, return_index=True)[1]
-        kept.sort()  # of programs with equal size, score and cost the first
-        size, score, cost = size[kept], score[kept], cost[kept]
-        apart, half = ~self._aligned(rows[kept]), -(-self._settings.beam // 2)
+        kept.sort()  # of programs with equal size, alignment, score and cost the first
+        size, apart, score, cost = size[kept], apart[kept], score[kept], cost[kept]
+        half = -(-self._settings.beam // 2)
         found = []
         for keys in ((-score, apart, size), (-score, cost, apart, size)):
             order = np.lexsort(keys)
@@ -388,10 +389,9 @@ class _Builder:
         ]
         found = [(rows, score, costs)]
         while len(rows):
-            children, parents = self._enlarged(rows, slots)
-            limit = costs[place][parents] * (1 - _GAIN)
+            children, cost = self._enlarged(rows, slots, costs[place])
             score, costs = self._judged(children)
-            gains = costs[place] < limit
+            gains = costs[place] < cost * (1 - _GAIN)
             children, score, costs = children[gains], score[gains], costs[:, gains]
             best = self._best(children, score, costs[place])
             rows, score, costs = children[best], score[best], costs[:, best]
@@ -400,14 +400,14 @@ class _Builder:
         return np.concatenate(every[0]), np.concatenate(every[1]), np.concatenate(every[2], axis=1)
 
     def _enlarged(
-        self, rows: Decisions, slots: Sequence[int], only: int | None = None
-    ) -> tuple[Decisions, Ints]:
+        self, rows: Decisions, slots: Sequence[int], cost: Scores, only: int | None = None
+    ) -> tuple[Decisions, Scores]:
         """Move a prime from an outermost factor to a slot of its tile.
 
-        ``only``: this prime; None: every prime.
+        ``only``: this prime; None: every prime. `cost`: of `rows`.
 
         Returns:
-            Distinct programs, and the places of their parents.
+            Distinct programs, and the highest cost of the parents of each.
         """
         found, parents = [rows[:0]], [np.zeros(0, np.int64)]
         for tile in self.tiling.tiles:
@@ -423,8 +423,11 @@ class _Builder:
                     found.append(children)
                     parents.append(np.flatnonzero(fits))
         children = np.concatenate(found)
-        distinct = unique_rows(self._keys(children))
-        return children[distinct], np.concatenate(parents)[distinct]
+        _, places, same = np.unique(self._keys(children), return_index=True, return_inverse=True)
+        highest = np.zeros(len(places))
+        np.maximum.at(highest, same, cost[np.concatenate(parents)])
+        order = np.argsort(places)
+        return children[places[order]], highest[order]
 
     def _chosen(self, tiles: Decisions, each: int = 1) -> tuple[Decisions, Decisions, Scores]:
         """Choose the decisions that are no tiles by the analyzer.

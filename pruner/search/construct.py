@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Keys, Mask, Scores, Verdicts
+from pruner.arrays import Decisions, Ints, Keys, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
@@ -92,22 +92,6 @@ class Tiling:
     least: int = 1
 
 
-class BuildingSpace(Protocol):
-    """A design space whose programs can be constructed; vectors are int64 [N, d]."""
-
-    num_slots: int
-
-    def tiling(self, device: Device) -> Tiling | None:
-        """The tiles and the units of `device`; None: TVM replays the space."""
-
-    def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List the values of a decision that is no tile.
-
-        Returns:
-            Values [V], and where each is offered [N, V].
-        """
-
-
 @runtime_checkable
 class BuildingSpaces(Protocol):
     """The design spaces of a task.
@@ -118,8 +102,18 @@ class BuildingSpaces(Protocol):
     spaces: list[Any]
     analyzer: Analyzer | None
 
-    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Verdicts, Symbols]]:
-        """Rows, legality and symbols of each group of programs of space `number`."""
+    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
+        """Rows, scores and symbols of each group of programs of space `number`.
+
+        Vectors are int64 [N, d]. Scores are minus infinity where a program is illegal.
+        """
+
+    def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
+        """List the values of a decision of space `number` that is no tile.
+
+        Returns:
+            Values [V], and where each is offered [N, V].
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,9 +254,9 @@ class _Builder:
         settings: ConstructSettings,
     ) -> None:
         self._space, self._number, self.tiling = space, number, tiling
-        self._own: BuildingSpace = space.spaces[number]
+        self._num_slots: int = space.spaces[number].num_slots
         self._analyzer, self._settings = analyzer, settings
-        self._keys = RowKeys(self._own.num_slots)
+        self._keys = RowKeys(self._num_slots)
         self._levels = CPU_LEVELS if isinstance(analyzer.device, CpuDevice) else GPU_LEVELS
         self._has_registers = any(self._levels[0] in tile.levels for tile in tiling.tiles)
 
@@ -304,19 +298,19 @@ class _Builder:
         legal = legal[unique_rows(self._keys(found[legal]))]
         rows = np.zeros((len(legal), self._space.num_slots), np.int64)
         rows[:, 0] = self._number
-        rows[:, 1 : 1 + self._own.num_slots] = found[legal]
+        rows[:, 1 : 1 + self._num_slots] = found[legal]
         later = ~np.isin(self._keys(found[legal]), self._keys(best))
         return rows, score[legal], later
 
     def _smallest(self) -> Decisions:
         """The smallest aligned programs: everything else in the outermost loops."""
-        row = np.zeros((1, self._own.num_slots), np.int64)
+        row = np.zeros((1, self._num_slots), np.int64)
         for tile in self.tiling.tiles:
             row[:, tile.slots] = 1
             row[:, tile.slots[0]] = tile.extent // tile.least
             row[:, tile.slots[-1]] *= tile.least
         for slot in self.tiling.others:
-            values, offered = self._own.options(row, slot)
+            values, offered = self._space.options(self._number, row, slot)
             row[:, slot] = values[np.argmax(offered[0])] if len(values) else 0
         start, rows = self.tiling.start, row
         if start is None:
@@ -443,7 +437,7 @@ class _Builder:
             return rows, rows, self._judged(rows)[0]
         found, scores = [], []
         for slot in self.tiling.others:
-            values, offered = self._own.options(rows, slot)
+            values, offered = self._space.options(self._number, rows, slot)
             row, column = np.nonzero(offered)
             rows, tile = rows[row], tile[row]
             rows[:, slot] = values[column]
@@ -462,10 +456,10 @@ class _Builder:
         """Scores and costs; infinite where a program is illegal or does not fit."""
         score = np.full(len(rows), -np.inf)
         costs = np.full((len(self._levels) + 1, len(rows)), np.inf)
-        for some, legal, symbols in self._space.symbols(self._number, rows):
+        for some, scores, symbols in self._space.symbols(self._number, rows):
             # without a register tile no decision could make the results fewer
-            fits = legal & (_fits(symbols, self._analyzer.device) | (not self._has_registers))
-            score[some] = np.where(fits, self._analyzer.scores(symbols), -np.inf)
+            fits = _fits(symbols, self._analyzer.device) | (not self._has_registers)
+            score[some] = np.where(fits, scores, -np.inf)
             moved = [_moved(symbols, level) for level in self._levels]
             costs[:, some] = np.where(
                 np.isfinite(score[some]), [*moved, np.exp(-score[some])], np.inf

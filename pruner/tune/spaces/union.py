@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Verdicts
+from pruner.arrays import Decisions, Ints, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
@@ -141,11 +141,18 @@ class UnionSpace:
         workload = parts[0][1].workload  # of the task, so of every space
         return ProgramFeatures.empty(num, spec, workload=workload).scatter(parts)
 
-    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Verdicts, Symbols]]:
+    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
         """Compute the symbols of vectors [N, d] of a batched space; see `BatchedSpace`."""
         space: Any = self.spaces[number]
         with self._phases.time("draft"):
             return list(space.symbols(decisions, self.analyzer))
+
+    def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
+        """List the values of a decision of a batched space; see `BatchedSpace`."""
+        space: Any = self.spaces[number]
+        with self._phases.time("draft"):
+            values, offered = space.options(decisions, slot)
+        return values, offered
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """Create the schedules of all rows; None where TVM refuses."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
 from pruner.search.offline.recorded_space import RecordedSpace
@@ -153,6 +153,16 @@ def test_a_small_space_ends():
         seen += batch
     assert seen
     assert len(seen) == len(set(seen))
+
+
+def test_where_no_program_has_a_score_a_line_says_so(monkeypatch):
+    def broken(self, symbols):
+        raise IndexError("a fault of the formula")
+
+    found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
+    monkeypatch.setattr(CpuAnalyzer, "latency_s", broken)
+    with pytest.raises(PrunerError, match=r"no aligned program that is legal.*pruner_live"):
+        found.propose(16)
 
 
 def test_a_line_names_what_a_space_lacks():

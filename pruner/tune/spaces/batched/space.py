@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -221,11 +221,7 @@ class BatchedSpace:
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """Score programs without a learned model, [N]; minus infinity where illegal."""
         out = np.full(len(decisions), -np.inf)
-        found: list[tuple[Rows, Verdicts, LoopNests]] = []
-        for rows, tree, good in self._judged(decisions)[0]:
-            if good.any():
-                with suppress(UnsupportedProgram), unforeseen_refused():
-                    found.append((rows, good, lower(tree)))
+        found = list(self._lowered(decisions))
         for (rows, good, _), scores in zip(
             found, score_each([nests for *_, nests in found], analyzer), strict=True
         ):
@@ -248,15 +244,17 @@ class BatchedSpace:
 
     def symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> list[tuple[Rows, Verdicts, Symbols]]:
-        """Compute rows, legality and symbols of each group of programs.
+    ) -> list[tuple[Rows, Scores, Symbols]]:
+        """Compute rows, scores and symbols of each group of programs.
 
-        Rows that the engine refuses are in no group.
+        Scores are minus infinity where a program is illegal. Rows that the engine refuses, and
+        groups without a legal program, are left out.
         """
         found = []
-        for rows, tree, good in self._judged(decisions)[0]:
+        for rows, good, nests in self._lowered(decisions):
             with suppress(UnsupportedProgram), unforeseen_refused():
-                found.append((rows, good, analyzer.symbols(lower(tree))))
+                symbols = analyzer.symbols(nests)
+                found.append((rows, np.where(good, analyzer.scores(symbols), -np.inf), symbols))
         return found
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
@@ -308,6 +306,17 @@ class BatchedSpace:
             except UnsupportedProgram as error:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
         return judged, refused
+
+    def _lowered(self, decisions: Decisions) -> Iterator[tuple[Rows, Verdicts, LoopNests]]:
+        """Yield rows, verdicts and loop nests of each group with a legal program."""
+        for rows, tree, good in self._judged(decisions)[0]:
+            if good.any():
+                try:
+                    with unforeseen_refused():
+                        nests = lower(tree)
+                except UnsupportedProgram:
+                    continue
+                yield rows, good, nests
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
         buffer_scopes(tree)  # computes all regions, and by that marks the uncertain ones

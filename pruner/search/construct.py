@@ -30,7 +30,7 @@ from pruner.arrays import Decisions, Ints, Keys, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
-from pruner.program.device import CpuDevice, Device, GpuDevice
+from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures
 from pruner.search.history import History
@@ -41,8 +41,6 @@ from pruner.search.space import RowKeys, SearchSpace, unique_rows
 Costs = NDArray[np.float64]  # [level + 1, program]
 CPU_LEVELS = ("registers", "l1", "l2")
 GPU_LEVELS = ("registers", "shared")
-_RESULTS = 0.75  # share of the vector registers for results; operands need the rest
-_REGISTER_BYTES = 4  # of a GPU
 _GAIN = 1e-9  # least share by which a step must lower the cost
 _DIGITS = 9  # of scores that count as equal
 _WINDOW = 64  # programs whose draft scores are computed at once
@@ -185,7 +183,7 @@ class ConstructPolicy:
             )
         self._space, self._draft = space, draft
         self._builders = [
-            _Builder(space, number, tiling, analyzer, settings)
+            _Builder(space, number, tiling, analyzer.device, settings)
             for number, tiling in enumerate(tilings)
             if tiling is not None
         ]
@@ -250,15 +248,14 @@ class _Builder:
         space: Any,
         number: int,
         tiling: Tiling,
-        analyzer: SymbolAnalyzer,
+        device: Device,
         settings: ConstructSettings,
     ) -> None:
         self._space, self._number, self.tiling = space, number, tiling
         self._num_slots: int = space.spaces[number].num_slots
-        self._analyzer, self._settings = analyzer, settings
+        self._settings = settings
         self._keys = RowKeys(self._num_slots)
-        self._levels = CPU_LEVELS if isinstance(analyzer.device, CpuDevice) else GPU_LEVELS
-        self._has_registers = any(self._levels[0] in tile.levels for tile in tiling.tiles)
+        self._levels = CPU_LEVELS if isinstance(device, CpuDevice) else GPU_LEVELS
 
     def _tiles(self) -> Decisions:
         """Aligned programs with different tiles, the best by the analyzer first.
@@ -453,17 +450,13 @@ class _Builder:
         return rows[best], np.concatenate(found), np.concatenate(scores)
 
     def _judged(self, rows: Decisions) -> tuple[Scores, Costs]:
-        """Scores and costs; infinite where a program is illegal or does not fit."""
+        """Scores and costs; infinite where a program is illegal."""
         score = np.full(len(rows), -np.inf)
         costs = np.full((len(self._levels) + 1, len(rows)), np.inf)
         for some, scores, symbols in self._space.symbols(self._number, rows):
-            # without a register tile no decision could make the results fewer
-            fits = _fits(symbols, self._analyzer.device) | (not self._has_registers)
-            score[some] = np.where(fits, scores, -np.inf)
+            score[some] = scores
             moved = [_moved(symbols, level) for level in self._levels]
-            costs[:, some] = np.where(
-                np.isfinite(score[some]), [*moved, np.exp(-score[some])], np.inf
-            )
+            costs[:, some] = np.where(np.isfinite(scores), [*moved, np.exp(-scores)], np.inf)
         return score, costs
 
 
@@ -482,17 +475,3 @@ def _moved(symbols: Symbols, level: str) -> PerProgram:
     else:
         moved = symbols["vector_loads"] + symbols["scalar_loads"]
     return np.asarray(moved.sum(axis=0))
-
-
-def _fits(symbols: Symbols, device: Device) -> NDArray[np.bool_]:
-    """Check which programs keep their tile in registers, bool [N].
-
-    The other limits of a GPU are part of the analyzer's score; a tile that exceeds a cache moves
-    more bytes, so that it gains nothing.
-    """
-    if isinstance(device, GpuDevice):
-        registers = symbols["l0_mem_alloc"] * symbols["own_bytes"] / _REGISTER_BYTES
-        return np.asarray((registers <= device.register_cap).all(axis=0))
-    assert isinstance(device, CpuDevice), device
-    results = symbols["accumulators"][np.array(symbols.reductions, bool)]
-    return np.asarray((results <= _RESULTS * device.vector_registers).all(axis=0))

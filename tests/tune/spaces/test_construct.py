@@ -52,6 +52,7 @@ def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(pl
     rows = proposed(search(union(MATMUL, platform)))
     assert len(set(rows)) == 16
     registers = {"cpu-avx512": 32, "cpu-avx2": 16}[platform]
+    shares = []
     for _, *row in rows:
         m, n, k = row[0:4], row[4:8], row[8:10]
         assert [math.prod(tile) for tile in (m, n, k)] == [128, 256, 512]
@@ -59,7 +60,9 @@ def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(pl
         assert n[2] * n[3] % 16 == 0  # 64 bytes of float32
         # the spatial loops inside the innermost reduction loop
         results = m[3] * n[3] if k[1] > 1 else m[2] * m[3] * n[2] * n[3]
-        assert results / lanes <= 0.75 * registers
+        shares.append(results / lanes / registers)
+    assert shares[0] <= 0.75  # operands need registers, too
+    assert max(shares) <= 1
 
 
 def test_tiles_of_a_gpu_are_whole_warps_and_lines_and_stay_in_the_registers_and_shared_memory():
@@ -117,15 +120,16 @@ def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(p
 
 
 @pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-def test_where_every_program_fails_the_next_batch_is_full(platform):
+def test_where_every_program_fails_the_search_goes_on(platform):
     from pruner.tune.measure.measurer import Outcome
 
-    found, seen = search(union(MATMUL | {"m": 16, "n": 32, "k": 64}, platform)), set()
-    for _ in range(3):
+    found, seen = search(union(MATMUL | {"m": 16, "n": 32, "k": 64}, platform)), []
+    for _ in range(4):
         candidates = found.propose(16)
-        seen |= {(c.space, *c.decisions.tolist()) for c in candidates}
+        assert candidates
+        seen += [(c.space, *c.decisions.tolist()) for c in candidates]
         found.observe(candidates, [Outcome(error="run_crash")] * len(candidates))
-    assert len(seen) == 3 * 16
+    assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])

@@ -8,7 +8,7 @@
 * `estimate`: the latency of all tasks together
 * `policy`: random search, and draft-then-verify
 * `adatune`: AdaTune's policy
-* `construct`: Roller's construction, without random search
+* `construct`: construction after Roller, without random search
 * `explorer`: evolution with the draft score
 * `selection`: choose the best candidates, apart from each other, some at random
 * `failures`: kinds of failures, and a model that avoids them

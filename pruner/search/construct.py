@@ -1,7 +1,7 @@
 """Construct programs from tiles that fit the device, without random search.
 
-Roller (Zhu et al., OSDI'22) builds a program from *rTiles*: tiles whose shapes agree with the units
-of the device. From the source are
+This is a construction after Roller, not Roller itself. Roller (Zhu et al., OSDI'22) builds a
+program from *rTiles*: tiles whose shapes agree with the units of the device. From the source are
 
 * *alignment*: an rTile fills the execution unit (warps; here also vector registers) and memory
   transactions, and it fits the memory of its level;
@@ -10,11 +10,19 @@ of the device. From the source are
 * *scaling out*: the rest of the axes is distributed over the cores;
 * *micro-performance model*: a formula of the device ranks the programs; nothing is measured.
 
-Differences: a design space has only tiles that divide their loop, so a unit counts as far as it
-divides the extent (Roller pads); the analyzer is the performance model; a beam of tiles is enlarged
-instead of a single tile; and the analyzer chooses the decisions that are no tiles. Every partly
-built tile is a complete program, because the rest of the axes stays in the outermost loops. So the
-symbols of the analyzer give the bytes that each level moves, for all tiles of a step at once.
+Differences:
+
+* a design space has only tiles that divide their loop, so a unit counts as far as it divides the
+  extent (Roller pads);
+* the analyzer is the performance model, and it alone judges how many results fit the registers;
+* a beam of tiles is enlarged instead of a single tile; half of the beam is selected by reuse, the
+  other half by the predicted time;
+* the last stage enlarges any factor while the predicted time falls, without regard to reuse;
+* the analyzer chooses the decisions that are no tiles.
+
+Every partly built tile is a complete program, because the rest of the axes stays in the outermost
+loops. So the symbols of the analyzer give the bytes that each level moves, for all tiles of a step
+at once.
 """
 
 from __future__ import annotations

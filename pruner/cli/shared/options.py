@@ -153,7 +153,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (THREADS, "num_threads num_workers"),
     (MADE, "adaptation.fit online_fit policy.draft schedule.factory"),
     (WORDS,
-     "logger.group authors entry file learned_from machine network notes origin report results "
+     "logger.group authors entry file learned_from machine network notes origin report results set "
      "source platform.name workload.function"),
     (TRUE_FALSE_OR_NULL, "logger.offline measure.exclusive measure.baseline"),
     (SHARE, "policy.epsilon policy.measured_share"),

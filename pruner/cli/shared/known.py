@@ -208,11 +208,22 @@ def _check_names(
     values: Sequence[Override], groups: Mapping[str, Any], defaults: Sequence[Mapping[str, Any]]
 ) -> None:
     for override in values:
-        name = override.key_or_group
-        parts = name.split(".")
-        if override.package is None and any(_accepts(held, parts) for held in defaults):
-            continue
-        raise PrunerError(unknown(name, {*groups, *(n for held in defaults for n in _names(held))}))
+        for name in _names_given(override, defaults):
+            parts = name.split(".")
+            if override.package is None and any(_accepts(held, parts) for held in defaults):
+                continue
+            known = {*groups, *(n for held in defaults for n in _names(held))}
+            raise PrunerError(unknown(name, known))
+
+
+def _names_given(override: Override, defaults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the name of an option, and the names in a mapping that changes a part of it."""
+    name, value = override.key_or_group, override.value()
+    yield name
+    if not isinstance(value, Mapping) or "_target_" in value:
+        return
+    if any(known.startswith(f"{name}.") for held in defaults for known in _names(held)):
+        yield from _names(value, name)
 
 
 def _set(config: DictConfig, values: Sequence[Override]) -> None:

@@ -4,14 +4,12 @@ Contradictions are refused.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from pruner.cli.shared.known import unknown
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.recipe_options import model_factory
@@ -58,9 +56,6 @@ def tune_options(config: DictConfig) -> TuneOptions:
     for name in ("device", "devices"):  # parts of the platform
         options.pop(name, None)
     timing = Timing(**{k: options.pop(k) for k in TIMING})
-    known = {part.name for part in fields(MeasureSettings)}
-    if odd := sorted(set(options) - known):  # a mapping as a whole: measure={alone: true}
-        raise PrunerError(unknown(f"measure.{odd[0]}", {f"measure.{n}" for n in (*known, *TIMING)}))
     if network and options["lag"] is None and not isinstance(policy, BaselineTunerSearch):
         options["lag"] = 1  # programs of a task are chosen while those of another are built
     if options["baseline"] is None:

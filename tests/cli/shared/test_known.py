@@ -1,5 +1,7 @@
 """An option is known by the files and constructors of its command, or refused with a near name."""
 
+import re
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -32,6 +34,18 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(command, word, near)
 def test_a_name_like_no_other_is_refused_too(word):
     with pytest.raises(PrunerError, match="is unknown; see --help"):
         read_words("train", [word])
+
+
+def test_names_in_a_mapping_are_options_like_any_other():
+    for word, told in (
+        ("measure={repeatz: 3}", "measure.repeatz is unknown; did you mean measure.repeats?"),
+        ("budget={trialz: 3}", "budget.trialz is unknown; did you mean budget.trials?"),
+        ("measure={alone: true}", "measure.alone is now called measure.exclusive"),
+    ):
+        with pytest.raises(PrunerError, match=f"^{re.escape(told)}$"):
+            read_words("tune", [word])
+    for word in ("measure={repeats: 3}", "target={kind: llvm}", "sizes={batch: 2}"):
+        read_words("tune", [word])
 
 
 def test_a_group_of_another_command_is_unknown():

@@ -217,7 +217,7 @@ def _check_names(
 
 
 def _names_given(override: Override, defaults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the name of an option, and the names in a mapping that changes a part of it."""
+    """Yield an option, and the names in its mapping."""
     name, value = override.key_or_group, override.value()
     yield name
     if not isinstance(value, Mapping) or "_target_" in value:

@@ -16,7 +16,6 @@ measurement (``error_no != 0``) is a good line with ``valid=False``.
 * `origin`: the origin of schedules: random or evolved
 * `splits`: training, validation and test tasks
 * `frozen`: committed splits
-* `bundled`: the record sets that come with the project
 * `networks`: calls of each task by the networks
 * `importing`: convert raw tuning logs into this layout
 * `public`: fetch public record sets by git

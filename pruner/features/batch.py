@@ -132,48 +132,16 @@ class ProgramFeatures:
         """
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
             # The usual case, one skeleton without failures: the rows of the part are the rows of
-            # the task.
-            return self._all_of(parts[0][1])
-        counts = np.zeros(len(self), np.int64)
+            # the task, without a copy.
+            part = parts[0][1]
+            failures = {**self.failures, **part.failures}
+            return replace(part, workload=self.workload, failures=failures, tokens=None)
+        every = self.concatenate([self, *(part for _, part in parts)])
+        index, end = np.arange(len(self)), len(self)
         for places, part in parts:
-            counts[places] = part.num_statements
-        row_start = _boundaries(counts)
-        num_rows = int(row_start[-1])
-        statement = np.empty((num_rows, self.statement.shape[1]), np.float32)
-        psa = None if self.psa is None else np.empty((num_rows, self.psa.shape[1]), np.float32)
-        dataflow, valid, failures = self.dataflow.copy(), self.valid.copy(), dict(self.failures)
-        extra = _no_extra(len(self), [part for _, part in parts])
-        for places, part in parts:
-            rows = _rows(row_start[places], part.num_statements)
-            statement[rows] = part.statement
-            if psa is not None and part.psa is not None:
-                psa[rows] = part.psa
-            dataflow[places], valid[places] = part.dataflow, part.valid
-            if extra is not None and part.extra is not None:
-                extra[places] = part.extra
-            # A part numbers its own programs; failures are kept by the numbers of the task.
-            failures |= {int(places[n]): reason for n, reason in part.failures.items()}
-        return replace(
-            self,
-            statement=statement,
-            row_start=row_start,
-            dataflow=dataflow,
-            valid=valid,
-            failures=failures,
-            psa=psa,
-            extra=extra,
-        )
-
-    def _all_of(self, part: Self) -> Self:
-        """Scatter a part that has all programs in order, without a copy."""
-        return replace(
-            part,
-            workload=self.workload,
-            failures={**self.failures, **part.failures},
-            psa=None if self.psa is None else part.psa,
-            extra=part.extra if part.valid.any() else None,
-            tokens=None,
-        )
+            index[places] = np.arange(end, end + len(part))
+            end += len(part)
+        return every.take(index)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
@@ -223,23 +191,18 @@ class ProgramFeatures:
         )
 
 
-def _no_extra(num: int, parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Return zeros for the extra columns of `num` programs, if computed.
+def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
+    """Join extra columns of all parts; parts without valid programs get zeros.
 
     None where valid programs have none.
     """
-    found = [part.extra for part in parts if part.valid.any()]
-    if not found or any(extra is None for extra in found):
+    every = [part.extra for part in parts]
+    found = [part.extra for part in parts if part.valid.any()] or every
+    columns = {0 if extra is None else extra.shape[1] for extra in found}
+    if 0 in columns:
         return None
-    assert found[0] is not None, found
-    return np.zeros((num, found[0].shape[1]), np.float32)
-
-
-def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Join extra columns of all parts; parts without valid programs get zeros."""
-    made = [_no_extra(len(part), parts) if part.extra is None else part.extra for part in parts]
-    known = [extra for extra in made if extra is not None]
-    return np.concatenate(known) if known and len(known) == len(parts) else None
+    nothing = [np.zeros((len(part), *columns), np.float32) for part in parts]
+    return np.concatenate([z if x is None else x for x, z in zip(every, nothing, strict=True)])
 
 
 def _boundaries(counts: Ints) -> Ints:

@@ -67,19 +67,11 @@ class OpCounter:
         match expr:
             case Const():
                 return
-            # Simplify keeps integer min and max as they are; sums without them are canonicalised as
-            # a whole.
-            case Binary(op=("min" | "max") as op, a=a, b=b) if _is_int(expr):
-                self._bump(INT + _GROUP[op], live)
-                self._expr(a, live)
-                self._expr(b, live)
-            case Binary(op=op, a=a, b=b) if _is_int(expr) and not _has_no_choice(expr):
-                self._bump(INT + _GROUP[op], live)
-                self._expr(a, live)
-                self._expr(b, live)
-            case Axis() | Binary(dtype="int32") | Binary(dtype="int64") if is_sum(expr):
+            # Simplify sorts sums of loop variables as a whole, but keeps integer min and max as
+            # they are.
+            case Axis() | Binary(dtype="int32" | "int64") if _has_no_choice(expr) and is_sum(expr):
                 self._affine(self._store.sum_of(expr), live)
-            case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, not of loop variables
+            case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, or with a choice
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
                 self._expr(b, live)

@@ -12,21 +12,15 @@ from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Ints, Mask
 from pruner.errors import UnsupportedProgram, unforeseen_refused
-from pruner.features.batched import BatchedStores
-from pruner.features.caches import batched_cpu_rows
-from pruner.features.columns import (
-    DATAFLOW_COLUMNS,
-    OFFICIAL_COLUMNS,
-    STATEMENT_COLUMNS,
-    WORKLOAD_COLUMNS,
-)
+from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
-from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.analysis import analyse
 from pruner.features.statement.features import statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
-from pruner.features.workload import text_flags, workload_flags
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
+from pruner.features.workload import WORKLOAD_COLUMNS, text_flags, workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests
 from pruner.program.replay import (
@@ -273,7 +267,7 @@ def featurize(
 
     def compute(nests: LoopNests) -> ProgramFeatures:
         # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
-        return _of_nests(nests, flags, spec, "recycled")
+        return next(_of_nests([nests], flags, spec, "recycled"))
 
     done = replay_groups(definition, groups, compute, _CHUNK)
     failures = done.failures | {row: error.reason for row, error in unreadable.items()}
@@ -364,15 +358,15 @@ def _of_each(
     Where the joint computation fails, each nest is computed alone and only faulty nests get an
     error.
     """
-    # `BatchedStores` takes CPU programs only, and only their paper rows need a single statement.
+    # Only CPU programs are analysed together, and only their paper rows need a single statement.
     if spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, nests)):
         with suppress(UnsupportedProgram), unforeseen_refused():
-            return [*_together(nests, workload, spec)]
+            return [*_of_nests(nests, workload, spec, "unique")]
     out: list[ProgramFeatures | UnsupportedProgram] = []
     for one in nests:
         try:
             with unforeseen_refused():
-                out.append(_of_nests(one, workload, spec, "unique"))
+                out += _of_nests([one], workload, spec, "unique")
         except UnsupportedProgram as error:
             out.append(error)
     return out
@@ -382,61 +376,35 @@ def _is_gpu(nests: LoopNests) -> bool:
     return any(loop.is_bound for store in nests.stores for loop in store.loops)
 
 
-def _together(
-    nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
-) -> Iterator[ProgramFeatures]:
-    """Compute features of CPU programs; shared statements are computed once."""
-    stores = BatchedStores.of(nests)
-    rows = batched_cpu_rows(stores, NUM_ROWS[spec.dataflow])
-    for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
-        yield _resolved(one, statement, crossings, None, workload, spec)
-
-
 def _of_nests(
-    nests: LoopNests, workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
-) -> ProgramFeatures:
-    """Compute features of programs with one shape of nests.
+    nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
+) -> Iterator[ProgramFeatures]:
+    """Compute features of each of several nests; shared statements are computed once.
 
-    All have the same number of statements. ``node_keys``: records are measured with the defect of
-    Ansor's extractor.
+    ``node_keys``: records are measured with the defect of Ansor's extractor. Programs with unknown
+    sizes become invalid.
     """
-    analyses = analyse_stores(nests, node_keys)
-    statement = statement_features(nests, analyses)
-    rows = dataflow_features(nests, analyses, spec.dataflow)
-    symbols = official_symbols(nests, analyses) if spec.psa else None
-    return _resolved(nests, statement, rows, symbols, workload, spec)
-
-
-def _resolved(
-    nests: LoopNests,
-    statement: Float32[np.ndarray, "program statement column"],
-    rows: Float32[np.ndarray, "program slot flow"],
-    symbols: Float32[np.ndarray, "program statement symbol"] | None,
-    workload: WorkloadFlags,
-    spec: FeatureSpec,
-) -> ProgramFeatures:
-    """Return features of programs with one shape of nests.
-
-    Programs with unknown sizes become invalid.
-    """
-    num, width = statement.shape[:2]
-    found = ProgramFeatures(
-        statement=statement.reshape(num * width, statement.shape[2]),
-        row_start=np.arange(num + 1) * width,
-        dataflow=rows,
-        workload=workload,
-        valid=np.ones(num, bool),
-        psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
-        extra=None if spec.extra is None else spec.extra(nests),
-    )
-    resolved = np.broadcast_to(nests.resolved, num)
-    if resolved.all():
-        return found
-    kept = np.flatnonzero(resolved)
-    # TVM fails on such programs (InferBound finds no constant size), so they must not be ranked.
-    unknown = dict.fromkeys(np.flatnonzero(~resolved).tolist(), "unresolved-size")
-    nothing = ProgramFeatures.empty(num, spec, workload=workload, failures=unknown)
-    return nothing.scatter([(kept, found.take(kept))])
+    for one, stores in zip(nests, analyse(nests, node_keys), strict=True):
+        statement = statement_features(one, stores)
+        num, width = statement.shape[:2]
+        psa = official_symbols(one, stores) if spec.psa else None
+        found = ProgramFeatures(
+            statement=statement.reshape(num * width, statement.shape[2]),
+            row_start=np.arange(num + 1) * width,
+            dataflow=dataflow_features(one, stores, spec.dataflow),
+            workload=workload,
+            valid=np.ones(num, bool),
+            psa=None if psa is None else psa.reshape(num * width, psa.shape[2]),
+            extra=None if spec.extra is None else spec.extra(one),
+        )
+        resolved = np.broadcast_to(one.resolved, num)
+        if not resolved.all():
+            kept, lost = np.flatnonzero(resolved), np.flatnonzero(~resolved)
+            # TVM fails on such programs (InferBound finds no constant size): never rank them.
+            unknown = dict.fromkeys(lost.tolist(), "unresolved-size")
+            nothing = ProgramFeatures.empty(num, spec, workload=workload, failures=unknown)
+            found = nothing.scatter([(kept, found.take(kept))])
+        yield found
 
 
 def padded(

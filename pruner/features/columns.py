@@ -7,8 +7,6 @@ column that it was trained on has changed (:mod:`pruner.features.versions`).
 from __future__ import annotations
 
 from pruner.features.column import Column, column_index
-from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
-from pruner.features.workload import WORKLOAD_COLUMNS
 
 FEATURE_SET_VERSION = "official-3"
 """Changes whenever any column's value changes for any program (`versions` lists the changes)."""
@@ -153,19 +151,3 @@ COUNT_INDEX = column_index(COUNT_COLUMNS)
 ACCESS_INDEX = column_index(ACCESS_COLUMNS)
 STATEMENT_INDEX = column_index(STATEMENT_COLUMNS)
 DATAFLOW_INDEX = column_index(DATAFLOW_COLUMNS)
-
-__all__ = [
-    "ACCESS_COLUMNS",
-    "ACCESS_INDEX",
-    "COUNT_COLUMNS",
-    "COUNT_INDEX",
-    "CURVE_SAMPLES",
-    "DATAFLOW_COLUMNS",
-    "DATAFLOW_INDEX",
-    "FEATURE_SET_VERSION",
-    "MAX_BUFFERS",
-    "OFFICIAL_COLUMNS",
-    "STATEMENT_COLUMNS",
-    "STATEMENT_INDEX",
-    "WORKLOAD_COLUMNS",
-]

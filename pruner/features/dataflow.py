@@ -19,16 +19,17 @@ weights of a model do not depend on the number of rows).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.caches import cpu_rows
-from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_INDEX
-from pruner.features.statement.analysis import StoreAnalysis
-from pruner.features.statement.array_helpers import slog
+from pruner.features.columns import DATAFLOW_COLUMNS
+from pruner.features.statement.analysis import AnalysedStore, StoreAnalysis
+from pruner.features.statement.array_helpers import column
 from pruner.features.statement.memory import AccessFeatures
 from pruner.program.nests import ACCUMULATORS, GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
@@ -69,42 +70,34 @@ def kind_of(num_rows: int | None) -> DataflowKind:
 
 
 def dataflow_features(
-    nests: LoopNests, analyses: list[StoreAnalysis], kind: DataflowKind = "paper"
+    nests: LoopNests, stores: Sequence[AnalysedStore], kind: DataflowKind = "paper"
 ) -> NDArray[np.float32]:
     """Compute dataflow rows of N programs.
 
     Args:
         nests: the programs.
-        analyses: from :func:`analyse_stores`.
+        stores: their stores, from :func:`analyse`.
         kind: ``paper`` (with the epilogue), ``official`` (without, and with the release's slip in
             the operation count) or ``fragments`` (``paper`` with the loads of fragments).
 
     Returns:
         float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
     """
-    if kind == "fragments":
-        return _with_loads_of_fragments(nests, analyses)
-    num = nests.num_programs
-    if kind == "paper" and not any(analysis.is_gpu for analysis in analyses):
-        return cpu_rows(analyses, num, NUM_ROWS[kind])
-    out = np.zeros((num, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
-    chosen, _ = _touches(analyses)
-    if chosen and kind == "paper":
+    out = np.zeros((nests.num_programs, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
+    own = _LOADS_OF_FRAGMENTS if kind == "fragments" else slice(0)  # rows of this kind alone
+    common = np.delete(np.arange(NUM_ROWS[kind]), own)
+    analyses = [store.analysis for store in stores]
+    if kind != "official" and not any(analysis.is_gpu for analysis in analyses):
+        out[:, common] = cpu_rows(stores, nests.num_programs, len(common))
+        return out
+    chosen, loads = _touches(analyses)
+    if chosen and kind != "official":
         chosen = chosen + _epilogue(analyses, chosen[-1])
-    for row, (analysis, access) in enumerate(chosen):
+    rows = [*zip(common.tolist(), chosen, strict=False)]
+    if kind == "fragments":
+        rows += zip(range(own.start, own.stop), loads, strict=False)
+    for row, (analysis, access) in rows:
         out[:, row] = _row(nests, analysis, access, kind).T
-    return out
-
-
-def _with_loads_of_fragments(
-    nests: LoopNests, analyses: list[StoreAnalysis]
-) -> NDArray[np.float32]:
-    """Return the paper's rows with four more for loads of fragments."""
-    rows = dataflow_features(nests, analyses, "paper")
-    first, end = _LOADS_OF_FRAGMENTS.start, _LOADS_OF_FRAGMENTS.stop
-    out = np.insert(rows, [first] * (end - first), 0, axis=1)
-    for row, (analysis, access) in enumerate(_touches(analyses)[1], start=first):
-        out[:, row] = _row(nests, analysis, access, "paper").T
     return out
 
 
@@ -151,21 +144,16 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
 
 def _row(
     nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures, kind: DataflowKind
-) -> NDArray[np.float32]:
+) -> Floats:
     """Return the columns of one touch, [column, N]."""
-    num = nests.num_programs
-    out = ColumnValues(DATAFLOW_INDEX, num, np.float32)
+    buffer = access.access.buffer
+    allocation = nests.allocations.get(buffer.key)
+    size = column(0 if allocation is None else buffer.bytes_per_element, nests.num_programs)
+    for extent in () if allocation is None else allocation.extents:
+        size = size * extent
     # The release multiplies by the loop product twice (its norm vectors prove it), a slip that its
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1
-    out["float_ops"] = slog(analysis.float_ops * analysis.frame.iterations**power)
-    out[f"location.{_LOCATIONS.get(access.access.buffer.scope, 'local')}"] = 1.0
+    ops = analysis.float_ops * analysis.frame.iterations**power
     # ``kept``: the allocator's state in the release's dataflow extractor, see `Reuse`.
-    out.set_block(ACCESS_COLUMNS[0].name, access.log_columns(kept=True))
-    allocation = nests.allocations.get(access.access.buffer.key)
-    if allocation is not None:
-        size = np.full(num, float(access.access.bytes_per_element))
-        for extent in allocation.extents:
-            size = size * extent
-        out["alloc_size"] = slog(size)
-    return out.array
+    return access.flow_columns(_LOCATIONS.get(buffer.scope, "local"), ops, size, kept=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-from pruner.arrays import IntLike
+from pruner.arrays import IntLike, dtype_bytes
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import Affine, LoopVar, Truth
@@ -145,6 +145,11 @@ class Buffer:
     scope: Scope = Scope.GLOBAL
     is_param: bool = False
     is_dynamic: bool = False
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Size of one element."""
+        return dtype_bytes(self.dtype)
 
 
 @dataclass(eq=False, slots=True)

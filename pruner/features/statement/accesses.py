@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pruner.arrays import dtype_bytes
 from pruner.program.dag.expr import Expr, Load, children
 from pruner.program.index.affine import Affine
 from pruner.program.nests import Buffer, BufferStore
@@ -25,11 +24,6 @@ class Access:
     buffer: Buffer
     kind: int
     indices: list[tuple[Affine, ...]] = field(default_factory=list)
-
-    @property
-    def bytes_per_element(self) -> int:
-        """Size of one element."""
-        return dtype_bytes(self.buffer.dtype)
 
 
 def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:

@@ -1,123 +1,149 @@
-"""Analyse the stores in one pass, for all feature groups."""
+"""Analyse the stores of loop nests in one pass, for all feature groups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
-from pruner.features.statement.accesses import Access, Buffers, store_accesses
+from pruner.features.batched import StoreMember, grouped, joined_store, store_structure
+from pruner.features.statement.accesses import store_accesses
 from pruner.features.statement.array_helpers import column
-from pruner.features.statement.memory import (
-    AccessFeatures,
-    Footprint,
-    LoopFrame,
-    access_features,
-    footprint,
-    make_frame,
-)
+from pruner.features.statement.memory import AccessFeatures, access_features, footprint, make_frame
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
-from pruner.features.statement.touches import NodeKeys, Seen, TouchTable, number_loops
-from pruner.program.index.affine import any_nonzero
-from pruner.program.nests import BufferStore, Loop, LoopNests
+from pruner.features.statement.touches import NodeKeys, Seen, TouchTable
+from pruner.program.nests import LoopNests, Mark
+
+MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
 
 
-@dataclass(slots=True, eq=False)
 class StoreAnalysis:
-    """One store, measured.
+    """One store of N programs, or stores of one structure of several nests, measured.
 
-    ``accesses`` in order of first touch (the written buffer first); ``counts`` the 16 operation
-    counts of one iteration; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index occurred at
-    or before this store.
+    ``members``: the store in each nest; ``programs``: the place of each nest's programs among the
+    N; ``store``: with the numbers of all programs; ``is_gpu``: a GPU index occurred at or before
+    this store. ``columns`` and ``rows`` keep its statement columns and its dataflow rows on a CPU
+    once they are computed.
     """
 
-    store: BufferStore
-    frame: LoopFrame
-    accesses: list[AccessFeatures]
-    counts: list[IntLike]
-    touched_bytes: Floats
-    is_gpu: bool
+    def __init__(self, members: Sequence[StoreMember]) -> None:
+        self.members = members
+        self.store, buffers, self._loops = joined_store(members)
+        ends = np.cumsum([0, *(member.nests.num_programs for member in members)]).tolist()
+        self.programs = [slice(*pair) for pair in pairwise(ends)]
+        self.frame = make_frame(self.store.loops, ends[-1])
+        self._feet = [footprint(one, self.frame) for one in store_accesses(buffers, self.store)]
+        self._seen: list[tuple[Seen, list[int], slice]] = []
+        self._marked: list[Floats] = []
+        self._products = np.full((len(MARKS), self.frame.num), np.nan)  # NaN: no such loop
+        for place, mark in enumerate(MARKS):
+            if rows := self.frame.marked(mark):
+                some, product = self.frame.present[rows].any(0), self.frame.extents[rows].prod(0)
+                self._products[place] = np.where(some, product, np.nan)
+        self.is_gpu = False
+        self.columns: NDArray[np.float32] | None = None
+        self.rows: NDArray[np.float32] | None = None
 
-    @property
+    def record(
+        self, place: int, touches: TouchTable, marked: dict[int, Floats], *, is_gpu: bool
+    ) -> None:
+        """Record the touches and marked loops of the member at ``place``, after those before.
+
+        ``marked``: products of marked loops by buffer, of the nest's stores before.
+        """
+        member, rows, programs = self.members[place], self._loops[place], self.programs[place]
+        elements = [foot.elements for foot in self._feet]
+        if len(self.members) > 1:
+            elements = [some[rows, programs] for some in elements]
+        touched = [(foot.access, some) for foot, some in zip(self._feet, elements, strict=True)]
+        self._seen.append((touches.record(member.store, member.loops, touched), rows, programs))
+        # feature.cc sets vec_prod and the like only where such a loop exists; the entry of an
+        # earlier store to the buffer survives. Released models were trained on it.
+        key, products = member.store.buffer.key, self._products[:, programs]
+        marked[key] = np.where(np.isnan(products), marked.get(key, 0.0), products)
+        self._marked.append(marked[key])
+        self.is_gpu = is_gpu
+
+    @cached_property
+    def accesses(self) -> list[AccessFeatures]:
+        """Accesses in order of first touch, the written buffer first."""
+        seen = Seen.joined(self._seen, *self.frame.extents.shape)
+        return access_features(self._feet, self.frame, seen)
+
+    @cached_property
+    def counts(self) -> list[IntLike]:
+        """Counts of the 16 kinds of operations in one iteration."""
+        return OpCounter(self.store).counts
+
+    @cached_property
     def float_ops(self) -> Floats:
         """Floating-point operations of one iteration [N]."""
         return column(sum(self.counts[FLOAT:INT]), self.frame.num)
 
+    @cached_property
+    def work(self) -> Floats:
+        """Floating-point operations [N]."""
+        return self.float_ops * self.frame.iterations
+
+    @property
+    def touched_bytes(self) -> Floats:
+        """Bytes that one run of each loop touches, [L, N]."""
+        out = np.zeros_like(self.frame.extents)
+        for foot in self._feet:
+            out += foot.elements * foot.access.buffer.bytes_per_element
+        return out
+
+    @property
+    def marked(self) -> Floats:
+        """Products of the loops with each of :data:`MARKS`, [3, N]; see :meth:`record`."""
+        return np.concatenate(self._marked, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Footprints:
-    """Touches of a store in its own loops, without the stores before."""
+class AnalysedStore:
+    """The programs of one nest in the analysis of a store.
 
-    store: BufferStore
-    frame: LoopFrame
-    accesses: list[Access]
-    feet: list[Footprint]
-
-    @staticmethod
-    def of(store: BufferStore, buffers: Buffers, num: int) -> Footprints:
-        """Measure the store for ``num`` programs."""
-        frame = make_frame(store.loops, num)
-        accesses = store_accesses(buffers, store)
-        return Footprints(store, frame, accesses, [footprint(one, frame) for one in accesses])
-
-    def analysed(self, seen: Seen, *, is_gpu: bool) -> StoreAnalysis:
-        """Finish the analysis, given the touches ``seen`` by its loops.
-
-        ``seen`` includes the stores before and the store itself.
-        """
-        touched = np.zeros_like(self.frame.extents)
-        for access, foot in zip(self.accesses, self.feet, strict=True):
-            # Denominator of the intensity curve: all bytes one run of each loop touches.
-            touched += foot.elements * access.bytes_per_element
-        rows = access_features(self.accesses, self.feet, self.frame, seen)
-        counts = OpCounter(self.store).counts
-        return StoreAnalysis(self.store, self.frame, rows, counts, touched, is_gpu)
-
-
-class Recorder:
-    """Records touches of one program's stores after another, in program order."""
-
-    def __init__(self, nests: LoopNests, node_keys: NodeKeys) -> None:
-        self._numbers = number_loops(nests, node_keys)
-        self._table = TouchTable(len(self._numbers), nests.num_programs)
-        self._entered: set[int] = set()
-
-    def record(
-        self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
-    ) -> Seen:
-        """Append a store's accesses, and return the touches of its loops.
-
-        Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
-        program has.
-        """
-        # On first entry the row is emptied where the allocator made a fresh node (see
-        # `number_loops`).
-        for loop in store.loops:
-            if id(loop) not in self._entered and any_nonzero(self._numbers[loop].forgets):
-                self._table.forget(self._numbers[loop].row, self._numbers[loop].forgets)
-            self._entered.add(id(loop))
-        rows = [self._numbers[loop].row for loop in loops]
-        for access, elements in touched:
-            self._table.record(rows, access, elements)
-        return self._table.seen(rows, [access for access, _ in touched])
-
-
-def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[StoreAnalysis]:
-    """Measure the stores in program order.
-
-    ``node_keys``: identity of loops in the table of touches, see :func:`number_loops`.
+    ``programs``: their places; the analysis may have equal stores of other nests, too.
     """
-    recorder = Recorder(nests, node_keys)
-    is_gpu = False
-    out = []
-    for store in nests.stores:
-        found = Footprints.of(store, nests.buffers, nests.num_programs)
-        elements = [foot.elements for foot in found.feet]
-        touched = list(zip(found.accesses, elements, strict=True))
-        seen = recorder.record(store, found.frame.loops, touched)
-        # feature.cc sets its flag at the first GPU index and never resets it: stores before keep 0.
-        is_gpu = is_gpu or any(loop.is_bound for loop in store.loops)
-        out.append(found.analysed(seen, is_gpu=is_gpu))
-    return out
+
+    analysis: StoreAnalysis
+    programs: slice
+
+
+def analyse(
+    nests: Sequence[LoopNests], node_keys: NodeKeys = "recycled"
+) -> list[list[AnalysedStore]]:
+    """Measure the stores of each nest, in program order.
+
+    Stores of one structure are measured together; several nests must have no GPU indices.
+    ``node_keys``: identity of loops in the table of touches, see
+    :func:`~pruner.features.statement.touches.number_loops`.
+    """
+    every = [[StoreMember.of(one, store) for store in one.stores] for one in nests]
+    members = [member for some in every for member in some]
+    # Stores of a single nest seldom are alike: comparing them would cost more than it saves.
+    alike = [[one] for one in members] if len(nests) == 1 else grouped(members, store_structure)
+    place_of = {
+        member: (analysis, place)
+        for analysis in map(StoreAnalysis, alike)
+        for place, member in enumerate(analysis.members)
+    }
+    # Touches depend on the stores before, so they are recorded nest by nest in program order.
+    for one, some in zip(nests, every, strict=True):
+        touches, marked, is_gpu = TouchTable(one, node_keys), dict[int, Floats](), False
+        for member in some:
+            # feature.cc sets its flag at the first GPU index and never resets it: stores before
+            # keep 0.
+            is_gpu = is_gpu or any(loop.is_bound for loop in member.store.loops)
+            analysis, place = place_of[member]
+            analysis.record(place, touches, marked, is_gpu=is_gpu)
+    found = {
+        member: AnalysedStore(analysis, analysis.programs[place])
+        for member, (analysis, place) in place_of.items()
+    }
+    return [[found[member] for member in some] for some in every]

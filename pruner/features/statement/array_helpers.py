@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.arrays import Floats, IntLike
+from pruner.arrays import Floats, IntLike, Ints
 from pruner.program.index.affine import (
     Affine,
     LoopVar,
@@ -85,6 +85,33 @@ def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
     for row, value in enumerate(values):
         np.multiply(out, value, out=out, where=mask[..., row, :])
     return out
+
+
+def runs_of(
+    widths: Sequence[Floats], sizes: Sequence[Floats], shape: tuple[int, ...]
+) -> tuple[Floats, Floats]:
+    """Return the neighbouring elements of a box, and how many such runs it has.
+
+    ``widths`` of the box and ``sizes`` of its buffer by dimension; both results have ``shape``.
+    """
+    run = rows = np.ones(shape)
+    inside: Floats | float = 1.0  # elements of the dimensions further in
+    for width, size in zip(reversed(widths), reversed(sizes), strict=True):
+        whole = run >= inside  # rows that are touched whole are one run
+        run, rows = np.where(whole, run * width, run), np.where(whole, rows, rows * width)
+        inside = inside * size
+    return run, rows
+
+
+def fitting_depth(footprints: Floats, size: Floats | float) -> tuple[Ints, Ints]:
+    """Return the outermost depth whose footprint fits ``size``, and the depth around it.
+
+    ``footprints`` [L + 1, N] by depth, the last that of one iteration, which counts as fitting.
+    """
+    fits = footprints <= size
+    fits[-1] = True
+    depth = fits.argmax(0)
+    return depth, np.maximum(depth - 1, 0)
 
 
 Levels = list[IntLike]  # a value for each level, outermost first

@@ -7,12 +7,11 @@ TenSet and the official Pruner release use). The functions below carry the origi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, IntLike, Mask
+from pruner.arrays import Floats, Ints
 from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
@@ -22,52 +21,38 @@ from pruner.features.columns import (
     STATEMENT_COLUMNS,
     STATEMENT_INDEX,
 )
-from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.analysis import MARKS, AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import column, first_row, pick, slog
-from pruner.features.statement.memory import AccessFeatures, LoopFrame
-from pruner.program.index.affine import Truth, any_nonzero, everywhere, plain, where
-from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
+from pruner.features.statement.memory import AccessFeatures
+from pruner.program.index.affine import any_nonzero, everywhere
+from pruner.program.nests import BLOCKS, THREADS, LoopNests, Mark
 
-_MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
-_MARK_NAMES = ("vec", "unroll", "parallel")  # of the marks above, in the columns
+_MARK_NAMES = ("vec", "unroll", "parallel")  # of MARKS, in the columns
 Logs = dict[str, Floats]  # values of columns that are logarithms of them
 _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx_y", "threadIdx_z")
 
 
-def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArray[np.float32]:
-    """Compute feature rows of N programs.
+def statement_features(nests: LoopNests, stores: Sequence[AnalysedStore]) -> NDArray[np.float32]:
+    """Compute feature rows of the N programs of ``nests``, given its stores.
 
     Returns:
         float32 [N, S, statement columns], S = number of written buffers, in order of first store.
     """
-    num = nests.num_programs
-    latest: dict[int, StoreAnalysis] = {}
-    products: dict[int, Floats] = {}
-    for analysis in analyses:
-        # feature.cc keys its rows by buffer: the last store wins, but keeps stale products (see
-        # `Marked`).
-        key = analysis.store.buffer.key
-        latest[key] = analysis
-        stale = products.get(key, np.zeros((len(_MARKS), num)))
-        products[key] = Marked.of(analysis.frame).products(stale)
-    out = np.empty((num, len(latest), len(STATEMENT_COLUMNS)), np.float32)
-    for row, (key, analysis) in enumerate(latest.items()):
-        stored = stored_sizes(nests.allocations.get(key), num)
-        out[:, row] = statement_columns(analysis, products[key], stored).T
+    # feature.cc keys its rows by buffer: the last store wins.
+    last = {store.analysis.store.buffer.key: store for store in stores}
+    out = np.empty((nests.num_programs, len(last), len(STATEMENT_COLUMNS)), np.float32)
+    for row, store in enumerate(last.values()):
+        analysis = store.analysis
+        if analysis.columns is None:
+            analysis.columns = _statement_columns(analysis)
+        out[:, row] = analysis.columns[:, store.programs].T
     return out
 
 
-def statement_columns(
-    analysis: StoreAnalysis, products: Floats, stored: Floats | None
-) -> NDArray[np.float32]:
-    """Return the columns of a buffer's last store, [column, N].
-
-    ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
-    """
+def _statement_columns(analysis: StoreAnalysis) -> NDArray[np.float32]:
+    """Return the columns of a buffer's last store, [column, N]."""
     table = ColumnValues(STATEMENT_INDEX, analysis.frame.num, np.float32)
-    logs = _computation(table, analysis, products) | _scope(analysis)
-    if stored is not None:
-        logs |= _allocation(analysis, stored)
+    logs = _computation(table, analysis) | _allocation(analysis) | _scope(analysis)
     # One logarithm over all columns: calls to NumPy cost more than the elements.
     for name, values in zip(logs, slog(np.array(list(logs.values()))), strict=True):
         table[name] = values
@@ -76,52 +61,7 @@ def statement_columns(
     return table.array
 
 
-def stored_sizes(allocation: Allocation | None, num: int) -> Floats | None:
-    """Return elements of an allocation and iterations around it, [2, N].
-
-    None without an allocation.
-    """
-    if allocation is None:
-        return None
-    out = np.ones((2, num))
-    for extent in allocation.extents:
-        out[0] *= extent
-    for loop in allocation.loops:
-        out[1] *= loop.extent
-    return out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Marked:
-    """Loops around a store with each mark of :data:`_MARKS`, [3, N].
-
-    ``some``: whether a program has such a loop; ``product``: the product of their extents.
-    """
-
-    some: Mask
-    product: Floats
-
-    @staticmethod
-    def of(frame: LoopFrame) -> Marked:
-        """Collect all loops around a store."""
-        some, product = np.zeros((len(_MARKS), frame.num), bool), np.ones((len(_MARKS), frame.num))
-        for place, mark in enumerate(_MARKS):
-            rows = frame.marked(mark)
-            if rows:
-                some[place], product[place] = (
-                    frame.present[rows].any(0),
-                    frame.extents[rows].prod(0),
-                )
-        return Marked(some, product)
-
-    def products(self, stale: Floats, programs: slice = slice(None)) -> Floats:
-        """Return the products; without marked loops the ``stale`` value stays."""
-        # feature.cc sets vec_prod and the like only where such a loop exists; the entry of an
-        # earlier store to the buffer survives. Released models were trained on it.
-        return np.where(self.some[:, programs], self.product[:, programs], stale)
-
-
-def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats) -> Logs:
+def _computation(table: ColumnValues, analysis: StoreAnalysis) -> Logs:
     """Compute group 1: operation counts, annotated loops, GPU indices."""
     frame = analysis.frame
     logs: Logs = {
@@ -129,7 +69,7 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats)
         for column, count in zip(COUNT_COLUMNS, analysis.counts, strict=True)
         if any_nonzero(count)
     }
-    for mark, name, product in zip(_MARKS, _MARK_NAMES, products, strict=True):
+    for mark, name, product in zip(MARKS, _MARK_NAMES, analysis.marked, strict=True):
         logs[f"{name}_prod"] = product
         rows = frame.marked(mark)
         if not rows:
@@ -176,35 +116,21 @@ def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
         table.set_block(f"B{place}.{ACCESS_COLUMNS[0].name}", chosen)
 
 
-def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
-    """Return each access's place in the order; ties keep their order."""
-    # feature.cc compares floats of 32 bits: differences below their precision are ties.
+def _ranks(accesses: Sequence[AccessFeatures]) -> Ints:
+    """Return each access's place in the order, [A, N]; ties keep their order."""
+    num, order = len(accesses[0].bytes), np.arange(len(accesses))
     keys = [
-        [
-            np.asarray(key, np.float32)
-            for key in (a.reuse.distance_bytes, a.unique_bytes, a.unique_lines, a.access.kind)
-        ]
+        (a.reuse.distance_bytes, a.unique_bytes, a.unique_lines, np.full(num, a.access.kind))
         for a in accesses
     ]
-    ranks: list[IntLike] = [0] * len(keys)
-    for i, mine in enumerate(keys):
-        for j in range(i):
-            first = _is_less(mine, keys[j])
-            ranks[j] = ranks[j] + where(first, 1, 0)
-            ranks[i] = ranks[i] + where(first, 0, 1)
-    return [plain(rank) for rank in ranks]
-
-
-def _is_less(keys: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Truth:
-    """Return where the first differing key is smaller."""
-    less: Truth = False
-    equal: Truth = True
-    for mine, other in zip(keys, others, strict=True):
-        less = less | (equal & (mine < other))
-        equal = equal & (mine == other)
-        if not any_nonzero(equal):
-            break
-    return less
+    less = np.zeros((len(accesses), len(accesses), num), bool)
+    equal = ~less
+    # feature.cc compares floats of 32 bits: differences below their precision are ties.
+    for key in np.array(keys, np.float32).swapaxes(0, 1):
+        less |= equal & (key[:, None] < key)
+        equal &= key[:, None] == key
+    earlier = np.less.outer(order, order)[:, :, None]
+    return np.asarray((less | (equal & earlier)).sum(0))
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
@@ -220,10 +146,8 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     if levels == 0 or not bool((ops > 0).any()):
         return
     safe_ops = np.where(ops > 0, ops, 1.0)
-    inside = np.empty_like(frame.extents)  # iterations of each loop and of those inside it
-    inside[0] = frame.extents[-1]
-    for row in range(1, levels):
-        np.multiply(inside[row - 1], frame.extents[levels - 1 - row], out=inside[row])
+    # Iterations of each loop and of those inside it, from inside.
+    inside = np.multiply.accumulate(frame.extents[::-1])
     x = np.log2(safe_ops * inside)
     ratio = x / np.log2(analysis.touched_bytes[::-1])
     present = frame.present[::-1]
@@ -245,11 +169,22 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     table.set_block("arith_intensity_curve_0", np.where(usable, value, 0.0))
 
 
-def _allocation(analysis: StoreAnalysis, stored: Floats) -> Logs:
+def _allocation(analysis: StoreAnalysis) -> Logs:
     """Return group 4: the buffer's own allocation."""
-    elements, outer = stored
+    sizes = []
+    for member in analysis.members:
+        allocation = member.nests.allocations.get(analysis.store.buffer.key)
+        if allocation is None:
+            return {}
+        elements, outer = np.ones((2, member.nests.num_programs))
+        for extent in allocation.extents:
+            elements *= extent
+        for loop in allocation.loops:
+            outer *= loop.extent
+        sizes.append((elements, outer))
+    elements, outer = np.concatenate(sizes, 1)
     return {
-        "alloc_size": elements * analysis.accesses[0].access.bytes_per_element,
+        "alloc_size": elements * analysis.accesses[0].access.buffer.bytes_per_element,
         "alloc_prod": elements * outer,
         "alloc_outer_prod": outer,
         "alloc_inner_prod": analysis.frame.iterations / outer,

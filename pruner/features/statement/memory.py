@@ -13,9 +13,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, IntLike
+from pruner.arrays import Floats, IntLike, Ints
 from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_INDEX
+from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.array_helpers import (
     column,
@@ -81,6 +81,7 @@ class Footprint:
     :func:`level_bounds`); ``moves``: the loops that move the access, [L, N].
     """
 
+    access: Access
     elements: Floats
     widths: list[list[Width]]
     moves: NDArray[np.bool_]
@@ -114,7 +115,7 @@ def footprint(access: Access, frame: LoopFrame) -> Footprint:
     for touch in access.indices:
         for index in touch:
             mark_moves(moves, index, frame.depth)
-    return Footprint(elements, widths, moves)
+    return Footprint(access, elements, widths, moves)
 
 
 def _width(lo: IntLike, hi: IntLike) -> Width:
@@ -133,7 +134,6 @@ class AccessFeatures:
     ``foot``: the region that it touches.
     """
 
-    access: Access
     foot: Footprint
     bytes: Floats
     unique_bytes: Floats
@@ -144,14 +144,9 @@ class AccessFeatures:
     _columns: Floats | None = None
 
     @property
-    def moves(self) -> NDArray[np.bool_]:
-        """Loops that move the access, [L, N]."""
-        return self.foot.moves
-
-    def per_reuse(self, value: Floats) -> Floats:
-        """Return ``value`` per reuse; doubled where there is no reuse."""
-        count = self.reuse.count
-        return np.where(count > 0.5, value / np.maximum(count, 0.5), value * 2)
+    def access(self) -> Access:
+        """The buffer and its touches."""
+        return self.foot.access
 
     def log_columns(self, *, kept: bool = False) -> Floats:
         """Return the columns of an access, [column, N], as logarithms.
@@ -167,8 +162,23 @@ class AccessFeatures:
         out[ACCESS_INDEX["reuse_dis_bytes"]] = slog(self.reuse.kept_bytes)
         return out
 
+    def flow_columns(
+        self, location: str, ops: Floats | float, size: Floats | float, *, kept: bool = False
+    ) -> Floats:
+        """Return the dataflow columns of an access, [column, N], as logarithms.
+
+        ``ops``: operations of the row; ``size``: bytes of the allocation; ``kept``: see
+        :meth:`log_columns`.
+        """
+        out = ColumnValues(DATAFLOW_INDEX, len(self.bytes))
+        out["float_ops"], out["alloc_size"] = slog(ops), slog(size)
+        out[f"location.{location}"] = 1.0
+        out.set_block(ACCESS_COLUMNS[0].name, self.log_columns(kept=kept))
+        return out.array
+
     def _made_columns(self) -> Floats:
         reuse = self.reuse
+        reused, count = reuse.count > 0.5, np.maximum(reuse.count, 0.5)
         out = ColumnValues(ACCESS_INDEX, len(self.bytes))
         for kind, name in enumerate(("read", "write", "read_write")):
             out[f"acc_type.{name}"] = self.access.kind == kind
@@ -184,7 +194,8 @@ class AccessFeatures:
             ("unique_lines", self.unique_lines),
         ):
             out[name] = value
-            out[f"{name}_d_reuse_ct"] = self.per_reuse(value)
+            # Per reuse; doubled where there is no reuse.
+            out[f"{name}_d_reuse_ct"] = np.where(reused, value / count, value * 2)
         out["stride"] = self.stride
         return slog(out.array)
 
@@ -210,12 +221,12 @@ def _lines_and_strides(
     innermost = np.where(innermost < levels, innermost, 0)
     inner_extent = pick_row(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
-    inside = _counted(present)
+    inside: Ints = np.cumsum(present, 0) - present  # loops inside each
     skipped = np.array([pick_row(inside, one) for one in nearest])
     ratio = np.ones(skipped.shape)
     if skipped.any():
         ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
-    sizes = np.array([[access.bytes_per_element] for access in accesses])
+    sizes = np.array([[access.buffer.bytes_per_element] for access in accesses])
     # A stride below a line shares it between iterations; above, every iteration takes a new line.
     share = np.minimum(1.0, stride * sizes / CACHE_LINE_BYTES)
     lines = np.maximum(frame.iterations / ratio * share, 1.0)
@@ -223,20 +234,12 @@ def _lines_and_strides(
     return lines, np.where(innermost == nearest, stride, 0.0)
 
 
-def _counted(mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Count, for each row, how many rows before it hold."""
-    out = [np.zeros(mask.shape[1], np.int64)]
-    for row in mask[:-1]:
-        out.append(out[-1] + row)
-    return out
-
-
 def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
     """Return bytes of the innermost dimensions that the region covers whole.
 
     [N], of ``last_region``.
     """
-    out = np.full(num, float(access.bytes_per_element))
+    out = np.full(num, float(access.buffer.bytes_per_element))
     open_ = np.ones(num, bool)
     shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
@@ -249,11 +252,12 @@ def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
 
 
 def access_features(
-    accesses: Sequence[Access], feet: Sequence[Footprint], frame: LoopFrame, seen: Seen
+    feet: Sequence[Footprint], frame: LoopFrame, seen: Seen
 ) -> list[AccessFeatures]:
     """Return all values of every access of a store, in order."""
     num, levels = frame.num, len(frame.extents)
     moves = np.array([foot.moves for foot in feet])
+    accesses = [foot.access for foot in feet]
     lines, strides = _lines_and_strides(accesses, moves, frame)
     reuses = compute_reuse(seen, moves, frame.present, frame.extents)
     outermost = first_row(frame.present)
@@ -264,7 +268,7 @@ def access_features(
     last_region = [width[0] if levels else 1.0 for width in feet[0].widths]
     out = []
     for place, access in enumerate(accesses):
-        size = access.bytes_per_element
+        size = access.buffer.bytes_per_element
         unique = np.full(num, float(size))
         if levels:
             # The region of the outermost loop, from the first touch recorded there.
@@ -273,7 +277,6 @@ def access_features(
         run = np.minimum(_contiguous(access, last_region, num), CACHE_LINE_BYTES)
         out.append(
             AccessFeatures(
-                access,
                 feet[place],
                 frame.iterations * size,
                 unique,

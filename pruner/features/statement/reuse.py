@@ -35,13 +35,7 @@ class Reuse:
     distance_iters: Floats
     distance_bytes: Floats
     count: Floats
-    other_kept_bytes: Floats | None = None
-
-    @property
-    def kept_bytes(self) -> Floats:
-        """Distance in bytes for the dataflow rows."""
-        kept = self.other_kept_bytes
-        return self.distance_bytes if kept is None else kept
+    kept_bytes: Floats
 
 
 def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
@@ -92,7 +86,7 @@ def compute_reuse(
     levels, num = extents.shape
     if levels == 0:
         zero = np.zeros(num)
-        return [Reuse(np.full(num, NONE), zero, zero, zero) for _ in moves]
+        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in moves]
     moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
     start = first_row(present & ~moves)  # first loop that repeats the access
@@ -121,9 +115,8 @@ def compute_reuse(
     def choose(on_serial: Floats, on_loop: Floats) -> Floats:
         return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
 
-    iters, bytes_ = choose(serial_iters, distance), choose(serial_bytes, near_bytes)
-    times = choose(outward, count)
-    if kept_bytes is near_bytes:
-        return [Reuse(*values) for values in zip(kind, iters, bytes_, times, strict=True)]
-    kept = choose(serial_bytes, kept_bytes)
-    return [Reuse(*values) for values in zip(kind, iters, bytes_, times, kept, strict=True)]
+    iters, times = choose(serial_iters, distance), choose(outward, count)
+    distances = list(choose(serial_bytes, near_bytes))
+    # The same arrays where nothing was dropped, which readers test by identity.
+    kept = distances if kept_bytes is near_bytes else list(choose(serial_bytes, kept_bytes))
+    return [Reuse(*values) for values in zip(kind, iters, distances, times, kept, strict=True)]

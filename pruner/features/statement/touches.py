@@ -10,37 +10,28 @@ feature.cc that the released models were trained with, followed by :func:`number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 
 from pruner.arrays import Floats, Mask
 from pruner.features.statement.accesses import READ, Access
-from pruner.program.nests import Loop, LoopNests
+from pruner.program.index.affine import Truth, any_nonzero
+from pruner.program.nests import BufferStore, Loop, LoopNests
 
 NodeKeys = Literal["recycled", "unique"]
+LoopRow = tuple[int, Truth]  # and where the row starts empty although it is recycled
 
 
-@dataclass(frozen=True, slots=True)
-class LoopNumber:
-    """The table row of a loop.
-
-    ``forgets``: where the row starts empty although it is recycled.
-    """
-
-    row: int
-    forgets: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
-
-
-def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loop, LoopNumber]:
-    """Return a row of the touch table for every loop.
+def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loop, LoopRow]:
+    """Return each loop's row of the touch table, and where it starts empty.
 
     With ``recycled`` keys a loop bound to a GPU index takes the row of the last such loop that was
     closed, as freed nodes are handed out again, last freed first. Where the allocator did not hand
     it out (:func:`_refills`), the row is emptied. ``unique``: every loop has a row of its own.
     """
-    numbers: dict[Loop, LoopNumber] = {}
+    numbers: dict[Loop, LoopRow] = {}
     free: list[int] = []
     rows = 0
     refills = _refills(nests)
@@ -48,16 +39,16 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
     for store in nests.stores:
         kept = _common(opened, store.loops)
         if node_keys == "recycled":  # closing goes from the innermost loop outwards
-            free += [numbers[loop].row for loop in reversed(opened[kept:]) if loop.is_bound]
+            free += [numbers[loop][0] for loop in reversed(opened[kept:]) if loop.is_bound]
         for depth in range(kept, len(store.loops)):
             loop = store.loops[depth]
             # Ordinary loops are nodes of the program and live on; only the temporaries of GPU
             # indices are freed.
             if loop.is_bound and free:
                 inner = any(around.is_bound for around in store.loops[:depth])
-                numbers[loop] = LoopNumber(free.pop(), inner & refills)
+                numbers[loop] = free.pop(), inner & refills
             else:
-                numbers[loop] = LoopNumber(rows)
+                numbers[loop] = rows, False
                 rows += 1
         opened = store.loops
     return numbers
@@ -73,7 +64,7 @@ def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
     return count
 
 
-def _refills(nests: LoopNests) -> Mask | np.bool_:
+def _refills(nests: LoopNests) -> Truth:
     """Return where the allocator's free list runs out at a thread loop.
 
     After simplification glibc's per-thread list holds one node for every ordinary loop of the
@@ -84,7 +75,7 @@ def _refills(nests: LoopNests) -> Mask | np.bool_:
     """
     kernels = [key for key, a in nests.allocations.items() if not a.loops]
     if len(kernels) != 1:
-        return np.bool_(False)
+        return False
     # The kernel's last store has the loops of its outermost stage.
     store = next(s for s in reversed(nests.stores) if s.buffer.key == kernels[0])
     ordinary = [x for x in (store.reduction or store).loops if not x.is_bound]
@@ -99,6 +90,11 @@ class _Totals:
     kept_bytes: Floats
     read_bytes: Floats
     entry_bytes: Floats
+
+    def forget(self, where: Truth) -> None:
+        """Drop the totals for the programs ``where``."""
+        for name in ("all_bytes", "read_bytes", "entry_bytes"):
+            setattr(self, name, np.where(where, 0.0, getattr(self, name)))
 
 
 @dataclass(slots=True, eq=False)
@@ -131,55 +127,65 @@ class Seen:
     least: Sequence[Sequence[Floats]]
     shared: Mask
 
-    def among(self, rows: Sequence[int], levels: int) -> Seen:
-        """Return the touches in ``rows`` of ``levels`` loops; zeros in other loops."""
-        if len(rows) == levels:
-            return self
-
-        accesses, _, num = self.shared.shape
-
-        def placed(name: str) -> Any:
-            lead = (accesses,) if name in ("first", "least", "shared") else ()
-            out = np.zeros((*lead, levels, num), bool if name == "shared" else np.float64)
-            out[..., rows, :] = np.reshape(getattr(self, name), (*lead, len(rows), num))
-            return out
-
-        return Seen(**{field.name: placed(field.name) for field in fields(Seen)})
-
     @staticmethod
-    def joined(parts: Sequence[Seen]) -> Seen:
-        """Join the programs of all parts."""
+    def joined(parts: Sequence[tuple[Seen, Sequence[int], slice]], levels: int, num: int) -> Seen:
+        """Join the touches of all parts in ``levels`` loops of ``num`` programs.
+
+        A part comes with the places of its loops, and of its programs; zeros in other loops.
+        """
         if len(parts) == 1:
-            return parts[0]
+            return parts[0][0]
+        accesses = len(parts[0][0].shared)
 
         def all_of(name: str) -> Any:
-            return np.concatenate([getattr(x, name) for x in parts], -1)
+            lead = (accesses,) if name in ("first", "least", "shared") else ()
+            out = np.zeros((*lead, levels, num), bool if name == "shared" else np.float64)
+            for seen, rows, programs in parts:
+                shape = (*lead, len(rows), programs.stop - programs.start)
+                out[..., rows, programs] = np.reshape(getattr(seen, name), shape)
+            return out
 
         return Seen(**{field.name: all_of(field.name) for field in fields(Seen)})
 
 
 class TouchTable:
-    """Running totals by loop.
+    """Touches of one nest's stores, recorded in program order.
 
-    Bytes of all touches (``all_bytes``) and of reading touches (``read_bytes``), and one element of
-    each touch (``entry_bytes``); ``kept_bytes`` are as ``all_bytes``, but never dropped.
+    Running totals by loop: bytes of all touches (``all_bytes``) and of reading touches
+    (``read_bytes``), and one element of each touch (``entry_bytes``); ``kept_bytes`` are as
+    ``all_bytes``, but never dropped.
     """
 
-    def __init__(self, num_loops: int, num: int) -> None:
-        self._num, nothing = num, np.zeros(num)
-        self._totals = [_Totals(nothing, nothing, nothing, nothing) for _ in range(num_loops)]
+    def __init__(self, nests: LoopNests, node_keys: NodeKeys = "recycled") -> None:
+        self._num, nothing = nests.num_programs, np.zeros(nests.num_programs)
+        self._row_of = number_loops(nests, node_keys)
+        self._totals = [_Totals(nothing, nothing, nothing, nothing) for _ in self._row_of]
         self._buffers: dict[int, dict[int, _Entry]] = {}
+        self._entered: set[Loop] = set()
 
-    def forget(self, row: int, where: Mask | np.bool_) -> None:
-        """Drop the totals of loop ``row`` for the programs ``where``."""
-        totals = self._totals[row]
-        totals.all_bytes = np.where(where, 0.0, totals.all_bytes)
-        totals.read_bytes = np.where(where, 0.0, totals.read_bytes)
-        totals.entry_bytes = np.where(where, 0.0, totals.entry_bytes)
+    def record(
+        self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
+    ) -> Seen:
+        """Append a store's accesses, and return the touches of its loops so far.
 
-    def record(self, rows: Sequence[int], access: Access, elements: Floats) -> None:
+        Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
+        program has.
+        """
+        # On first entry the row is emptied where the allocator made a fresh node (see
+        # `number_loops`).
+        for loop in store.loops:
+            row, fresh = self._row_of[loop]
+            if loop not in self._entered and any_nonzero(fresh):
+                self._totals[row].forget(fresh)
+            self._entered.add(loop)
+        rows = [self._row_of[loop][0] for loop in loops]
+        for access, elements in touched:
+            self._append(rows, access, elements)
+        return self._seen(rows, [access for access, _ in touched])
+
+    def _append(self, rows: Sequence[int], access: Access, elements: Floats) -> None:
         """Append one access: ``elements`` [L, N] touched per loop in ``rows``."""
-        size = access.bytes_per_element
+        size = access.buffer.bytes_per_element
         entries = self._buffers.setdefault(access.buffer.key, {})
         for row, touched, moved in zip(rows, elements, elements * size, strict=True):
             totals = self._totals[row]
@@ -197,7 +203,7 @@ class TouchTable:
                 entry.count += 1
                 entry.least = np.minimum(entry.least, touched)
 
-    def seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
+    def _seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
         """Return the touches of loops ``rows``, overall and by buffer."""
         totals = [self._totals[row] for row in rows]
         entries = [[self._buffers[access.buffer.key][row] for row in rows] for access in accesses]

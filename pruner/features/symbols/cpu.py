@@ -22,8 +22,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from pruner.arrays import Floats
 from pruner.features.batched import Table, tables_of
-from pruner.features.statement.array_helpers import pick
+from pruner.features.statement.array_helpers import fitting_depth, pick, runs_of
 from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
@@ -34,7 +35,6 @@ from pruner.features.symbols.statement import (
     count_operations,
     extent_of,
     nest_statements,
-    product_of,
 )
 from pruner.features.symbols.symbol_table import (
     CACHES,
@@ -71,7 +71,7 @@ def cpu_symbols_of(nests: Sequence[LoopNests], device: CpuDevice) -> list[Symbol
     return [
         Symbols(
             values=np.stack([next(tables) for _ in some]),
-            scopes=tuple(one.scope for one in some),
+            scopes=tuple(one.buffer.scope for one in some),
             reductions=tuple(one.is_reduction for one in some),
             columns=CPU_COLUMNS,
         )
@@ -87,7 +87,10 @@ class _CpuRow:
         self._num = statement.num
         self._loops = statement.loops
         self._own = [x for x in self._loops if x.is_own]
-        self._width = device.simd_bytes // statement.lane_bytes
+        lane = max(a.buffer.bytes_per_element for a in (statement.write, *statement.reads))
+        # Compilers widen arithmetic on 16-bit floats to float32 for CPUs without it.
+        self._operations = count_operations(statement.value)
+        self._width = device.simd_bytes // (max(lane, 4) if self._operations.half else lane)
         self._iterations = extent_of(self._loops, self._num)
         self._marked = extent_of((x for x in self._own if x.mark == "vectorize"), self._num)
         self._body = self._unrolled_depth()
@@ -98,7 +101,7 @@ class _CpuRow:
 
     def columns(self) -> SymbolRow:
         """Return the values of :data:`~pruner.features.symbols.symbol_table.CPU_COLUMNS`."""
-        operations = count_operations(self._s.value)
+        operations = self._operations
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores
         vector_loads, scalar_loads = self._loads()
@@ -173,10 +176,10 @@ class _CpuRow:
 
     def _run(self) -> PerProgram:
         """Return the neighbouring elements that the body writes [N]."""
-        runs = np.ones((len(self._own) + 1, self._num))
+        write, runs = self._s.write, np.ones((len(self._own) + 1, self._num))
         for depth in range(len(self._own)):
-            moving = frozenset(x.var for x in self._own[depth:]) - self._s.write.around
-            runs[depth] = _run_and_rows(self._s.write, moving)[0]
+            moving = frozenset(x.var for x in self._own[depth:]) - write.around
+            runs[depth] = runs_of(write.widths(moving), write.sizes, (self._num,))[0]
         return pick(runs, self._body)
 
     def _used_lanes(self) -> PerProgram:
@@ -282,20 +285,20 @@ class _CpuRow:
 
         In whole cache lines.
         """
-        footprint = self._bytes_by_depth().sum(axis=0)  # [L + 1, N]
-        outside = np.ones((len(self._loops) + 1, self._num))
+        footprint = self._bytes_by_depth()
+        outside = np.ones_like(footprint)
         for depth, loop in enumerate(self._loops):
             outside[depth + 1] = outside[depth] * loop.extent
         device, cores = self._device, self._cores_by_depth()
         # Cores that share the loops bring their private caches: the capacity grows with them.
-        sizes = (device.l1_bytes_per_core * cores, device.l2_bytes_per_core * cores)
+        sizes: list[Floats | int] = [
+            device.l1_bytes_per_core * cores,
+            device.l2_bytes_per_core * cores,
+            device.l3_bytes,
+        ]
         out = {"unique": footprint[0]}
-        for name, size in zip(CACHES, (*sizes, device.l3_bytes), strict=True):
-            inside = footprint <= size
-            # One iteration always "fits": something must be the innermost level.
-            inside[-1] = True
-            fits = inside.argmax(axis=0)
-            crossing = np.maximum(fits - 1, 0)
+        for name, size in zip(CACHES, sizes, strict=True):
+            fits, crossing = fitting_depth(footprint, size)
             moved = pick(footprint, crossing) * pick(outside, crossing)
             out[f"{name}_footprint"] = pick(footprint, fits)
             # What fits whole is warm from the repetition before (see the module).
@@ -311,35 +314,20 @@ class _CpuRow:
             out[depth] = np.minimum(inside, self._device.num_cores)
         return out
 
-    def _bytes_by_depth(self) -> Float[np.ndarray, "access depth program"]:
-        """Return bytes of lines touched from each depth inwards.
-
-        [A, L + 1, N].
-        """
-        accesses: Sequence[NestAccess] = [self._s.write, *self._s.reads]
-        out = np.empty((len(accesses), len(self._loops) + 1, self._num))
-        for place, access in enumerate(accesses):
+    def _bytes_by_depth(self) -> Float[np.ndarray, "depth program"]:
+        """Return bytes of lines that the statement touches from each depth inwards."""
+        out = np.zeros((len(self._loops) + 1, self._num))
+        for access in (self._s.write, *self._s.reads):
             used = access.variables - access.around
             known: dict[Moving, PerProgram] = {}  # most depths move the same variables of it
             for depth in range(len(self._loops) + 1):
                 moving = used & {x.var for x in self._loops[depth:]}
                 if moving not in known:
                     known[moving] = self._line_bytes(access, moving)
-                out[place, depth] = known[moving]
+                out[depth] += known[moving]
         return out
 
     def _line_bytes(self, access: NestAccess, moving: Moving) -> PerProgram:
-        run, rows = _run_and_rows(access, moving)
+        run, rows = runs_of(access.widths(moving), access.sizes, (self._num,))
         line = self._device.transaction_bytes
-        return rows * np.ceil(run * access.bytes_per_element / line) * line
-
-
-def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[PerProgram, PerProgram]:
-    """Return neighbouring elements of the touched box, and such runs."""
-    widths = access.widths(moving)
-    run, rows = product_of(widths[-1:], access.num), product_of(widths[:-1], access.num)
-    for place in range(len(widths) - 2, -1, -1):  # whole rows are one run
-        whole = run >= product_of(access.sizes[place + 1 :], access.num)
-        run = np.where(whole, run * widths[place], run)
-        rows = np.where(whole, rows / widths[place], rows)
-    return run, rows
+        return rows * np.ceil(run * access.buffer.bytes_per_element / line) * line

@@ -44,11 +44,11 @@ def gpu_symbols(nests: LoopNests) -> Symbols:
     """Compute symbols of N programs, one row a statement in order."""
     statements = nest_statements(nests)
     around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
-    on_cores = any(statement.scope in ACCUMULATORS for statement in statements)
+    on_cores = any(statement.buffer.scope in ACCUMULATORS for statement in statements)
     rows = [_GpuRow(statement, around, on_cores).columns() for statement in statements]
     return Symbols(
         values=fill(GPU_COLUMNS, rows, nests.num_programs),
-        scopes=tuple(s.scope for s in statements),
+        scopes=tuple(s.buffer.scope for s in statements),
         reductions=tuple(s.is_reduction for s in statements),
         columns=GPU_COLUMNS,
         shared_bytes=None
@@ -74,9 +74,9 @@ class _GpuRow:
         self._spatial = moving_of(x for x in roles.in_thread if not x.is_reduce)
         self._block_loops = moving_of(roles.in_thread, roles.threads)
         self._everything = self._block_loops | moving_of(roles.blocks)
-        self._stages = statement.scope == SHARED
-        self._global = [a for a in statement.reads if a.scope == GLOBAL]
-        if statement.scope == GLOBAL:
+        self._stages = statement.buffer.scope == SHARED
+        self._global = [a for a in statement.reads if a.buffer.scope == GLOBAL]
+        if statement.buffer.scope == GLOBAL:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
@@ -94,7 +94,7 @@ class _GpuRow:
         loads, cycles = self._loads(SHARED)
         # S1 counts only where something is computed; a staging statement goes through S3.
         registers = self._registers() if computes and not self._stages else 0.0
-        if self._s.scope in OPERAND_FRAGMENTS:
+        if self._s.buffer.scope in OPERAND_FRAGMENTS:
             registers = self._fragment()
         return {
             "l0_mem_alloc": registers,
@@ -123,7 +123,7 @@ class _GpuRow:
             "accumulators": self._s.write.count(self._spatial) / self._lanes if computes else 0.0,
             "spatial_body": self._spatial_body(),
             "special": self._iterations * operations.special,
-            "own_bytes": float(self._s.bytes_per_element),
+            "own_bytes": float(self._s.buffer.bytes_per_element),
             "global_bytes": self._bytes_of_traffic(),
             "half_share": operations.half / max(operations.flops, 1.0),
         }
@@ -135,7 +135,7 @@ class _GpuRow:
         return sum(values, start=np.zeros(self._num))
 
     def _tile(self) -> PerProgram:
-        return product_of(self._s.tile, self._num)
+        return product_of(self._s.write.sizes, self._num)
 
     def _issued(self, threads: PerProgram) -> PerProgram:
         """Return elements a block fetches; none for a stage of results."""
@@ -146,7 +146,7 @@ class _GpuRow:
     def _fragment(self) -> PerProgram:
         """Return elements of operands in a lane's registers."""
         spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
-        return _HOLDERS[self._s.scope] * self._s.write.count(spatial) / self._lanes
+        return _HOLDERS[self._s.buffer.scope] * self._s.write.count(spatial) / self._lanes
 
     def _registers(self) -> PerProgram:
         if self._lanes > 1:  # operands are in fragments, with rows of their own
@@ -158,7 +158,7 @@ class _GpuRow:
         """Return elements a block moves: staged tiles, or touches of threads."""
         if self._stages:
             # A tile of a sum of two inputs is fetched from both.
-            sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
+            sources = sum(1 for a in self._s.reads if a.buffer.scope == GLOBAL)
             return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
 
@@ -170,8 +170,8 @@ class _GpuRow:
         ]
         # A statement without global traffic counts its own element, so the column is never 0.
         if not moved:
-            return np.full(self._num, float(self._s.bytes_per_element))
-        sizes = [a.bytes_per_element for a in self._global]
+            return np.full(self._num, float(self._s.buffer.bytes_per_element))
+        sizes = [a.buffer.bytes_per_element for a in self._global]
         return self._total(n * size for n, size in zip(moved, sizes, strict=True)) / sum(moved)
 
     def _unique(self, access: NestAccess) -> PerProgram:
@@ -187,7 +187,7 @@ class _GpuRow:
                 for place, terms in enumerate(access.indices):
                     if [t.term for t in terms] == [t.term for t in own]:
                         start = self._s.write.widths(others)[d] - 1
-                        widths[place] = np.minimum(widths[place], start + self._s.tile[d])
+                        widths[place] = np.minimum(widths[place], start + self._s.write.sizes[d])
         return product_of(widths, self._num)
 
     def _touched(self, access: NestAccess, moving: Moving) -> PerProgram:
@@ -206,7 +206,7 @@ class _GpuRow:
         it lies in.
         """
         if self._stages:
-            widths, shape = self._s.tile, self._s.buffer.shape
+            widths, shape = self._s.write.sizes, self._s.buffer.shape
         elif self._global:
             widths = self._global[0].widths(self._block_loops)
             shape = self._global[0].buffer.shape
@@ -262,7 +262,7 @@ class _GpuRow:
         """
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
-            if access.scope != scope:
+            if access.buffer.scope != scope:
                 continue
             loads = self._iterations
             # Operands stay in registers over the innermost tile: loops that do not move them load
@@ -278,7 +278,7 @@ class _GpuRow:
     def _least_loads(self) -> PerProgram:
         out = np.zeros(self._num)
         for access in self._s.reads:
-            if access.scope == SHARED:
+            if access.buffer.scope == SHARED:
                 outside = self._around[access.buffer.key]
                 step = [x for x in self._roles.serial if x.var in outside]
                 inside = moving_of(self._roles.serial[len(step) :], self._roles.vthreads)
@@ -289,7 +289,7 @@ class _GpuRow:
         stride, lanes = self._lane_of(access)
         # A power-of-two stride hits few banks: gcd with the number of banks is how many lanes
         # collide.
-        words = np.maximum(stride * access.bytes_per_element // _BANK_BYTES, 1)
+        words = np.maximum(stride * access.buffer.bytes_per_element // _BANK_BYTES, 1)
         banks = np.gcd(words.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 

@@ -4,11 +4,13 @@ Source: feature_psa.cc. These are the inputs of the released analyzer (PSA); doc
 2.5 has their quirks. The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.analysis import AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import product_where
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
@@ -20,9 +22,9 @@ _NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no com
 
 
 def official_symbols(
-    nests: LoopNests, analyses: list[StoreAnalysis]
+    nests: LoopNests, stores: Sequence[AnalysedStore]
 ) -> Float32[np.ndarray, "program statement column"]:
-    """Compute the official symbols of N programs.
+    """Compute the official symbols of N programs, whose nest is analysed alone.
 
     Returns:
         float32 [N, S, 11]: one row a statement in the order of :func:`statement_features`, columns
@@ -31,10 +33,9 @@ def official_symbols(
     num = nests.num_programs
     rows: dict[int, SymbolRow] = {}
     workload: dict[int, PerProgram] = {}
-    for analysis in analyses:
-        key = analysis.store.buffer.key
+    for store in stores:
         # Keyed by buffer: the update of a reduction overwrites its initialisation.
-        rows[key] = _row(analysis, workload)
+        rows[store.analysis.store.buffer.key] = _row(store.analysis, workload)
     return np.moveaxis(fill(OFFICIAL_COLUMNS, list(rows.values()), num), -1, 0).astype(
         np.float32, order="C"
     )
@@ -57,15 +58,12 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     num = frame.num
     threads = _product(frame, THREADS)
     blocks = _product(frame, BLOCKS)
-    serial = np.ones(num)
-    counted = np.ones(len(frame.loops), bool)
-    for i, loop in enumerate(frame.loops):
-        counted[i] = loop.mark not in _SKIPPED
-        # inner_prod of feature_psa.cc: all loops and virtual threads, without blocks and threads.
-        if loop.mark is Mark.VTHREAD or not loop.is_bound:
-            serial = serial * frame.extents[i]
+    marks = [loop.mark for loop in frame.loops]
+    counted = np.array([mark not in _SKIPPED for mark in marks], bool)
+    # inner_prod of feature_psa.cc: all loops and virtual threads, without blocks and threads.
+    serial = frame.extents[[mark not in (*BLOCKS, *THREADS) for mark in marks]].prod(0)
     ops = sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS]) * serial
-    moves = [a.moves for a in analysis.accesses]
+    moves = [a.foot.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 
     def volume(access: int, over: NDArray[np.bool_]) -> PerProgram:
@@ -73,7 +71,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
         return product_where(frame.extents, inside)
 
     key = analysis.store.buffer.key
-    everything = np.broadcast_to(counted[:, None], spatial.shape)
+    everything = counted[:, None]
     computes = ops != 0
     registers = np.zeros(num)
     touched = np.zeros(num)

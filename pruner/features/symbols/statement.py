@@ -3,15 +3,20 @@
 A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
 expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
 range while all others stand at 0, and a term's reach is the width of its interval.
+
+The statement features (:mod:`pruner.features.statement`) follow feature.cc instead: they measure
+whole tensors, join all touches of a buffer to one box, ignore guards, and move the loops from a
+depth inwards. Here a load counts by itself, in the tile that is allocated and within the guards.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool
 
 from pruner.arrays import IntLike, Ints, dtype_bytes
+from pruner.features.statement.accesses import load_indices
 from pruner.features.statement.array_helpers import column
 from pruner.features.symbols.symbol_table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
@@ -26,7 +31,6 @@ from pruner.program.nests import (
     Loop,
     LoopNests,
     Mark,
-    Scope,
     is_bound,
 )
 
@@ -167,17 +171,16 @@ def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
     return frozenset(loop.var for group in groups for loop in group)
 
 
-@dataclass(slots=True, eq=False)
 class IndexTerm:
     """A term ``coef * ((index mod upper) div lower)`` of an index.
 
     ``scale`` [N] is ``|coef|``, 0 where absent.
     """
 
-    term: Term
-    scale: PerProgram
-    variables: Moving
-    _reach: dict[Moving, PerProgram] = field(default_factory=dict)
+    def __init__(self, term: Term, num: int) -> None:
+        self.term, self.variables = term, variables_of(term.index)
+        self.scale = column(np.abs(term.coef), num)
+        self._reach: dict[Moving, PerProgram] = {}
 
     def reach(self, moving: Moving) -> PerProgram:
         """Return the range of the quotient [N], coefficient left out.
@@ -225,16 +228,6 @@ class NestAccess:
     indices: list[list[IndexTerm]]
     around: Moving
     num: int
-
-    @property
-    def scope(self) -> Scope:
-        """Storage scope of the buffer."""
-        return self.buffer.scope
-
-    @property
-    def bytes_per_element(self) -> int:
-        """Size of one element."""
-        return dtype_bytes(self.buffer.dtype)
 
     @property
     def variables(self) -> Moving:
@@ -291,7 +284,7 @@ class NestAccess:
             for term in terms:
                 out = out + term.term.coef * _quotient(term.term, values) * row
             row = row * size.astype(np.int64)
-        return out * self.bytes_per_element
+        return out * self.buffer.bytes_per_element
 
     def stride(self, var: LoopVar) -> PerProgram:
         """Return elements between neighbouring iterations of a loop [N].
@@ -357,8 +350,10 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     The least over all cuts of (values of the wide-stepping terms) x (span of the others).
     """
     inside = [term for term in terms if term.variables & moving]
-    if len(inside) < 2:
-        return _width_or_steps(inside, moving, num)
+    if not inside:
+        return np.ones(num)
+    if len(inside) == 1:
+        return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
     scales = np.stack([term.scale for term in inside])
     reaches = np.stack([np.where(t.scale > 0, t.reach(moving), 0) for t in inside])
     order = np.argsort(scales, axis=0)
@@ -374,47 +369,29 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     return count
 
 
-def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
-    if not inside:
-        return np.ones(num)
-    return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
-
-
 @dataclass(slots=True, eq=False)
 class NestStatement:
     """A statement of N programs; ``reads`` hold each distinct load once.
 
-    The statement's own element is left out. ``tile``: allocated extents of its buffer.
+    The statement's own element is left out. ``unroll`` [N]: the depth of the pragma in force.
     """
 
-    buffer: Buffer
-    num: int
     value: Expr
     loops: list[StatementLoop]
     write: NestAccess
     reads: list[NestAccess]
-    tile: list[PerProgram]
     unroll: PerProgram
     is_reduction: bool
 
     @property
-    def scope(self) -> Scope:
-        """Storage scope of the statement's buffer."""
-        return self.buffer.scope
+    def num(self) -> int:
+        """Number of programs."""
+        return self.write.num
 
     @property
-    def bytes_per_element(self) -> int:
-        """Bytes of one written element."""
-        return dtype_bytes(self.buffer.dtype)
-
-    @property
-    def lane_bytes(self) -> int:
-        """Bytes of one vector lane: the widest element of the statement.
-
-        Arithmetic on 16-bit floats is widened to float32, as compilers do for CPUs without it.
-        """
-        widest = max(a.bytes_per_element for a in (self.write, *self.reads))
-        return max(widest, 4) if count_operations(self.value).half else widest
+    def buffer(self) -> Buffer:
+        """The buffer that the statement writes."""
+        return self.write.buffer
 
 
 def nest_statements(nests: LoopNests) -> list[NestStatement]:
@@ -452,16 +429,13 @@ def _statement(
     reads = []
     for load in _distinct_loads(store.value):
         if load.stage != buffer.key:  # the element itself is in a register
-            indices = [store.sum_of(index) for index in load.indices]
+            indices = load_indices(load, store)
             reads.append(_access(nests, nests.buffers[load.stage], indices))
     return NestStatement(
-        buffer=buffer,
-        num=num,
         value=store.value,
         loops=loops,
         write=write,
         reads=reads,
-        tile=[column(extent, num) for extent in nests.allocations[buffer.key].extents],
         unroll=column(store.unroll, num),
         is_reduction=store.kind == "update",
     )
@@ -480,15 +454,11 @@ def _access(nests: LoopNests, buffer: Buffer, indices: Iterable[Affine]) -> Nest
     allocation = nests.allocations.get(buffer.key)
     # A staged buffer holds one tile, so strides are those of the tile.
     sizes = buffer.shape if allocation is None else allocation.extents
-    terms = [
-        [IndexTerm(t, column(np.abs(t.coef), num), variables_of(t.index)) for t in index.terms]
-        for index in indices
-    ]
     around = () if allocation is None else allocation.loops
     return NestAccess(
         buffer=buffer,
         sizes=[column(size, num) for size in sizes],
-        indices=terms,
+        indices=[[IndexTerm(t, num) for t in index.terms] for index in indices],
         around=frozenset(loop.var for loop in around),
         num=num,
     )

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 
 from pruner.arrays import Scores
 from pruner.errors import PrunerError
-from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.analysis import analyse
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
@@ -166,7 +166,7 @@ class ReleasedAnalyzer(Analyzer):
 
     def _unlimited(self, nests: LoopNests) -> Scores:
         switches = OfficialSwitches.without(self.without)
-        symbols = official_symbols(nests, analyse_stores(nests))
+        symbols = official_symbols(nests, analyse([nests])[0])
         return -np.log(official_latency_ms(symbols, self.device, switches))
 
 

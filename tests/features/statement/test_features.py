@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruner.features.statement.analysis import StoreAnalysis, analyse_stores
+from pruner.features.statement.analysis import StoreAnalysis, analyse
 from pruner.features.statement.features import statement_features
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload
@@ -32,14 +32,15 @@ def compute(dag: ComputeDAG, steps: list[Steps]) -> list[np.ndarray]:
     out: dict[int, np.ndarray] = {}
     for group in groups:
         nests = lower(apply(dag, group.skeleton, group.decisions))
-        features = statement_features(nests, analyse_stores(nests))
+        features = statement_features(nests, *analyse([nests]))
         out |= dict(zip(group.rows.tolist(), features, strict=True))
     return [out[i] for i in range(len(steps))]
 
 
 def analyses(key: str, steps: Steps) -> list[StoreAnalysis]:
     (group,), _ = group_programs([steps])
-    return analyse_stores(lower(apply(dag_for_workload(key, ()), group.skeleton, group.decisions)))
+    nests = lower(apply(dag_for_workload(key, ()), group.skeleton, group.decisions))
+    return [store.analysis for (stores,) in [analyse([nests])] for store in stores]
 
 
 class Agreement:

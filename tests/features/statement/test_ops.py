@@ -37,7 +37,7 @@ def test_an_update_reads_and_writes_its_own_element():
     row, column, depth = (loop.var for loop in update.loops)
     touched = [[index.terms[0].index for index in access.indices[0]] for access in accesses]
     assert touched == [[row, column], [row, depth], [depth, column]]
-    assert [access.bytes_per_element for access in accesses] == [4, 4, 4]
+    assert [access.buffer.bytes_per_element for access in accesses] == [4, 4, 4]
 
 
 def test_operations_of_a_product():

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.batched import BatchedStores
 from pruner.features.caches import cpu_rows
-from pruner.features.columns import WORKLOAD_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
-from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.analysis import analyse
 from pruner.features.statement.features import statement_features
+from pruner.features.workload import WORKLOAD_COLUMNS
 from tests.features.cpu_nests import NESTS
 
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -26,15 +25,21 @@ def featurized(nests, extra=None):
     return featurize_nests(groups, num, spec, workload=FLAGS, failures={}), starts
 
 
+def measured(names):
+    """How many analyses the stores of some nests have."""
+    found = analyse([NESTS[name] for name in names], "unique")
+    return len({id(store.analysis) for stores in found for store in stores})
+
+
 def test_rows_are_those_of_each_alone():
     found, starts = featurized(list(NESTS.values()))
     assert found.valid.all()
     for start, (name, nests) in zip(starts, NESTS.items(), strict=False):
         some = found.take(start + np.arange(nests.num_programs))
-        analyses = analyse_stores(nests, "unique")
-        rows = statement_features(nests, analyses)
+        (stores,) = analyse([nests], "unique")
+        rows = statement_features(nests, stores)
         np.testing.assert_array_equal(some.statement, rows.reshape(-1, rows.shape[2]), name)
-        crossings = cpu_rows(analyses, nests.num_programs, NUM_ROWS["paper"])
+        crossings = cpu_rows(stores, nests.num_programs, NUM_ROWS["paper"])
         np.testing.assert_array_equal(some.dataflow, crossings, name)
 
 
@@ -49,7 +54,7 @@ def test_rows_are_those_of_each_alone():
     ],
 )
 def test_stores_with_one_value_are_measured_once(names, groups):
-    assert len(BatchedStores.of([NESTS[name] for name in names]).groups) == groups
+    assert measured(names) == groups
 
 
 def test_further_columns_are_of_each_program():
@@ -64,7 +69,7 @@ def test_further_columns_are_of_each_program():
 
 def test_many_programs_are_measured_by_themselves(monkeypatch):
     monkeypatch.setattr("pruner.features.batched._WIDE", 2)
-    assert len(BatchedStores.of([NESTS["tiles"], NESTS["others"], NESTS["one"]]).groups) == 4
+    assert measured(["tiles", "others", "one"]) == 4
 
 
 def test_a_nest_that_fails_costs_itself():

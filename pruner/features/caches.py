@@ -26,6 +26,7 @@ device: a feature of a program is the same on every device, and a model learns t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +115,8 @@ def _crossings(analysis: StoreAnalysis) -> list[list[_Crossing]]:
     frame = analysis.frame
     boxes = [_boxes(one.foot, frame) for one in analysis.accesses]
     held = np.sum([box for box, _ in boxes], axis=0)  # [L + 1, N]
-    inside = np.ones_like(held)
-    np.multiply.accumulate(frame.extents[::-1], out=inside[-2::-1])
+    start = np.ones(frame.num)
+    inside = np.array([*accumulate(frame.extents[::-1], np.multiply, initial=start)])[::-1]
     out: list[list[_Crossing]] = [[] for _ in boxes]
     for size in BYTES:
         # From the outermost depth that fits inwards no iteration misses.

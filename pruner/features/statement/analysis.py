@@ -16,7 +16,7 @@ from pruner.features.statement.accesses import store_accesses
 from pruner.features.statement.array_helpers import column
 from pruner.features.statement.memory import AccessFeatures, access_features, footprint, make_frame
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
-from pruner.features.statement.touches import NodeKeys, Seen, TouchTable
+from pruner.features.statement.touches import NodeKeys, Rows, Seen, TouchTable
 from pruner.program.nests import LoopNests, Mark
 
 MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
@@ -33,12 +33,14 @@ class StoreAnalysis:
 
     def __init__(self, members: Sequence[StoreMember]) -> None:
         self.members = members
-        self.store, buffers, self._loops = joined_store(members)
+        self.store, buffers, places = joined_store(members)
         ends = np.cumsum([0, *(member.nests.num_programs for member in members)]).tolist()
         self.programs = [slice(*pair) for pair in pairwise(ends)]
         self.frame = make_frame(self.store.loops, ends[-1])
+        levels = len(self.frame.loops)
+        self._rows: list[Rows] = [slice(None) if len(x) == levels else x for x in places]
         self._feet = [footprint(one, self.frame) for one in store_accesses(buffers, self.store)]
-        self._seen: list[tuple[Seen, list[int], slice]] = []
+        self._seen: list[tuple[Seen, Rows, slice]] = []
         self._marked: list[Floats] = []
         self._products = np.full((len(MARKS), self.frame.num), np.nan)  # NaN: no such loop
         for place, mark in enumerate(MARKS):
@@ -56,11 +58,8 @@ class StoreAnalysis:
 
         ``marked``: products of marked loops by buffer, of the nest's stores before.
         """
-        member, rows, programs = self.members[place], self._loops[place], self.programs[place]
-        elements = [foot.elements for foot in self._feet]
-        if len(self.members) > 1:
-            elements = [some[rows, programs] for some in elements]
-        touched = [(foot.access, some) for foot, some in zip(self._feet, elements, strict=True)]
+        member, rows, programs = self.members[place], self._rows[place], self.programs[place]
+        touched = [(foot.access, foot.elements[rows, programs]) for foot in self._feet]
         self._seen.append((touches.record(member.store, member.loops, touched), rows, programs))
         # feature.cc sets vec_prod and the like only where such a loop exists; the entry of an
         # earlier store to the buffer survives. Released models were trained on it.

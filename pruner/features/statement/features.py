@@ -7,11 +7,12 @@ TenSet and the official Pruner release use). The functions below carry the origi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, Ints
+from pruner.arrays import Floats, IntLike
 from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
@@ -24,7 +25,7 @@ from pruner.features.columns import (
 from pruner.features.statement.analysis import MARKS, AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import column, first_row, pick, slog
 from pruner.features.statement.memory import AccessFeatures
-from pruner.program.index.affine import any_nonzero, everywhere
+from pruner.program.index.affine import any_nonzero, everywhere, plain
 from pruner.program.nests import BLOCKS, THREADS, LoopNests, Mark
 
 _MARK_NAMES = ("vec", "unroll", "parallel")  # of MARKS, in the columns
@@ -116,8 +117,8 @@ def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
         table.set_block(f"B{place}.{ACCESS_COLUMNS[0].name}", chosen)
 
 
-def _ranks(accesses: Sequence[AccessFeatures]) -> Ints:
-    """Return each access's place in the order, [A, N]; ties keep their order."""
+def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
+    """Return each access's place in the order; ties keep their order."""
     num, order = len(accesses[0].bytes), np.arange(len(accesses))
     keys = [
         (a.reuse.distance_bytes, a.unique_bytes, a.unique_lines, np.full(num, a.access.kind))
@@ -130,7 +131,7 @@ def _ranks(accesses: Sequence[AccessFeatures]) -> Ints:
         less |= equal & (key[:, None] < key)
         equal &= key[:, None] == key
     earlier = np.less.outer(order, order)[:, :, None]
-    return np.asarray((less | (equal & earlier)).sum(0))
+    return [plain(rank) for rank in (less | (equal & earlier)).sum(0)]
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
@@ -147,7 +148,7 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
         return
     safe_ops = np.where(ops > 0, ops, 1.0)
     # Iterations of each loop and of those inside it, from inside.
-    inside = np.multiply.accumulate(frame.extents[::-1])
+    inside = np.array([*accumulate(frame.extents[::-1], np.multiply)])
     x = np.log2(safe_ops * inside)
     ratio = x / np.log2(analysis.touched_bytes[::-1])
     present = frame.present[::-1]

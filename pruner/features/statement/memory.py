@@ -9,11 +9,12 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, IntLike, Ints
+from pruner.arrays import Floats, IntLike
 from pruner.features.column import ColumnValues
 from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX
 from pruner.features.statement.accesses import Access
@@ -60,17 +61,17 @@ class LoopFrame:
 
 def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
     """Return arrays of the loops that at least one program has."""
-    loops = tuple(loop for loop in loops if any_nonzero(loop.present))
-    extents = np.empty((len(loops), num))
-    present = np.empty((len(loops), num), bool)
+    found = [(loop, there) for loop in loops if any_nonzero(there := loop.present)]
+    extents = np.empty((len(found), num))
+    present = np.empty((len(found), num), bool)
     depth: dict[LoopVar, int] = {}
     marks: dict[Mark | None, list[int]] = {}
-    for row, loop in enumerate(loops):
-        extents[row] = loop.extent
-        present[row] = loop.present
+    for row, (loop, there) in enumerate(found):
+        extents[row], present[row] = loop.extent, there
         depth[loop.var] = row
         marks.setdefault(loop.mark, []).append(row)
-    return LoopFrame(loops, extents, present, extents.prod(0), depth, marks)
+    kept = tuple(loop for loop, _ in found)
+    return LoopFrame(kept, extents, present, extents.prod(0), depth, marks)
 
 
 @dataclass(slots=True, eq=False)
@@ -221,7 +222,8 @@ def _lines_and_strides(
     innermost = np.where(innermost < levels, innermost, 0)
     inner_extent = pick_row(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
-    inside: Ints = np.cumsum(present, 0) - present  # loops inside each
+    # Loops inside each; a sum of rows at a time is much faster than np.cumsum along them.
+    inside = [*accumulate(present[:-1], np.add, initial=np.zeros(num, np.int64))]
     skipped = np.array([pick_row(inside, one) for one in nearest])
     ratio = np.ones(skipped.shape)
     if skipped.any():

@@ -21,6 +21,7 @@ from pruner.program.index.affine import Truth, any_nonzero
 from pruner.program.nests import BufferStore, Loop, LoopNests
 
 NodeKeys = Literal["recycled", "unique"]
+Rows = slice | list[int]  # of loops; a slice is several times faster
 LoopRow = tuple[int, Truth]  # and where the row starts empty although it is recycled
 
 
@@ -128,7 +129,7 @@ class Seen:
     shared: Mask
 
     @staticmethod
-    def joined(parts: Sequence[tuple[Seen, Sequence[int], slice]], levels: int, num: int) -> Seen:
+    def joined(parts: Sequence[tuple[Seen, Rows, slice]], levels: int, num: int) -> Seen:
         """Join the touches of all parts in ``levels`` loops of ``num`` programs.
 
         A part comes with the places of its loops, and of its programs; zeros in other loops.
@@ -141,7 +142,7 @@ class Seen:
             lead = (accesses,) if name in ("first", "least", "shared") else ()
             out = np.zeros((*lead, levels, num), bool if name == "shared" else np.float64)
             for seen, rows, programs in parts:
-                shape = (*lead, len(rows), programs.stop - programs.start)
+                shape = (*lead, len(seen.all_bytes), programs.stop - programs.start)
                 out[..., rows, programs] = np.reshape(getattr(seen, name), shape)
             return out
 

@@ -1,30 +1,285 @@
-"""Run the steps of a long comparison, then make its tables."""
+"""Run the steps of a long comparison in time slots ("boxes"), then make its tables.
 
+A `Step` is a command that leaves a file; an interrupted comparison continues. `Times` keeps how
+long steps took.
+"""
+
+import re
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import MISSING
 
 from pruner.cli.shared.output import as_table, say
-from pruner.files import METRICS_FILE
+from pruner.cli.shared.runs import CONFIG_FILE
+from pruner.commands import Commands
+from pruner.files import METRICS_FILE, held, read_json, write_json
+from pruner.paths import conf_folder
 from pruner.progress import Log
-from pruner.study.grid import (
-    Box,
-    BoxRunner,
-    Clock,
-    Ended,
-    Step,
-    Times,
-    plan,
-    quoted,
-    run_step,
-    taken_up,
-)
+from pruner.study.grid import finished
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
-SECONDS_FILE = "seconds.json"
+RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
+ANSOR_LOG, SECONDS_FILE = "ansor.json", "seconds.json"
+PARTLY = 3  # exit code of a command that did its work, except for some part
+TAIL = 4096  # bytes at the end of a log that hold its last line
+CUT = 0.5  # a step with a budget gets this share of its expected time, if its slot can give it
+_PLAIN = re.compile(r"[\w./+@-]+")
+_NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A command: done once ``leaves``, a JSON file, exists.
+
+    It begins once all steps in ``needs`` are done. ``words``: see `started`. ``kind`` and ``size``
+    determine its expected time (`Times`). ``budget``: the option that takes the seconds it may use,
+    for commands that can end in time with a result; "": none. ``spent_s`` of these were used by an
+    earlier start. ``start_s`` are the seconds of the command before and after the work that its
+    size describes. ``made``: the file that the command writes, where another step's command writes
+    the same file; it is copied to ``leaves``.
+    """
+
+    name: str
+    words: Sequence[str]
+    leaves: Path
+    kind: str
+    size: float = 1.0
+    needs: Sequence["Step"] = ()
+    budget: str = ""
+    spent_s: float = 0.0
+    start_s: float = 0.0
+    made: Path | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well."""
+        return finished(self.leaves)
+
+    @property
+    def lacks(self) -> list[str]:
+        """Names of the needed steps that are not done."""
+        return [step.name for step in self.needs if not step.done]
+
+    @property
+    def reached(self) -> float:
+        """The size that it did; trials for a run ended by time.
+
+        Counted as complete, such runs would make all of their kind look quicker than they are.
+        """
+        if not (self.budget and self.leaves.is_file()):
+            return self.size
+        found = read_json(self.leaves, dict)
+        trials = found.get("trials", self.size) or found.get("compiled", 0)
+        return float(min(self.size, trials))
+
+    def within(self, seconds: float) -> list[str]:
+        """Its words, with `seconds` more as budget.
+
+        Without a budget option, or for infinite seconds, its words alone.
+        """
+        if not self.budget or seconds == float("inf"):
+            return list(self.words)
+        return [*self.words, f"{self.budget}={max(1, int(self.spent_s + seconds))}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a command: exit code and the log's last line.
+
+    The code is None where the time limit ended the command.
+    """
+
+    code: int | None
+    line: str
+
+    @property
+    def well(self) -> bool:
+        """Whether its result counts."""
+        return self.code in (0, PARTLY)
+
+    @property
+    def how(self) -> str:
+        """The end in words."""
+        if self.code is None:
+            return "ended, its box is over"
+        if self.well:
+            return "done, but parts of it came to nothing" if self.code else "done"
+        return f"exit code {self.code}: {self.line}"
+
+
+def quoted(path: Path) -> str:
+    """A path as the value of an option, in quotes where necessary.
+
+    >>> quoted(Path("a/b-1.json")), quoted(Path("my runs, new"))
+    ('a/b-1.json', "'my runs, new'")
+    """
+    text = str(path)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def started(words: Sequence[str], place: Path) -> list[str]:
+    """The command line for a step's words, with this Python.
+
+    ``FILE.py`` is a script below `place`; any other first word is a command of the installed
+    project.
+    """
+    first, *options = words
+    if first.endswith(".py"):
+        return [sys.executable, str(place / first), *options]
+    return [sys.executable, "-m", "pruner.cli", first, *options]
+
+
+def run_command(
+    words: Sequence[str],
+    log_file: Path,
+    *,
+    place: Path,
+    limit_s: float = float("inf"),
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a program in `place` for at most `limit_s` seconds.
+
+    Its output and errors go to `log_file`.
+    """
+    code = Commands(place, environment).run(words, log_file, limit_s=limit_s)
+    with log_file.open("rb") as content:
+        content.seek(max(0, log_file.stat().st_size - TAIL))
+        lines = content.read().decode("utf-8", "replace").split("\n")
+    last_lines = (line.strip() for line in reversed(lines) if line.strip())
+    return Ended(code=code, line=next(last_lines, "no reason given"))
+
+
+class Times:
+    """A file of the seconds that steps took.
+
+    ``guesses``: seconds of a kind and size 1 before any step of it ended. `path` is a JSON list, an
+    object a step: name, kind, size, seconds.
+    """
+
+    def __init__(self, path: Path, guesses: Mapping[str, float]) -> None:
+        self._path = path
+        self._guesses = guesses
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All stored rows, in order."""
+        if not self._path.is_file():
+            return []
+        return read_json(self._path, list)
+
+    def keep(self, step: Step, seconds: float) -> None:
+        """Add a step's seconds, for the size that it did."""
+        row = {"name": step.name, "kind": step.kind, "size": step.reached, "seconds": seconds}
+        write_json(self._path, [*self.rows, row], indent=1)
+
+    def last_s(self, step: Step) -> float | None:
+        """Seconds of this step the last time; None if it never ended."""
+        took: list[float] = [row["seconds"] for row in self.rows if row["name"] == step.name]
+        return took[-1] if took else None
+
+    def expected_s(self, step: Step) -> float:
+        """Expected seconds: start-up, and size at the pace of its kind.
+
+        Before any step of the kind ended, the pace is the guess.
+        """
+        known = [
+            (max(0.0, row["seconds"] - step.start_s), row["size"])
+            for row in self.rows
+            if row["kind"] == step.kind and row["size"] > 0
+        ]
+        if known:
+            each_s = sum(s for s, _ in known) / sum(size for _, size in known)
+        else:
+            each_s = self._guesses[step.kind]
+        return step.start_s + step.size * each_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Steps that share ``seconds``; with less than ``least_s`` left, none begins.
+
+    Steps may depend on the results of earlier steps, so they are made when the slot needs them.
+    """
+
+    name: str
+    steps: Callable[[], Iterable[Step]]
+    seconds: float = float("inf")
+    least_s: float = 0.0
+
+
+def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
+    """Seconds of `left_s` for the first unfinished step of a slot.
+
+    Steps without a budget are not limited. The others share the rest in proportion to their
+    expected times. A step is shortened to at most `CUT` of its expected time; if that is not
+    enough, the last steps are dropped.
+    """
+    first, *others = steps
+    if left_s == float("inf") or not first.budget:
+        return left_s
+    fixed_s, shared_s = 0.0, times.expected_s(first)
+    for step in others:
+        needed_s = times.expected_s(step)
+        more = (0.0, needed_s) if step.budget else (needed_s, 0.0)
+        if fixed_s + more[0] + CUT * (shared_s + more[1]) > left_s:
+            break
+        fixed_s, shared_s = fixed_s + more[0], shared_s + more[1]
+    return (left_s - fixed_s) * times.expected_s(first) / shared_s
+
+
+def taken_up(step: Step) -> Step:
+    """The step as it must start now: an ended run resumes.
+
+    A run resumes with a budget of its own, which leaves its file in its run folder. A run of a
+    version without an option of today would be refused every time; it begins anew. A run with a
+    budget of seconds has used the seconds in its journal. A run that only compiles has nothing but
+    its journal to continue from, and counts its seconds anew.
+    """
+    folder, compiles = step.leaves.parent, COMPILE_ONLY in step.words
+    kept = (JOURNAL_FILE,) if compiles else (SNAPSHOT_FILE, ANSOR_LOG)
+    begun = any((folder / name).is_file() for name in kept)
+    if step.done or not begun or _lacks_options(folder):
+        return step
+    trials = [] if compiles else read_trials(folder / JOURNAL_FILE)
+    spent_s = max((trial.elapsed_s for trial in trials), default=0.0)
+    return replace(step, words=[step.words[0], f"{RESUME}{quoted(folder)}"], spent_s=spent_s)
+
+
+def _lacks_options(folder: Path) -> bool:
+    """Whether the run was begun before ``tune.py`` had all present options."""
+    path, command = folder / CONFIG_FILE, conf_folder() / "tune.yaml"
+    if not path.is_file():
+        return False
+    known = yaml.safe_load(command.read_text(encoding="utf-8"))
+    groups = {name for one in known["defaults"] if isinstance(one, dict) for name in one}
+    options = {name for name in groups | known.keys() if " " not in name} - _NO_OPTIONS
+    try:
+        return bool(options - set(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (TypeError, yaml.YAMLError):  # damaged
+        return True
+
+
+def archive_broken(step: Step) -> None:
+    """Rename the folder of a broken start where the step begins anew.
+
+    Raises:
+        PrunerError: a process still works in it, as after a killed campaign.
+    """
+    folder = step.leaves.parent
+    begins = f"run_id={folder.name}" in step.words
+    if begins and folder.exists():
+        with held(folder):
+            folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
 
 
 @dataclass(kw_only=True)
@@ -51,7 +306,11 @@ class ComparisonOptions:
 
 
 class Comparison:
-    """Run steps in order; cells go to the folder `runs`.
+    """Run steps in time slots ("boxes") with deadlines; cells go to the folder `runs`.
+
+    Later slots get unused time. A step with a budget gets its share of the time left
+    (`fair_share_s`), and every step is ended at the end of its slot. A step that fails, or lacks an
+    input, is reported; the others run.
 
     Commands run in `root`, the repository. ``guesses``: seconds of kinds of steps that have not
     been run; ``seconds``: then it ends. A subclass has ``steps``, or ``boxes`` where several share
@@ -69,7 +328,7 @@ class Comparison:
         times: Path | None = None,
         environment: Mapping[str, str] | None = None,
         log: Log = say,
-        clock: Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runs, self.root, self.seconds, self.log = runs, root, seconds, log
         self.times = Times(times or runs / SECONDS_FILE, guesses)
@@ -105,8 +364,16 @@ class Comparison:
         return taken_up(step) if resumes else step
 
     def plan(self) -> list[dict[str, Any]]:
-        """The work to do: a row a step, with its minutes."""
-        return plan(self.boxes, self.times)
+        """The work to do: a row a step, with its expected minutes."""
+        rows: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        for box in self.boxes:
+            for step in box.steps():
+                if step.name not in seen and not step.done:
+                    minutes = self.times.expected_s(step) / 60
+                    rows.append({"box": box.name, "step": step.name, "minutes": minutes})
+                seen.add(step.name)
+        return rows
 
     def show_plan(self) -> dict[str, Any]:
         """Print the work to do with its duration; returns the sums."""
@@ -115,20 +382,54 @@ class Comparison:
         return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
 
     def run_all(self) -> None:
-        """Run the missing steps."""
-        BoxRunner(
-            run=self.run, times=self.times, log=self.log, clock=self._clock, after=self.after
-        ).run_all(self.boxes)
+        """Run the steps that are not done."""
+        spare_s = 0.0
+        for box in self.boxes:
+            ends = self._clock() + box.seconds + spare_s
+            self._run_box(box, ends)
+            self.after(box)
+            # Negative after an overrun: the next slot ends at its own deadline all the same.
+            spare_s = 0.0 if box.seconds == float("inf") else ends - self._clock()
+
+    def _run_box(self, box: Box, ends: float) -> None:
+        tried: set[str] = set()
+        while left := [step for step in box.steps() if not step.done and step.name not in tried]:
+            step, left_s = left[0], ends - self._clock()
+            if left_s < box.least_s:
+                names = ", ".join(one.name for one in left)
+                self.log(f"{box.name}: {max(0.0, left_s):.0f} s left, not begun: {names}")
+                return
+            tried.add(step.name)
+            if step.lacks:
+                self.log(f"{step.name}: left out, not done: {', '.join(step.lacks)}")
+            else:
+                self._run_step(step, fair_share_s(left, self.times, left_s), left_s)
+
+    def _run_step(self, step: Step, share_s: float, left_s: float) -> None:
+        start = self._clock()
+        self.log(f"{step.name}: about {min(left_s, self.times.expected_s(step)) / 60:.1f} minutes")
+        ended = self.run(step, share_s, left_s)
+        seconds = self._clock() - start
+        self.log(f"{step.name}: {ended.how}, {seconds:.0f} s")
+        if ended.well:
+            if step.made is not None:
+                step.leaves.parent.mkdir(parents=True, exist_ok=True)
+                write_json(step.leaves, read_json(step.made), indent=1)
+            # its size includes the work of earlier starts
+            self.times.keep(step, step.spent_s + seconds)
 
     def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
-        """Run a step to its end, with a log.
+        """Run a step's command in `root`, with a log.
 
-        The folder of a broken earlier start is renamed.
+        ``share_s``: the seconds that it may use; at ``limit_s`` it is ended. The folder of a broken
+        earlier start is renamed.
         """
-        return run_step(
-            step, share_s, limit_s, root=self.root, logs=self.runs / "logs",
-            environment=self._environment,
-        )  # fmt: skip
+        archive_broken(step)
+        log_file = self.runs / "logs" / f"{step.name.replace(', ', '-')}.log"
+        words = started(step.within(share_s), self.root)
+        return run_command(
+            words, log_file, place=self.root, limit_s=limit_s, environment=self._environment
+        )
 
     def after(self, box: Box) -> None:
         """Do nothing after a time slot."""

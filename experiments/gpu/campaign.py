@@ -4,13 +4,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.common.comparison import SECONDS_FILE, Comparison
+from experiments.common.comparison import SECONDS_FILE, Box, Comparison, Ended, Step
 from experiments.gpu.options import CampaignOptions
 from experiments.gpu.stages import GUESSES, LEAST_BUDGET_S, boxes, left_out
 from experiments.gpu.state import State
 from pruner.files import held
 from pruner.paths import sources_folder
-from pruner.study.grid import Box, Ended, Step
 
 Write = Callable[[CampaignOptions], Any]
 

@@ -38,13 +38,13 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from experiments.common.comparison import quoted, run_command, started
 from experiments.gpu import unpack
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
-from pruner.study.grid import quoted, run_command, started
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

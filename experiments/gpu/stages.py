@@ -9,9 +9,9 @@ machine with the device does not have to build the pools again.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from experiments.common.comparison import Box, Step, quoted, taken_up
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
 from pruner.errors import PrunerError
-from pruner.study.grid import Box, Step, quoted, taken_up
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.collector import ABOUT
 

@@ -35,7 +35,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.common.comparison import Comparison, ComparisonOptions
+from experiments.common.comparison import Comparison, ComparisonOptions, Step, quoted
 from experiments.live.live import (
     LiveRun,
     live_curves,
@@ -51,7 +51,6 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
-from pruner.study.grid import Step, quoted
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.catalog import NETWORKS
 

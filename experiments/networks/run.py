@@ -26,7 +26,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.common.comparison import Comparison, ComparisonOptions
+from experiments.common.comparison import Comparison, ComparisonOptions, Step
 from experiments.networks.cells import (
     RIVAL,
     Cell,
@@ -43,7 +43,6 @@ from pruner.files import load_metrics, write_table
 from pruner.study.book.items import Plot
 from pruner.study.book.key_numbers import plot_series
 from pruner.study.book.plots import svg
-from pruner.study.grid import Step
 from pruner.study.markdown import markdown_table
 from pruner.study.network.run import NetworkRun, baseline_rows, read_network_run
 from pruner.tune.compare.baselines import OURS

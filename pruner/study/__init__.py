@@ -10,5 +10,5 @@
 * `book`: the results book
 * `markdown`: tables of pages
 * `plots`: common parts of all plots
-* `grid`: jobs that each leave a file, commands in time slots; an interrupted grid continues
+* `grid`: jobs that each leave a file; an interrupted grid continues
 """

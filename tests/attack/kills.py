@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pruner.study.grid import started
+from experiments.common.comparison import started
 from tests.paths import REPOSITORY
 
 TOKEN = "PRUNER_ATTACK"

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.common.comparison import started
 from pruner.cli.shared.known import composed
 from pruner.cli.shared.runs import save_config
-from pruner.study.grid import started
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pruner.study.grid import started
+from experiments.common.comparison import started
 
 
 def run(repository, script, *words):

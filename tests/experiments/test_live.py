@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.common.comparison import Ended
 from pruner.cli.shared.known import read_fields, read_words
 from pruner.cli.shared.options import build
 from pruner.data.workload import parse_workload
@@ -16,7 +17,6 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
-from pruner.study.grid import Ended
 from tests.paths import REPOSITORY
 from tests.study.network.fabricated import fabricate, trial
 

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
+from experiments.common.comparison import Ended
 from pruner.cli.shared.known import read_fields
 from pruner.errors import DataError
 from pruner.files import load_metrics, write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
-from pruner.study.grid import Ended
 from tests.study.network.fabricated import contender, fabricate
 
 ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "drafts=[]", "seeds=1")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pruner.study.grid import started
+from experiments.common.comparison import started
 from pruner.tune.measure.devices import visible_gpus
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.paths import REPOSITORY

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import pruner
+from experiments.common.comparison import started
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.options import build
 from pruner.cli.tuning.optimize import _exported, plain_outputs
 from pruner.errors import PrunerError
-from pruner.study.grid import started
 from tests.cli.tuning.modules import assert_alike, made
 from tests.paths import REPOSITORY
 

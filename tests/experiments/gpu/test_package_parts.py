@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments.common.comparison import Ended
 from experiments.gpu import package
 from experiments.gpu.package import Model, Options, platforms, target_words
 from pruner.cli.shared.known import read_words
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import BEST
-from pruner.study.grid import Ended
 
 PROGRAM = """
 import json, sys

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.common.comparison import Ended
 from experiments.gpu.campaign import Campaign
 from experiments.gpu.options import FULL, SMALL, CampaignOptions, as_words, halves
 from experiments.gpu.stages import GUESSES, STAGES, START_S, boxes
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json
-from pruner.study.grid import Ended
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.study.grid import started
+from experiments.common.comparison import started
 from tests.paths import REPOSITORY
 from tests.tune.measure.test_measurer import measured
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from experiments.common.comparison import Step, archive_broken, taken_up
 from pruner.cli.shared.known import composed
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json
-from pruner.study.grid import Step, archive_broken, taken_up
 from tests.study.network.fabricated import trial
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from pruner.study.grid import run_command, started
+from experiments.common.comparison import run_command, started
 
 
 def run(tmp_path, code, **more):

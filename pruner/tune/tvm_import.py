@@ -2,22 +2,30 @@
 
 The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
 source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. They use
-only file, line and function, which a plain walk over the frames gives at once.
+only file, line and function, which a plain walk over the frames gives at once. The parser still
+takes 4 s, nearly all of it for tensor cores, which :func:`load_intrinsics` adds where needed.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import inspect
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
 
 from pruner.errors import MissingExtra
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+_OF_CPUS = ("x86", "arm_cpu", "riscv_cpu")
+_NO_TENSOR_CORES = ("llvm", "c", "opencl")  # kinds of targets
 
 
 class Tvm(NamedTuple):
@@ -53,17 +61,11 @@ def load_tvm() -> Tvm:
     # Without this, tvm_ffi imports torch and queries its CUDA device. No worker forked from the
     # process can use the device then: every program ends with cudaErrorInitializationError.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
-    original = inspect.stack
-    inspect.stack = _quick_stack  # type: ignore[assignment]
     try:
-        tvm = importlib.import_module("tvm")
-        importlib.import_module("tvm.s_tir.tensor_intrin")
-        found = Tvm(
-            tvm,
-            importlib.import_module("tvm.s_tir"),
-            importlib.import_module("tvm.tirx"),
-            importlib.import_module("tvm.s_tir.meta_schedule"),
-        )
+        with _quick_stacks():
+            names = ("tvm", "tvm.s_tir", "tvm.tirx", "tvm.s_tir.meta_schedule")
+            found = Tvm(*map(importlib.import_module, names))
+            _load_intrinsics_of_cpus()
         if first:  # imported objects stay: the collector need not walk them again and again
             gc.freeze()
         return found
@@ -71,8 +73,45 @@ def load_tvm() -> Tvm:
         if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi"):
             raise
         raise MissingExtra("apache-tvm", "tvm") from error
+
+
+def load_intrinsics(target: Any) -> None:
+    """Register a GPU's instructions before TVM generates or replays schedules."""
+    if str(target.kind.name) not in _NO_TENSOR_CORES:
+        _load_all_intrinsics()
+
+
+def _load_intrinsics_of_cpus() -> None:
+    if _INTRINSICS not in sys.modules:
+        # Its own code imports every family: TVM's later imports find this module in its place.
+        spec = importlib.util.find_spec(_INTRINSICS)
+        assert spec is not None
+        sys.modules[_INTRINSICS] = importlib.util.module_from_spec(spec)
+        for family in _OF_CPUS:
+            importlib.import_module(f"{_INTRINSICS}.{family}")
+
+
+@cache
+def _load_all_intrinsics() -> None:
+    sys.modules.pop(_INTRINSICS, None)
+    with _quick_stacks():
+        importlib.import_module(_INTRINSICS)
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Import TVM in the body without torch, unless torch is loaded already.
+
+    TVM imports torch wherever it finds it, which takes 2 s: for processes that do not need it.
+    """
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
     finally:
-        inspect.stack = original
+        if hidden:
+            del sys.modules["torch"]
 
 
 def warm_worker() -> None:
@@ -82,6 +121,16 @@ def warm_worker() -> None:
     workers are fresh processes whose slow import otherwise uses up the 30 s of a candidate.
     """
     load_tvm()
+
+
+@contextmanager
+def _quick_stacks() -> Iterator[None]:
+    original = inspect.stack
+    inspect.stack = _quick_stack  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        inspect.stack = original
 
 
 def _quick_stack(*_: object) -> list[inspect.FrameInfo]:

@@ -24,6 +24,7 @@ from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
 from pruner.tune.networks.signature import Arguments, tensors_of, with_tensors
+from pruner.tune.tvm_import import without_torch
 
 AGAIN = "again.npz"  # beside the inputs of a network: other inputs, for a second call
 # Of onnxruntime, with their options. TF32, its default on GPUs, rounds products as no other does.
@@ -233,7 +234,8 @@ class KernelLibrary:
     def __init__(
         self, *, library: str, inputs: str, output: Sequence[Any], threads: int, device: str
     ) -> None:
-        tvm = importlib.import_module("tvm")
+        with without_torch():
+            tvm = importlib.import_module("tvm")
         start = time.perf_counter()
         if device == OPENCL:
             importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
@@ -264,7 +266,8 @@ class TvmLibrary:
     """A network that TVM compiled, loaded with TVM's runtime alone."""
 
     def __init__(self, *, library: str, inputs: str, threads: int, device: str = "cpu") -> None:
-        tvm = importlib.import_module("tvm")
+        with without_torch():
+            tvm = importlib.import_module("tvm")
         machine = importlib.import_module("tvm.runtime.vm").VirtualMachine
         start = time.perf_counter()
         loaded = tvm.runtime.load_module(library)

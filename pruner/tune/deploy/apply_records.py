@@ -15,7 +15,7 @@ from pruner.errors import PrunerError
 from pruner.tune.networks.lowering import REDUCTION
 from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.run.database import RECORDS, Database, foreign_target
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import normalised
 
 _THREADS = 256  # of a block that no rule schedules
@@ -119,6 +119,7 @@ def _applied(module: Any, target: Any, folder: Path) -> Any:
     tvm = load_tvm().tvm
     passes = load_tvm().relax.transform
     database = Database.read(folder).tvm_database
+    load_intrinsics(target)
     with target, database, tvm.transform.PassContext(opt_level=3):
         return passes.MetaScheduleApplyDatabase()(module)
 

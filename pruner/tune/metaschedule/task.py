@@ -10,7 +10,7 @@ from typing import Any
 
 from pruner.progress import Log
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 _LOG = "tvm.s_tir.meta_schedule"  # a context does not give its own logger away
 
@@ -33,6 +33,7 @@ class MetaScheduleTask:
     @classmethod
     def of(cls, context: Any) -> MetaScheduleTask:
         """Read the context that TVM passes to its callbacks."""
+        load_intrinsics(context.target)
         own = load_tvm().meta_schedule.TuneContext(
             mod=context.mod,
             target=context.target,

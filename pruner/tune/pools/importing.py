@@ -38,7 +38,7 @@ from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_text
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import Workload, normalised
 
 _NO_HARDWARE = [0] * 8
@@ -168,6 +168,7 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
     tvm, s_tir, _, _ = load_tvm()
     try:
         target = tvm.target.Target(record.target)
+        load_intrinsics(target)
         if is_gpu(target):  # only postprocessing for CPUs lays these weights out anew
             module = tvm.IRModule({"main": module["main"].without_attr("layout_free_buffers")})
         schedule = s_tir.Schedule(module, seed=1, debug_mask=0, error_render_level="none")

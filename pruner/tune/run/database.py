@@ -22,7 +22,7 @@ from pruner.files import cut_incomplete_line, own_file
 from pruner.progress import Log
 from pruner.tune.measure.numerics import are_timings
 from pruner.tune.run.journal import JOURNAL_FILE, Trial
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives failures ten times it
@@ -115,6 +115,7 @@ class Database:
         """Return a task's module with its best schedule; None if nothing ran."""
         if not self.tvm_database.has_workload(module):
             return None
+        load_intrinsics(target)
         schedule = self.tvm_database.query_schedule(module, target, "main")
         if schedule is not None:
             return schedule.mod

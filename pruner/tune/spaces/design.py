@@ -24,7 +24,7 @@ from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda
 from pruner.tune.spaces.mma import can_finish
 from pruner.tune.spaces.rules import provide_rules, rules_of
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
@@ -184,6 +184,7 @@ def default_rules(module: Any, target: Any) -> tuple[str, Any]:
         TVM's name of the rules, and the target.
     """
     if not is_cuda(target):
+        load_intrinsics(target)
         return _DEFAULT, target
     limited = _static_target(target)
     rules, found = _default(module, limited)
@@ -278,6 +279,7 @@ def _spaces(
 ) -> list[DesignSpace]:
     """Generate spaces by rules, with postprocessors of the same kind."""
     ms = load_tvm().meta_schedule
+    load_intrinsics(target)
     provide_rules(module, target)
     kind = rules if isinstance(rules, str) else _DEFAULT
     named = rules_of(rules, target) if isinstance(rules, str) else rules

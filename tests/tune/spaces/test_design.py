@@ -80,9 +80,10 @@ def convolution(image, channels, kernel=3):
 
 def made_by(module, target, rules, draws=1):
     """What TVM makes of each draw of random tiles; None where it raises."""
-    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
     _, s_tir, _, ms = load_tvm()
+    load_intrinsics(target)
     kinds = {"sch_rules": rules, "postprocs": rules, "mutator_probs": rules}
     context = ms.TuneContext(
         mod=module,

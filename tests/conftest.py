@@ -68,6 +68,18 @@ def shared() -> Path:
     return path
 
 
+@pytest.fixture
+def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are drafted as those of little weight are; what is built is timed for 0.4 s, not 9."""
+    from pruner.tune.compare.benchmark import BenchmarkSettings
+    from pruner.tune.deploy import network
+    from pruner.tune.networks import draft_task
+
+    settings = BenchmarkSettings(warm_up_s=0.1, rounds=3, turn_s=0.1)
+    monkeypatch.setattr(network, "SHORT_BENCHMARK", settings)
+    monkeypatch.setattr(draft_task, "_DEPTHS", ())
+
+
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
     """A test that chose a number of threads does not choose it for those after it."""

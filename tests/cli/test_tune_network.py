@@ -67,17 +67,20 @@ def assert_drafts_come_first(folder):
     assert all(trace in drafted for trace in known)
 
 
-def test_a_network_is_drafted_and_built_with_nothing_measured(repository, tmp_path):
-    done = tune(repository, tmp_path, NETWORK, "effort=draft")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+@pytest.mark.usefixtures("quick_networks")
+def test_a_network_is_drafted_and_built_with_nothing_measured(door, tmp_path):
+    """Two products; the slow tests have an encoder."""
+    network = "network=tests.tune.networks.small_networks:faint"
+    words = [f"outputs={tmp_path}", "run_id=net", network, "effort=draft"]
+    code, found, err = door("tune", *words)
+    assert code == 0, err
     deployed, kept = found["deployed"], read_tasks(tmp_path / "tune" / "net" / TASKS)
     assert (found["trials"], deployed["applied"]) == (0, 0)
     assert deployed["drafted"] == found["drafted"]["drafted"] + found["drafted"].get("by chance", 0)
     assert sum(found["drafted"].values()) == len(kept)
     assert deployed["relative_error"] < 1e-5
-    assert "building the network" in done.stderr  # as it was lowered for its tasks
-    assert "importing and building" not in done.stderr
+    assert "building the network" in err  # as it was lowered for its tasks
+    assert "importing and building" not in err
 
 
 @pytest.mark.slow

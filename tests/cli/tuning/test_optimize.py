@@ -35,6 +35,7 @@ SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("cnn", "attention", "d
 
 
 @pytest.mark.parametrize("name", ["mlp", *SLOW])
+@pytest.mark.usefixtures("quick_networks")
 def test_a_module_becomes_a_network_that_computes_the_same(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     module, inputs = made(name)

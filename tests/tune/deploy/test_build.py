@@ -44,7 +44,7 @@ def prepared(name, platform, folder):
 
 
 @pytest.fixture
-def in_process(monkeypatch):
+def in_process(monkeypatch, quick_networks):
     """No worker process for the build: what is tested is what happens in it."""
     from pruner.tune.deploy import build
 
@@ -270,6 +270,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     monkeypatch.setattr(
         network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
     )
+    monkeypatch.setattr(network, "ask", lambda *_, **__: [1.0])  # its outputs are sums
     monkeypatch.setattr(network, "_worst", lambda *_: (0.5, "output 0"))  # also with rounding
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tvm
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
 def test_layers_directions_and_last_states(tvm, kind):
     layer = kind(6, 8, num_layers=2, bidirectional=True, batch_first=True)
-    assert_equal(layer, torch.randn(2, 3, 6))
+    assert_equal(layer, torch.randn(2, 4, 6))
 
 
 def test_given_states(tvm):

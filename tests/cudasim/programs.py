@@ -28,7 +28,7 @@ from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.numerics import inputs, tolerance, worst_error
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_tvm, without_torch
 from pruner.tune.workloads import Workload, arguments, from_operator
 from tests.paths import CONF
 
@@ -183,14 +183,15 @@ def table(found: list[Outcome]) -> pd.DataFrame:
 
 
 def main(words: list[str]) -> None:
-    """See above; ``barriers=SPACE`` leaves barriers out of one program of the case instead."""
+    """See above; ``barriers=SPACE`` also leaves barriers out of one program of the case."""
+    with without_torch():
+        load_tvm()
     given = dict(word.split("=", 1) for word in words)
     space, path = given.pop("barriers", None), given.pop("table", None)
     each = int(given.pop("each", 1))
     if space is not None:
         for number, one in without_barriers(given["case"], space, each):
             print(json.dumps({"without": number, **asdict(one)}), flush=True)
-        return
     found = []
     for one in outcomes(each, **given):
         found.append(one)

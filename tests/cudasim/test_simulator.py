@@ -26,16 +26,22 @@ def programs(*words, order="random"):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_programs_on_tensor_cores_are_right():
-    found = programs("each=1", "only=tensor", "case=0")
+@pytest.fixture(scope="module")
+def on_tensor_cores():
+    """Programs of the first case, behind one of them with all its barriers and without one."""
+    return programs("each=1", "only=tensor", "case=0", "barriers=wmma")
+
+
+def test_programs_on_tensor_cores_are_right(on_tensor_cores):
+    found = on_tensor_cores[2:]
     assert {one["space"] for one in found} == {"wmma", "mma, copies ahead"}
     assert [one["error"] for one in found] == [None] * len(found)
     assert all(one["right"] for one in found)
 
 
-def test_a_missing_barrier_is_noticed():
+def test_a_missing_barrier_is_noticed(on_tensor_cores):
     """Values of a program on tensor cores stay right without a barrier: the races tell."""
-    whole, broken = programs("barriers=wmma", "case=0", "each=1")
+    whole, broken, *_ = on_tensor_cores
     assert (whole["without"], whole["right"], whole["error"]) == (None, True, None)
     assert broken["without"] == 0
     assert "races" in broken["error"]

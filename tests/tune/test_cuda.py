@@ -67,6 +67,7 @@ def test_a_runtime_that_cannot_be_loaded_says_what_is_missing():
 ASKS = """
 import sys
 from pathlib import Path
+sys.modules["torch"] = None  # TVM would import it
 from pruner.tune import cuda
 cuda._INSTALLED = Path(sys.argv[1])
 print(cuda.cuda_environment())

@@ -76,6 +76,23 @@ def submit(board, truth):
     return submit
 
 
+@pytest.fixture(scope="module")
+def _read():
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _records_are_read_once(monkeypatch, _read):
+    """The records of a folder, whose reading most tests do not concern."""
+
+    def programs(root, track):
+        if (root.path, track.name) not in _read:
+            _read[root.path, track.name] = programs_of(root, track)
+        return _read[root.path, track.name]
+
+    monkeypatch.setattr("pruner.study.leaderboard.programs_of", programs)
+
+
 @pytest.fixture
 def run(command, records):
     def run(board, *options):

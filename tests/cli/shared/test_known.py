@@ -86,15 +86,23 @@ def test_a_command_without_devices_takes_any_platform_by_name():
     assert read_words("import_logs", ["platform=my-gpu", "out=data"]).config.platform == "my-gpu"
 
 
-def test_a_command_line_is_composed_once(monkeypatch):
+def test_a_command_line_is_composed_once(monkeypatch, tmp_path):
+    """Equal choices once a process; everybody has an own copy, with the folder of the moment."""
+    known._composed.cache_clear()
     done = []
     compose = known.compose
     monkeypatch.setattr(known, "compose", lambda *a, **k: done.append(a) or compose(*a, **k))
     taken = []
     run_door("train", ["model=tensetmlp", "seed=3", "-h"])
     run_door("train", ["model=tensetmlp", "seed=3"], lambda config: taken.append(config) or {})
-    assert len(done) == 2
+    assert len(done) == 1
     assert taken[0].seed == 3
+    taken[0].model.width = 7
+    monkeypatch.chdir(tmp_path)
+    again = read_words("train", ["model=tensetmlp"])
+    assert (len(done), again.config.seed) == (1, 0)
+    assert again.config.model.get("width") != 7
+    assert again.hydra.hydra.runtime.cwd == str(tmp_path)
 
 
 def test_the_nearest_name_counts_the_last_part():

@@ -13,7 +13,6 @@ measurement (``error_no != 0``) is a good line with ``valid=False``.
 * `steps`: the vocabulary of schedule steps
 * `quarantine`: count and report lines that are not records
 * `workload`: workload keys, and their equality
-* `origin`: the origin of schedules: random or evolved
 * `splits`: training, validation and test tasks
 * `frozen`: committed splits
 * `networks`: calls of each task by the networks

@@ -59,12 +59,8 @@ class FrozenSplit:
         path = folder / file_name(self.name, self.seed)
         if path.exists():
             raise DataError(f"{path} exists and is frozen; draw under another name or seed")
-        content: dict[str, object] = {
-            "name": self.name,
-            "seed": self.seed,
-            "how": self.how,
-            "sha256": self.sha256,
-        }
+        names = ("name", "seed", "how", "sha256")
+        content = {name: getattr(self, name) for name in names}
         content |= {side: sorted(self.side(side)) for side in SIDES}
         with write_atomic(path) as part:
             part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
@@ -126,6 +122,8 @@ def draw_split(
     """
     if len(workloads) < 3:
         raise DataError(f"split {name}: {len(workloads)} different workloads; at least 3 needed")
+    count = Counter(op for op, _ in workloads.values())
+    several = {op for op, number in count.items() if number > 1}
     generator = np.random.default_rng(seed)
     for draw in range(1, max_draws + 1):
         order = _shuffled_by_operator(workloads, generator)
@@ -133,7 +131,8 @@ def draw_split(
         rest = [identity for identity in order if identity not in held_out]
         checked = _every(rest, valid / (1 - test), generator)
         trained = set(rest) - checked
-        if _balanced(workloads, held_out, checked, test) and _trains_all(workloads, trained):
+        missing = several - {workloads[identity][0] for identity in trained}
+        if not missing and _balanced(workloads, held_out, checked, test):
             how = (
                 f"systematic sampling over operators, test {test:.3g}, valid {valid:.3g}, "
                 f"numpy default_rng({seed}), draw {draw} (the first balanced over platforms that "
@@ -168,13 +167,6 @@ def _every(order: list[str], share: float, generator: np.random.Generator) -> se
     count = max(1, round(share * len(order)))
     positions = (np.arange(count) + generator.random()) * len(order) / count
     return {order[int(position)] for position in positions}
-
-
-def _trains_all(workloads: Mapping[str, tuple[str, frozenset[str]]], trained: set[str]) -> bool:
-    count = Counter(op for op, _ in workloads.values())
-    return {op for op, number in count.items() if number > 1} <= {
-        workloads[identity][0] for identity in trained
-    }
 
 
 def _balanced(

@@ -29,10 +29,7 @@ Compression = Literal["none", "gz"]
 OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
 # (workload key, steps, fused operators by the log's name) to the workload key and the operators
 ReadTask = Callable[[str, list[list[Any]], tuple[str, ...]], tuple[str, tuple[str, ...]]]
-_REFUSED = {
-    "unknown-fusion": Reason.UNKNOWN_FUSION,
-    "other-arguments": Reason.OTHER_ARGUMENTS,
-}
+_REFUSED = {"unknown-fusion": Reason.UNKNOWN_FUSION, "other-arguments": Reason.OTHER_ARGUMENTS}
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
 
@@ -171,8 +168,10 @@ def _copy(
         if progress:
             progress(done, len(files), writer.records)
         for number, line, parsed in parse_lines(path, quarantine, parser):
-            named = _fused_by_name(path.name, parsed)
             key = parsed.header.workload_key
+            # the name of a log may be about another operator
+            about_it = path.name.removeprefix("ansor_").startswith(parse_workload(key).short_op)
+            named = fused_from_name(path.name) if about_it else ()
             try:
                 known, fused = read_task(key, parsed.steps, named)
             except UnsupportedProgram as error:
@@ -183,32 +182,17 @@ def _copy(
                     log.warning("left out: %s", detail)
                 quarantine.add(file=str(path), line=number, reason=reason, detail=detail, text=line)
                 continue
-            if known != key:
-                parsed, line = _with_key(parsed, line, known)
+            if known != key:  # the record gets the other workload key
+                raw = json.loads(line)
+                raw["i"][0][0] = known
+                header = replace(parsed.header, workload_key=known)
+                parsed, line = parsed._replace(header=header), json.dumps(raw).encode()
             repeated = writer.add(parsed, line, fused, (str(path), number))
             if repeated is not None:
                 file, repeated_line = repeated
                 quarantine.add(file=file, line=repeated_line, reason=Reason.DUPLICATE)
     if progress:
         progress(len(files), len(files), writer.records)
-
-
-def _with_key(parsed: ParsedLine, line: bytes, key: str) -> tuple[ParsedLine, bytes]:
-    """Return the record with another workload key."""
-    raw = json.loads(line)
-    raw["i"][0][0] = key
-    header = replace(parsed.header, workload_key=key)
-    return parsed._replace(header=header), json.dumps(raw).encode()
-
-
-def _fused_by_name(name: str, parsed: ParsedLine) -> tuple[str, ...]:
-    """Return the operators that the log's name has fused.
-
-    Empty where the name is about another operator.
-    """
-    workload = parse_workload(parsed.header.workload_key)
-    about_it = name.removeprefix("ansor_").startswith(workload.short_op)
-    return fused_from_name(name) if about_it else ()
 
 
 _Task = tuple[str, tuple[str, ...], str]  # workload key, fused operators, target
@@ -257,7 +241,14 @@ class _LayoutWriter:
         """Drop failed records that a valid record replaced; close, compress."""
         self.close()
         for task, digests in self._superseded.items():
-            self._drop_failed(self.paths[task], digests)
+            path = self.paths[task]
+            with write_atomic(path) as kept, kept.open("wb") as handle:
+                for _, line, parsed in parse_lines(path, Quarantine()):
+                    if parsed.error_no != 0 and parsed.digest in digests:
+                        self.records -= 1
+                        self.failed -= 1
+                    else:
+                        handle.write(line + b"\n")
         if compression == "gz":
             for path in self.paths.values():
                 compress(path)
@@ -266,15 +257,6 @@ class _LayoutWriter:
         """Close the task files."""
         while self._open:
             self._open.popitem()[1].close()
-
-    def _drop_failed(self, path: Path, digests: set[int]) -> None:
-        with write_atomic(path) as kept, kept.open("wb") as handle:
-            for _, line, parsed in parse_lines(path, Quarantine()):
-                if parsed.error_no != 0 and parsed.digest in digests:
-                    self.records -= 1
-                    self.failed -= 1
-                else:
-                    handle.write(line + b"\n")
 
     def _path(self, task: _Task) -> Path:
         if task not in self.paths:

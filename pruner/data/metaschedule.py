@@ -90,16 +90,12 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     alone = {path.parent: path for path in workloads}
     for _, records in pairs:
         alone.pop(records.parent, None)
-    pairs += [(path, _beside(path)) for path in alone.values()]
+    for path in alone.values():  # with the file that should hold the records of its workloads
+        names = [other for other in path.parent.glob(RECORDS + "*") if other.is_file()]
+        pairs.append((path, names[0] if names else path.with_name(RECORDS)))
     if logs.is_file():  # its folder may hold databases of other devices
         return [pair for pair in pairs if logs in pair], 0
     return pairs, sum(kind is None for kind in kinds.values())
-
-
-def _beside(workloads: Path) -> Path:
-    """Return the file that should hold the records of these workloads."""
-    names = [path for path in workloads.parent.glob(RECORDS + "*") if path.is_file()]
-    return names[0] if names else workloads.with_name(RECORDS)
 
 
 def _stem(path: Path) -> str:
@@ -135,36 +131,19 @@ def read_records(path: Path, quarantine: Quarantine) -> Iterator[StoredRecord]:
 def _lines(path: Path, quarantine: Quarantine, parse: Any) -> Iterator[tuple[int, Any]]:
     for number, line, _ in read_lines(path, quarantine):
         try:
-            yield number, parse(number, _loads(line))
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            RecursionError,
-            MalformedError,
-        ) as error:
-            quarantine.add(
-                file=str(path),
-                line=number,
-                reason=_reason(error),
-                detail=str(error)[:120],
-                text=line,
-            )
-
-
-def _loads(line: bytes) -> Any:
-    try:
-        return orjson.loads(line)
-    except ValueError:  # NaN, or damage
-        return json.loads(line)
-
-
-def _reason(error: Exception) -> Reason:
-    if isinstance(error, MalformedError):
-        return error.reason
-    known = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
-    return Reason.MALFORMED_JSON if known else Reason.NOT_A_RECORD
+            try:
+                value = orjson.loads(line)
+            except ValueError:  # NaN, or damage
+                value = json.loads(line)
+            yield number, parse(number, value)
+            continue
+        except MalformedError as error:
+            reason, detail = error.reason, str(error)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            reason, detail = Reason.MALFORMED_JSON, str(error)
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+            reason, detail = Reason.NOT_A_RECORD, str(error)
+        quarantine.add(file=str(path), line=number, reason=reason, detail=detail[:120], text=line)
 
 
 def _workload(_: int, value: Any) -> StoredWorkload:

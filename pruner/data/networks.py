@@ -30,21 +30,15 @@ TASKS = "tasks.json"
 HELD_OUT: dict[str, tuple[str, ...]] = {
     # Section 7.3 of docs/paper.md, and the release's script that judges its analyzer.
     "pruner": (
-        "resnet_50@1x3x224x224",
-        "mobilenet_v2@1x3x224x224",
-        "resnet3d_18@1x3x112x112x16",
-        "bert_base@1x128",
-        "bert_tiny@1x128",
+        "resnet_50@1x3x224x224", "mobilenet_v2@1x3x224x224", "resnet3d_18@1x3x112x112x16",
+        "bert_base@1x128", "bert_tiny@1x128",
     ),
     # TenSet's scripts/eval_model.py.
     "tenset": (
-        "resnet_50@1x3x224x224",
-        "mobilenet_v2@1x3x224x224",
-        "resnext_50@1x3x224x224",
-        "bert_base@1x128",
-        "bert_tiny@1x128",
+        "resnet_50@1x3x224x224", "mobilenet_v2@1x3x224x224", "resnext_50@1x3x224x224",
+        "bert_base@1x128", "bert_tiny@1x128",
     ),
-}
+}  # fmt: skip
 _TENSET_NAME = re.compile(r"\(\((\w+),\[(.*)\]\),\w+\)")
 _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
@@ -128,18 +122,12 @@ def _of_tenset(path: Path) -> RecordedNetwork:
 
 
 def _listed(path: Path) -> RecordedNetwork:
-    return RecordedNetwork(
-        name=path.parent.name,
-        calls=_summed(path, [(json.dumps(["tir", key]), calls) for key, calls in _rows(path)]),
-        platform=path.parent.parent.name,
-    )
-
-
-def _rows(path: Path) -> list[tuple[str, Any]]:
     try:
-        return [(str(row["key"]), row["weight"]) for row in read_json(path)]
+        rows = [(json.dumps(["tir", str(row["key"])]), row["weight"]) for row in read_json(path)]
     except (TypeError, KeyError) as error:
         raise DataError(f"{path}: no list of tasks with a key and a weight each") from error
+    calls, platform = _summed(path, rows), path.parent.parent.name
+    return RecordedNetwork(name=path.parent.name, calls=calls, platform=platform)
 
 
 def _summed(path: Path, rows: Sequence[tuple[str, Any]]) -> dict[str, int]:

@@ -30,11 +30,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pruner.data.limits import (
-    MAX_HARDWARE_PARAMS,
-    MAX_INTEGER,
-    MAX_TEXT_CHARS,
-)
+from pruner.data.limits import MAX_HARDWARE_PARAMS, MAX_INTEGER, MAX_TEXT_CHARS
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.steps import StepChecker
 from pruner.data.stream import read_lines

@@ -137,7 +137,11 @@ def present_files(sources: list[LogSource], out: Path) -> dict[str, int]:
         DataError: `out` has other records of these platforms, or a file differs from the list.
     """
     folder = out / FOLDER
-    _check_others(sources, folder)
+    names = {f"{name}.json.gz" for source in sources for name in source.files}
+    for platform in sorted({name.partition("/")[0] for name in names}):
+        for path in sorted((folder / platform).glob("[!.]*")):
+            if f"{platform}/{path.name}" not in names:
+                raise DataError(f"{path} is not of this set and is left alone; choose another out")
     return {
         name: num_records
         for source in sources
@@ -149,14 +153,6 @@ def present_files(sources: list[LogSource], out: Path) -> dict[str, int]:
 def record_file(out: Path, name: str) -> Path:
     """Return the path of a record file in a data root."""
     return out / FOLDER / f"{name}.json.gz"
-
-
-def _check_others(sources: list[LogSource], folder: Path) -> None:
-    names = {f"{name}.json.gz" for source in sources for name in source.files}
-    for platform in sorted({name.partition("/")[0] for name in names}):
-        for path in sorted((folder / platform).glob("[!.]*")):
-            if f"{platform}/{path.name}" not in names:
-                raise DataError(f"{path} is not of this set and is left alone; choose another out")
 
 
 def _count(path: Path, expected: str) -> int | None:

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 log = logging.getLogger(__name__)
@@ -120,12 +119,7 @@ class Quarantine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close()
         if kind is None and not self._listed and self.report is not None:
             self.report.unlink(missing_ok=True)

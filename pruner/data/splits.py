@@ -127,15 +127,8 @@ def make_split(
     if not keys:
         raise DataError(f"split {name}: no task given")
     if name == "within_task":
-        everything = tuple(keys)
-        return TaskSplit(
-            name=name,
-            seed=seed,
-            train=everything,
-            valid=everything,
-            test=everything,
-            by_rows=True,
-        )
+        every = tuple(keys)
+        return TaskSplit(name=name, seed=seed, train=every, valid=every, test=every, by_rows=True)
     if name in by_workload:
         split = _assemble(name, seed, keys, _sides_by_workload(name, seed, keys, folder))
     elif name == "by_operator":
@@ -248,9 +241,13 @@ def _by_platform(
         raise DataError(f"split by_platform: split.workloads={workloads!r}; known: unseen, all")
     present = sorted({key.platform for key in keys})
     if not set(held_out) & set(present) or not set(present) - set(held_out):
+        hint = f"name some, such as split.held_out=[{present[-1]}]"
+        if len(present) < 2:
+            hint = "read several platforms with data.platform=all, and name one in "
+            hint += "split.held_out=[...]"
         raise DataError(
             f"split by_platform: split.held_out={list(held_out)} leaves a side empty of "
-            f"{', '.join(present)}; {_hold_out(present)}"
+            f"{', '.join(present)}; {hint}"
         )
     away = [key for key in keys if key.platform not in held_out]
     here = [key for key in keys if key.platform in held_out]
@@ -300,13 +297,6 @@ def _by_network(
             f"networks: {', '.join(sorted({each.name for each in networks}))}"
         )
     return replace(_assemble("by_network", seed, keys, sides), networks=judged)
-
-
-def _hold_out(present: Sequence[str]) -> str:
-    """Return the hint to type, given the platforms that were read."""
-    if len(present) < 2:
-        return "read several platforms with data.platform=all, and name one in split.held_out=[...]"
-    return f"name some, such as split.held_out=[{present[-1]}]"
 
 
 def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> TaskSplit:

@@ -8,9 +8,10 @@ quarantine entry.
 
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import zstandard
 
@@ -30,22 +31,13 @@ BOM, UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError)
 
 
-class _Decoder(Protocol):
+class _Member:
     """A member (frame) of a compressed file; `rest` follows its end."""
 
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def rest(self) -> bytes: ...
-
-    def feed(self, compressed: bytes) -> Iterator[bytes]: ...
-
-
-class _Member:
-    """Properties that the libraries' decoders share."""
-
     _decoder: Any
+
+    def feed(self, compressed: bytes) -> Iterator[bytes]:
+        raise NotImplementedError
 
     @property
     def eof(self) -> bool:
@@ -99,7 +91,7 @@ class _Zstandard(_Member):
                 return
 
 
-_DECODERS: dict[bytes, Callable[[], _Decoder]] = {
+_DECODERS: dict[bytes, type[_Member]] = {
     b"\x1f\x8b": _Gzip,
     b"\xfd7zXZ\x00": _Xz,
     b"\x28\xb5\x2f\xfd": _Zstandard,
@@ -125,7 +117,7 @@ def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes,
     too_long = f"longer than {MAX_LINE_BYTES} bytes"
     try:
         with path.open("rb") as handle:
-            for chunk in _limited(_without_mark(_chunks(handle))):
+            for chunk in _limited(_chunks(handle)):
                 pieces = (rest + chunk).split(b"\n")
                 rest = pieces.pop()
                 for piece in pieces:
@@ -164,9 +156,14 @@ def _report(
 
 
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks; raise beyond `MAX_FILE_BYTES` in all."""
-    left = MAX_FILE_BYTES
-    for chunk in chunks:
+    """Yield the chunks without UTF-8's byte order mark.
+
+    Raises `_DamagedStreamError` for UTF-16, and beyond `MAX_FILE_BYTES` in all.
+    """
+    left, first = MAX_FILE_BYTES, next(chunks, b"")
+    if first.startswith(UTF16):
+        raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
+    for chunk in chain([first.removeprefix(BOM)], chunks):
         left -= len(chunk)
         if left < 0:
             raise _DamagedStreamError(
@@ -175,34 +172,22 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _without_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks without UTF-8's byte order mark; raise for UTF-16."""
-    first = next(chunks, b"")
-    if first.startswith(UTF16):
-        raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
-    yield first.removeprefix(BOM)
-    yield from chunks
-
-
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
     """Yield decompressed pieces of the file.
 
     Raises `_DamagedStreamError` where it breaks off.
     """
-    first = handle.read(CHUNK_BYTES)
+    chunk = handle.read(CHUNK_BYTES)
     for magic, decoder in _DECODERS.items():
-        if first.startswith(magic):
-            yield from _decompressed(handle, first, decoder)
+        if chunk.startswith(magic):
+            yield from _decompressed(handle, chunk, decoder)
             return
-    chunk = first
     while chunk:
         yield chunk
         chunk = handle.read(CHUNK_BYTES)
 
 
-def _decompressed(
-    handle: IO[bytes], compressed: bytes, opener: Callable[[], _Decoder]
-) -> Iterator[bytes]:
+def _decompressed(handle: IO[bytes], compressed: bytes, opener: type[_Member]) -> Iterator[bytes]:
     """Yield pieces of all members (frames) of a compressed file."""
     decoder = opener()
     started = False  # the current member has bytes

@@ -4,7 +4,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -112,22 +112,14 @@ class TaskRecords:
     def select(self, rows: np.ndarray) -> Self:
         """Return the given rows (Boolean mask or positions), in that order."""
         positions = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return type(self)(
-            key=self.key,
-            file=self.file,
-            hardware_params=self.hardware_params,
-            steps=[self.steps[row] for row in positions],
-            costs_s=[self.costs_s[row] for row in positions],
-            origin=[self.origin[row] for row in positions],
-            timings=[self.timings[row] for row in positions],
-            line=self.line[positions],
-            latency_s=self.latency_s[positions],
-            error_no=self.error_no[positions],
-            all_cost_s=self.all_cost_s[positions],
-            timestamp=self.timestamp[positions],
-            digest=self.digest[positions],
-            structure=self.structure[positions],
-        )
+        chosen: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            column = getattr(self, name)
+            if isinstance(column, np.ndarray):
+                chosen[name] = column[positions]
+            elif isinstance(column, list):
+                chosen[name] = [column[row] for row in positions]
+        return replace(self, **chosen)
 
 
 def task_name(path: Path) -> str:

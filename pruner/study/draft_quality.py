@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from jaxtyping import Bool
 
-from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.calibrate import CalibrationResult, calibrate
 from pruner.models.analyzer.choice import AnalyzerChoice, terms
@@ -257,6 +258,29 @@ def draft_rows(
                     {"platform": name, "form": form, "min_programs": least, **quality(kept)}
                 )
     return rows
+
+
+def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
+    """Return which programs of a task have the origin `origin`.
+
+    bool [N]. Ansor refuses records with unknown keys, so a side file may have them:
+    ``<root>/origin/<platform>/<task>.json``, a JSON list with one text a record line, such as
+    "random" or "evolved". Raises `DataError` where neither the records nor the file have origins,
+    or the file has fewer lines.
+    """
+    marks: list[str | None] = records.origin
+    if None in marks:
+        path = root / "origin" / records.key.platform / f"{records.key.task}.json"
+        if not path.is_file():
+            raise DataError(
+                f"{records.file}: its records have no origin, and there is no {path}; "
+                "leave out the choice by origin"
+            )
+        beside = read_json(path, list)
+        if len(beside) <= int(records.line.max(initial=-1)):
+            raise DataError(f"{path}: expected a list with one text for every line of the records")
+        marks = [beside[line] for line in records.line]
+    return np.array([mark == origin for mark in marks], bool)
 
 
 def _measured(root: RecordRoot, platform: str, table: DraftTable) -> Iterator[TaskRecords]:

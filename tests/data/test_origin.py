@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError
+from pruner.study.draft_quality import found_by
 
 
 @pytest.fixture

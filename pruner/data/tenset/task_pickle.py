@@ -19,15 +19,9 @@ from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, load_name
 from pruner.errors import DataError
 
 HARDWARE_FIELDS = (
-    "num_cores",
-    "vector_unit_bytes",
-    "cache_line_bytes",
-    "max_shared_memory_per_block",
-    "max_local_memory_per_block",
-    "max_threads_per_block",
-    "max_vthread_extent",
-    "warp_size",
-)
+    "num_cores", "vector_unit_bytes", "cache_line_bytes", "max_shared_memory_per_block",
+    "max_local_memory_per_block", "max_threads_per_block", "max_vthread_extent", "warp_size",
+)  # fmt: skip
 """Order of the hardware parameters in measurement records."""
 
 NETWORK_INFO = "network_info"
@@ -123,14 +117,10 @@ class _NewObject(Inert):
                 raise UnsafePickle(f"refused: an object of {args!r}")
 
 
-def _stand_in(name: str) -> type[Inert]:
-    return type("Inert" + name, (Inert,), {"name": name})
-
-
 ALLOWED_TYPES: dict[tuple[str, str], Any] = {
     ("tvm.runtime.object", "_new_object"): _NewObject,
     **{
-        (module, name): _stand_in(name)
+        (module, name): type("Inert" + name, (Inert,), {"name": name})
         for module, name in (
             ("tvm.runtime.object", "Object"),
             ("tvm.runtime.container", "String"),
@@ -157,10 +147,17 @@ def _tasks(loaded: Any) -> Iterable[PickledTask]:
     for task, weight in pairs:
         if not isinstance(task, Inert) or task.name != "SearchTask" or not isinstance(weight, int):
             raise DataError("an entry is not a search task with an integer weight")
+        key, given = task.attribute("workload_key"), task.attribute("hardware_params")
+        if isinstance(key, Inert) and key.name == "String" and len(key.args) == 1:  # TVM's
+            key = key.args[0]
+        hardware: tuple[int, ...] = ()
+        if given is not None:
+            root = NodeGraph.parse(_handle(given)).root
+            hardware = tuple(root.integer(name) for name in HARDWARE_FIELDS)
         yield PickledTask(
-            workload_key=_string(task.attribute("workload_key")),
+            workload_key=_plain(key),
             target=target_text(NodeGraph.parse(_handle(task.attribute("target"))).root),
-            hardware_params=_hardware(task.attribute("hardware_params")),
+            hardware_params=hardware,
             weight=weight,
             compute_dag=_plain(_inert(task.attribute("compute_dag")).attribute("tensors")),
         )
@@ -181,20 +178,6 @@ def _plain(value: object) -> str:
 def _handle(value: object) -> str:
     """Return the JSON graph of a pickled TVM object."""
     return _plain(_inert(value).attribute("handle"))
-
-
-def _string(value: object) -> str:
-    """Return the text of a Python string or a TVM string."""
-    if isinstance(value, Inert) and value.name == "String" and len(value.args) == 1:
-        value = value.args[0]
-    return _plain(value)
-
-
-def _hardware(value: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    root = NodeGraph.parse(_handle(value)).root
-    return tuple(root.integer(name) for name in HARDWARE_FIELDS)
 
 
 def target_text(target: Node) -> str:

@@ -4,9 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from jaxtyping import Int
-from torch import Tensor
-
 from pruner.data.networks import RecordedNetwork
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError
@@ -57,26 +54,9 @@ def judge(
     Raises:
         DataError: no test task has `min_programs` programs.
     """
-    return judge_programs(
-        ranker,
-        programs,
-        programs_on_side(programs, split, "test"),
-        min_programs=min_programs,
-        networks=split.networks,
-    )
-
-
-def judge_programs(
-    ranker: Ranker,
-    programs: ProgramTable,
-    index: Int[Tensor, " program"],
-    *,
-    min_programs: int = 1,
-    networks: Sequence[RecordedNetwork] = (),
-) -> Report:
-    """Rank the given programs, task by task; raises DataError like `judge`."""
     # Among very few programs any ranking finds a good one.
-    index = small_tasks_removed(programs, index, min_programs)
+    test = programs_on_side(programs, split, "test")
+    index = small_tasks_removed(programs, test, min_programs)
     if not len(index):
         raise DataError(f"no test task has {min_programs} programs; lower min_programs")
-    return Report.of(ranker.score_tasks(programs, index), networks)
+    return Report.of(ranker.score_tasks(programs, index), split.networks)

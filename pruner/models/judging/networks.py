@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pruner.data.networks import RecordedNetwork
+from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import random_ratio
 from pruner.models.judging.metrics import ScoredTask
@@ -48,10 +49,10 @@ def scored_networks(
     tasks: Sequence[ScoredTask], networks: Sequence[RecordedNetwork]
 ) -> list[ScoredNetwork]:
     """Every network on every platform that has a ranked task of it."""
-    by_platform: dict[str, list[ScoredTask]] = {}
+    by_platform: dict[str, list[tuple[TaskKey, ScoredTask]]] = {}
     for task in tasks:
         if task.key is not None:
-            by_platform.setdefault(task.key.platform, []).append(task)
+            by_platform.setdefault(task.key.platform, []).append((task.key, task))
     return [
         ScoredNetwork(
             name=f"{platform}/{network.name}",
@@ -61,14 +62,15 @@ def scored_networks(
         )
         for platform, ranked in by_platform.items()
         for network in networks
-        if (own := _weighted(ranked, network))
+        # A task may belong to several networks, with another weight in each.
+        if (
+            own := tuple(
+                replace(task, weight=float(calls))
+                for key, task in ranked
+                if (calls := network.weight(key))
+            )
+        )
     ]
-
-
-def _weighted(tasks: Sequence[ScoredTask], network: RecordedNetwork) -> tuple[ScoredTask, ...]:
-    # A task may belong to several networks, with another weight in each.
-    pairs = [(task, network.weight(task.key)) for task in tasks if task.key is not None]
-    return tuple(replace(task, weight=float(calls)) for task, calls in pairs if calls)
 
 
 def network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from experiments.common.comparison import Step
 from experiments.gpu.options import CampaignOptions, Group, NetworkChoice
 from experiments.gpu.stages import (
     ADATUNE,
@@ -21,7 +21,7 @@ from experiments.gpu.stages import (
 )
 from pruner.files import as_written, load_metrics, read_json
 from pruner.study.network.run import NetworkRun, baseline_rows, read_network_run
-from pruner.study.tuning_plots import best_curve, exploration_share
+from pruner.study.tuning_plots import RunCurve, exploration_share
 from pruner.tune.compare.benchmark import SideBySide
 from pruner.tune.deploy.built_files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
@@ -29,7 +29,6 @@ from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 Row = dict[str, Any]
-Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # trial, seconds, best
 _EVERY = 8  # trials between two points of a curve
 _REPEATS = 2  # of a timing, at least, to say how far they differ
 
@@ -60,14 +59,9 @@ class GroupRun:
         found = min((t.latency_s for t in self.of(task)[:trials]), default=np.inf)
         return float(found) if np.isfinite(found) else None
 
-    def curve(self, tasks: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds, and the sum of the best latencies of `tasks`.
-
-        It begins where all have a program.
-        """
-        mine = [trial for trial in self.trials if trial.task in tasks]
-        _, elapsed_s, best_s = best_curve(mine, dict.fromkeys(tasks, 1.0))
-        return elapsed_s, best_s
+    def curve(self, tasks: Sequence[str]) -> RunCurve:
+        """The sum of the best latencies of `tasks`, from where all have a program."""
+        return RunCurve.of(self.policy, self.trials, dict.fromkeys(tasks, 1.0), {})
 
     @property
     def noise(self) -> float | None:
@@ -188,38 +182,38 @@ def curve_rows(options: CampaignOptions) -> list[Row]:
     for group in _tuned_groups(options):
         runs = group_runs(options, group)
         tasks = list(dict.fromkeys(task for run in runs for task in run.tasks))
-        weights = dict.fromkeys(tasks, 1.0)
-        rows += _points(group.name, {r.policy: best_curve(r.trials, weights) for r in runs})
+        rows += _points(group.name, {run.policy: run.curve(tasks) for run in runs})
     for network, precision in _networks(options):
         runs_of = {
             policy: network_run(options, network, precision, policy).leaves.parent
             for policy in (OURS, METASCHEDULE)
         }
-        found = {
-            policy: read_network_run(folder).curve
-            for policy, folder in runs_of.items()
-            if (folder / TASKS).is_file()
-        }
-        curves = {p: (c.trial, c.elapsed_s, c.best_s) for p, c in found.items() if c is not None}
+        found = {policy: _network_curve(folder) for policy, folder in runs_of.items()}
+        curves = {policy: curve for policy, curve in found.items() if curve is not None}
         rows += _points(f"{network.label}-{precision}", curves)
     return rows
 
 
-def _points(group: str, curves: Mapping[str, Curve]) -> list[Row]:
+def _network_curve(folder: Path) -> RunCurve | None:
+    return read_network_run(folder).curve if (folder / TASKS).is_file() else None
+
+
+def _points(group: str, curves: Mapping[str, RunCurve]) -> list[Row]:
     """Every eighth point of a group's curves, by policy, and their last."""
-    least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
+    least_s = min((c.best_s[-1] for c in curves.values() if len(c.best_s)), default=1.0)
     rows = []
-    for policy, (number, elapsed_s, best_s) in curves.items():
-        chosen = sorted({*range(0, len(number), _EVERY), len(number) - 1} - {-1})
+    for policy, curve in curves.items():
+        num = len(curve.trial)
+        chosen = sorted({*range(0, num, _EVERY), num - 1} - {-1})
         rows += [
             {
                 "table": "curves",
                 "group": group,
                 "policy": policy,
-                "after": int(number[at]),
-                "elapsed_s": float(elapsed_s[at]),
-                "sum_s": float(best_s[at]),
-                "relative": float(best_s[at] / least_s),
+                "after": int(curve.trial[at]),
+                "elapsed_s": float(curve.elapsed_s[at]),
+                "sum_s": float(curve.best_s[at]),
+                "relative": float(curve.best_s[at] / least_s),
             }
             for at in chosen
         ]
@@ -233,49 +227,48 @@ def _networks(options: CampaignOptions) -> list[tuple[NetworkChoice, str]]:
 def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
     """When a run reached the rival's final sum, and both latencies."""
     tasks = rival.tasks
-    their_s, theirs = rival.curve(tasks)
-    our_s, ours = run.curve(tasks)
-    if not len(theirs):
+    ours, theirs = run.curve(tasks), rival.curve(tasks)
+    if not len(theirs.best_s):
         return {}
-    ends_s, found = _reached(their_s, theirs, theirs[-1]), _reached(our_s, ours, theirs[-1])
     equal = [min(len(run.of(task)), len(rival.of(task))) for task in tasks]
     pairs = [(run.best_s(t, n), rival.best_s(t, n)) for t, n in zip(tasks, equal, strict=True)]
     ratios = [a / b for a, b in pairs if a is not None and b is not None]
     return {
-        "sum_s": float(ours[-1]) if len(ours) else None,
-        "seconds_to_rival": found if np.isfinite(found) else None,
-        "times_less": ends_s / found,
+        "sum_s": float(ours.best_s[-1]) if len(ours.best_s) else None,
+        **_to_rival(ours, theirs),
         "over_rival": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
     }
 
 
-def _reached(elapsed_s: NDArray[np.float64], best_s: NDArray[np.float64], wanted_s: float) -> float:
-    """The first second with this latency; infinite where it was never reached."""
-    hits = np.flatnonzero(best_s <= wanted_s)
-    return float(elapsed_s[hits[0]]) if len(hits) else float("inf")
+def _to_rival(ours: RunCurve, theirs: RunCurve) -> Row:
+    """Seconds to the rival's final latency, and the rival's own over these."""
+    firsts = (curve.elapsed_s[curve.best_s <= theirs.best_s[-1]][:1] for curve in (ours, theirs))
+    found, ends_s = (float(first[0]) if len(first) else float("inf") for first in firsts)
+    return {
+        "seconds_to_rival": found if np.isfinite(found) else None,
+        "times_less": ends_s / found,
+    }
 
 
 def beside_rows(options: CampaignOptions) -> list[Row]:
     """A row an operator and contender, from the finals if they ran."""
+    names = ("median_s", "low_s", "high_s", "relative_error", "watts", "joules", "error")
     rows = []
     for group in [options.sanity, *options.groups, options.reduction]:
         for task, timed in _raced(options, group).items():
             ours = next((row.get("median_s") for row in timed if row["name"] == OURS), None)
-            rows += [
-                {"table": "beside", "group": group.name, "task": task, **_timed(row, ours)}
-                for row in timed
-            ]
+            for row in timed:
+                median_s, about = row.get("median_s"), {"group": group.name, "task": task}
+                rows.append(
+                    {
+                        "table": "beside",
+                        **about,
+                        "contender": row["label"],
+                        **{name: row.get(name) for name in names},
+                        "over_ours": median_s / ours if median_s and ours else None,
+                    }
+                )
     return rows
-
-
-def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
-    names = ("median_s", "low_s", "high_s", "relative_error", "watts", "joules", "error")
-    median_s = row.get("median_s")
-    return {
-        "contender": row["label"],
-        **{name: row.get(name) for name in names},
-        "over_ours": median_s / ours_s if median_s and ours_s else None,
-    }
 
 
 def network_rows(options: CampaignOptions) -> list[Row]:
@@ -301,22 +294,15 @@ def network_rows(options: CampaignOptions) -> list[Row]:
             "tuned_s": run.metrics.get("total_seconds"),
             "estimate_s": run.estimate_s or None,
             **phases(run.seconds),
-            **_beside_network(
-                run, network_run(options, network, precision, METASCHEDULE).leaves.parent
-            ),
+            **_beside_network(run, network_run(options, network, precision, METASCHEDULE)),
         }
-        found = _contenders(options, network, precision, run) or [_alone(network.name, run)]
+        found = _contenders(options, network, precision, run)
+        if not found:  # it was built and timed alone, or was not built
+            names = ("median_s", "low_s", "high_s", "relative_error")
+            alone = {"contender": OURS, **{n: run.ours.get(n) for n in names}, "over_ours": 1.0}
+            found = [{"network": network.name, **(alone if run.ours else {})}]
         rows += [{**about, **row} for row in found]
     return rows
-
-
-def _alone(network: str, run: NetworkRun) -> Row:
-    """A network that was built and timed alone, or was not built."""
-    timed, names = run.ours, ("median_s", "low_s", "high_s", "relative_error")
-    if not timed:
-        return {"network": network}
-    found = {name: timed.get(name) for name in names}
-    return {"network": network, "contender": OURS, **found, "over_ours": 1.0}
 
 
 def _contenders(
@@ -338,33 +324,21 @@ def _contenders(
     return list(found.values())
 
 
-def _beside_network(run: NetworkRun, rival: Path) -> Row:
-    """When a network's run reached the rival's final estimate.
-
-    Empty without a rival.
-    """
-    theirs = read_network_run(rival).curve if (rival / TASKS).is_file() else None
+def _beside_network(run: NetworkRun, rival: Step) -> Row:
+    """When a network's run reached the rival's final estimate; empty without a rival."""
+    theirs = _network_curve(rival.leaves.parent)
     if theirs is None or run.curve is None:
         return {}
-    wanted_s = theirs.best_s[-1]
-    ends_s = _reached(theirs.elapsed_s, theirs.best_s, wanted_s)
-    found = _reached(run.curve.elapsed_s, run.curve.best_s, wanted_s)
-    return {
-        "seconds_to_rival": found if np.isfinite(found) else None,
-        "times_less": ends_s / found,
-        "over_rival": float(run.curve.best_s[-1] / wanted_s),
-    }
+    over_rival = float(run.curve.best_s[-1] / theirs.best_s[-1])
+    return {**_to_rival(run.curve, theirs), "over_rival": over_rival}
 
 
 def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Contenders of every task of a group, of the latest comparison."""
     unfinished = _folder(options, group, OURS) / KERNELS_FILE
+    first, last = (options.kept(f"{group.name}-{stage}") for stage in ("beside", "finals"))
     found: dict[str, Any] = {}
-    for path in (
-        options.kept(f"{group.name}-beside"),
-        unfinished,
-        options.kept(f"{group.name}-finals"),
-    ):
+    for path in (first, unfinished, last):
         if path.is_file():
             with as_written(path):
                 found |= read_json(path, dict)["tasks"]

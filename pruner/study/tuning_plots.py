@@ -1,8 +1,9 @@
 """Plots and tables of tuning runs: best latency, and seconds by phase."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -56,23 +57,31 @@ class RunCurve:
     best_s: NDArray[np.float64]
     seconds: Mapping[str, float]
 
-
-def best_curve(
-    trials: Sequence[Trial], weights: Mapping[str, float]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Trial numbers, seconds and best weighted latencies.
-
-    They begin once every task has a program.
-    """
-    best = dict.fromkeys(weights, float("inf"))
-    rows = []
-    for number, trial in enumerate(trials, start=1):
-        best[trial.task] = min(best[trial.task], trial.latency_s)
-        total = sum(weight * best[name] for name, weight in weights.items())
-        if total < float("inf"):
-            rows.append((number, trial.elapsed_s, total))
-    values = np.array(rows, np.float64).reshape(-1, 3)
-    return values[:, 0].astype(np.int64), values[:, 1], values[:, 2]
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        trials: Iterable[Trial],
+        weights: Mapping[str, float],
+        seconds: Mapping[str, float],
+    ) -> Self:
+        """Compute the curve of a run's trials of the tasks in `weights`."""
+        best = dict.fromkeys(weights, float("inf"))
+        rows = []
+        for num, trial in enumerate((t for t in trials if t.task in weights), start=1):
+            best[trial.task] = min(best[trial.task], trial.latency_s)
+            total = sum(weight * best[name] for name, weight in weights.items())
+            if total < float("inf"):
+                rows.append((num, trial.elapsed_s, total))
+        number, elapsed_s, best_s = np.array(rows, np.float64).reshape(-1, 3).T
+        return cls(
+            name=name,
+            tasks=tuple(weights),
+            trial=number.astype(np.int64),
+            elapsed_s=elapsed_s,
+            best_s=best_s,
+            seconds=seconds,
+        )
 
 
 def load_run(folder: Path) -> RunCurve:
@@ -85,15 +94,7 @@ def load_run(folder: Path) -> RunCurve:
         tasks = dict(metrics.get("tasks", {}))
         seconds = {name: float(value) for name, value in dict(metrics.get("seconds", {})).items()}
         weights = {t.task: float(dict(tasks.get(t.task, {})).get("weight", 1.0)) for t in trials}
-    number, elapsed_s, best_s = best_curve(trials, weights)
-    return RunCurve(
-        name=folder.name,
-        tasks=tuple(weights),
-        trial=number,
-        elapsed_s=elapsed_s,
-        best_s=best_s,
-        seconds=seconds,
-    )
+    return RunCurve.of(folder.name, trials, weights, seconds)
 
 
 def exploration_share(seconds: Mapping[str, float]) -> float | None:

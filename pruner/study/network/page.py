@@ -1,21 +1,25 @@
 """The report of a network's run as a self-contained HTML file."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
 
 from pruner.files import write_atomic
 from pruner.study.book.key_numbers import TextRows
 from pruner.study.book.page import PageBlock, html_page
-from pruner.study.network.pictures import curve_lines, latency_bars, phase_bars, task_bars
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
-from pruner.study.plots import label
+from pruner.study.plots import BLUE, GREY, bar_panels, colours, label, number, picture, short
+from pruner.study.tuning_plots import curve_figure, time_figure
 from pruner.tune.deploy.built_files import REPORT
 
 _EQUAL = 0.02  # latencies that differ by less are called equal
 _NOISY = 2.0  # ninth over first decile of timings that others disturbed
 _LIBRARIES = ("torch", "onnxruntime", "tvm")
+_MANY = 24  # tasks that a picture shows
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
@@ -66,7 +70,12 @@ def _headline(run: NetworkRun) -> Iterator[str]:
             )
     yield from _sum(run)
     if run.comparison is not None and run.ours:
-        yield from _compared(run.ours, run.comparison.ran)
+        ran = sorted(run.comparison.ran, key=lambda row: float(row["median_s"]))
+        others = [
+            f"{_than(row, run.ours)} {label(row['label'])}" for row in ran if row is not run.ours
+        ]
+        if others:
+            yield f"It is {'; '.join(others)}."
     elif run.ours:
         yield (
             f"Nothing was timed with it yet: pruner deploy run={run.folder} adds torch eager and"
@@ -104,13 +113,6 @@ def _sum(run: NetworkRun) -> Iterator[str]:
         yield f"{replayed:.1%} of the arithmetic is in tasks with spaces that TVM replays."
 
 
-def _compared(ours: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    others = [row for row in sorted(rows, key=lambda row: row["median_s"]) if row is not ours]
-    if others:
-        comparisons = [f"{_than(row, ours)} {label(row['label'])}" for row in others]
-        yield f"It is {'; '.join(comparisons)}."
-
-
 def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """A phrase with the ratio of both latencies, always above 1."""
     ratio = row["median_s"] / ours["median_s"]
@@ -130,10 +132,10 @@ def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
         "seconds from the start to the first run, with drafting and compiling.",
     )
     if run.comparison.ran:
-        yield _plot(latency_bars(run.name, run.comparison.ran))
+        rows = sorted(run.comparison.ran, key=lambda row: float(row["median_s"]))
+        yield _plot("latency", lambda: _latency_bars(run.name, rows))
         head = ["library", "median (ms)", "least (ms)", "first to ninth decile (ms)", "runs",
                 "ours is", "relative error", "ready (s)", "version"]  # fmt: skip
-        rows = sorted(run.comparison.ran, key=lambda row: float(row["median_s"]))
         cells = [head, *(_baseline_row(row, run.ours) for row in rows)]
         yield PageBlock(kind="table", cells=cells, names=[0])
     for row in run.comparison.rows:
@@ -166,7 +168,7 @@ def _curves(run: NetworkRun, others: Sequence[NetworkRun]) -> Iterator[PageBlock
             text="Calls x best latency of all tuned tasks, summed; a curve begins when each task "
             "has a program that ran.",
         )
-        yield _plot(curve_lines(curves))
+        yield _plot("curves", lambda: curve_figure(curves))
     timed = [(one.folder.name, one.seconds) for one in (run, *others) if one.seconds]
     if timed:
         yield PageBlock(kind="heading", text="Where the seconds of the search went")
@@ -177,7 +179,7 @@ def _curves(run: NetworkRun, others: Sequence[NetworkRun]) -> Iterator[PageBlock
             text=f"The search took {sum(run.seconds.values()):.0f} s. The import of the network "
             f"came before and is not in it.{after}",
         )
-        yield _plot(phase_bars(timed))
+        yield _plot("phases", lambda: time_figure(timed))
 
 
 def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
@@ -192,7 +194,7 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
             f"least time by the platform's description{_described(run)}, arithmetic or memory, "
             "over the measured time; more than 100 % means that the data came from caches.",
         )
-        yield _plot(task_bars(run.tasks, network_s))
+        yield _plot("tasks", lambda: _task_bars(measured, network_s))
         columns = [_columns(task, whole_s) for task in measured]
         names = [name for name in columns[0] if any(row[name] for row in columns)]
         cells = [names, *([row[name] for name in names] for row in columns)]
@@ -275,5 +277,44 @@ def _number(seconds: float | None) -> str:
     return "" if seconds is None else f"{1e3 * seconds:.4g}"
 
 
-def _plot(drawing: str) -> PageBlock:
-    return PageBlock(kind="plot", drawing=drawing)
+def _plot(mark: str, draw: Callable[[], Figure]) -> PageBlock:
+    return PageBlock(kind="plot", drawing=picture(mark, draw))
+
+
+def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Medians with the first and ninth decile, the fastest on top."""
+    median, low, high = (
+        1e3 * np.array([row[name] for row in rows]) for name in ("median_s", "low_s", "high_s")
+    )
+    colour = colours([row["label"] for row in rows])
+    return bar_panels(
+        f"{network}: latency of one run, by library",
+        {short(label(row["label"])): colour[row["label"]] for row in rows},
+        {"": median.tolist()},
+        spread={"": np.maximum([median - low, high - median], 0.0)},
+        xlabel="median latency (ms, less is better); whiskers: first to ninth decile",
+    )
+
+
+def _task_bars(measured: Sequence[TaskLine], network_s: float | None) -> Figure:
+    """Plot milliseconds of all calls of each task, the longest on top.
+
+    The last bar is the rest of the network's time. Shares are of the network's `network_s`, or of
+    the tasks' sum where that was not measured.
+    """
+    shown, rest = measured[:_MANY], measured[_MANY:]
+    rows = {f"{short(task.name)}  x{task.weight:g}": (BLUE, task.total_s) for task in shown}
+    if rest:
+        rows[f"{len(rest)} more tasks"] = (BLUE, sum(task.total_s for task in rest))
+    sum_s = sum(task.total_s for task in measured)
+    if network_s is not None and network_s > sum_s:
+        rows["in no measured task"] = (GREY, network_s - sum_s)
+    whole_s = network_s or sum_s
+    return bar_panels(
+        "Where the time of the network goes: all calls of each task",
+        {name: colour for name, (colour, _) in rows.items()},
+        {"": [1e3 * s for _, s in rows.values()]},
+        text=[f"{number(1e3 * s)} ms, {s / whole_s:.1%}" for _, s in rows.values()],
+        xlabel="calls x best latency (ms); share of "
+        + ("the network's latency" if network_s else "their sum"),
+    )

@@ -11,14 +11,14 @@ import yaml
 from pruner.arrays import dtype_bytes
 from pruner.errors import DataError
 from pruner.files import as_written, load_metrics, read_json
-from pruner.study.tuning_plots import RunCurve, best_curve
+from pruner.study.tuning_plots import RunCurve
 from pruner.tune.compare.baselines import OURS
 from pruner.tune.compare.benchmark import SideBySide
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.network_tasks import MIN_SHARE
 from pruner.tune.networks.request import REQUEST
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 CONFIG_FILE = "config.yaml"
 
@@ -54,14 +54,6 @@ class TaskLine:
     def total_s(self) -> float:
         """Seconds of all its calls; 0 while unknown."""
         return self.weight * (self.best_s or 0.0)
-
-    @property
-    def first_total_s(self) -> float:
-        """Seconds of all its calls with its first program.
-
-        The best program counts where only earlier runs ran the first.
-        """
-        return self.weight * (self.first_s or self.best_s or 0.0)
 
     @property
     def gflops_per_s(self) -> float | None:
@@ -114,8 +106,11 @@ class NetworkRun:
 
     @property
     def first_s(self) -> float:
-        """Sum of the seconds of all calls with each task's first program."""
-        return sum(task.first_total_s for task in self.tasks)
+        """Sum of the seconds of all calls with each task's first program.
+
+        A task's best program counts where only earlier runs ran the first.
+        """
+        return sum(task.weight * (task.first_s or task.best_s or 0.0) for task in self.tasks)
 
 
 def read_network_run(folder: Path) -> NetworkRun:
@@ -124,8 +119,11 @@ def read_network_run(folder: Path) -> NetworkRun:
         raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
     metrics = load_metrics(folder) or {}
     config, command = _read_config(folder / CONFIG_FILE)
+    trials = read_trials(folder / JOURNAL_FILE)
     with as_written(folder / TASKS):
-        tasks = _tasks(folder, metrics.get("tasks", {}), _rates(folder, config))
+        tasks = _tasks(folder, trials, metrics.get("tasks", {}), _rates(folder, config))
+    weights = {task.name: task.weight for task in tasks if task.tuned}
+    curve = RunCurve.of(folder.name, trials, weights, metrics.get("seconds", {}))
     return NetworkRun(
         name=str(config.get("network", folder.name)),
         folder=folder,
@@ -133,28 +131,9 @@ def read_network_run(folder: Path) -> NetworkRun:
         config=config,
         metrics=metrics,
         tasks=tasks,
-        curve=network_curve(folder, tasks, metrics.get("seconds", {})),
+        curve=curve if len(curve.best_s) else None,
         deployed=_json(folder / DEPLOY_FILE),
         comparison=SideBySide.read(folder / COMPARISON_FILE),
-    )
-
-
-def network_curve(
-    folder: Path, tasks: Sequence[TaskLine], seconds: Mapping[str, float]
-) -> RunCurve | None:
-    """Estimated latency after every trial, once all tuned tasks have a program."""
-    trials = read_trials(folder / JOURNAL_FILE)
-    weights = {task.name: task.weight for task in tasks if task.tuned}
-    number, elapsed_s, best_s = best_curve([t for t in trials if t.task in weights], weights)
-    if not len(best_s):
-        return None
-    return RunCurve(
-        name=folder.name,
-        tasks=tuple(weights),
-        trial=number,
-        elapsed_s=elapsed_s,
-        best_s=best_s,
-        seconds=seconds,
     )
 
 
@@ -172,21 +151,20 @@ def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | Non
     return float(flops) * used / cores, float(traffic)
 
 
-def _bound_s(row: Mapping[str, Any], rates: tuple[float, float] | None) -> float | None:
-    if rates is None:
-        return None
-    num_bytes = sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
-    return max(float(row["flops"]) / rates[0], num_bytes / rates[1])
-
-
 def _tasks(
     folder: Path,
+    trials: Sequence[Trial],
     measured: Mapping[str, Mapping[str, Any]],
     rates: tuple[float, float] | None,
 ) -> list[TaskLine]:
-    lines, first = [], _first(folder)
+    ran = [trial for trial in reversed(trials) if trial.latency_s < float("inf")]
+    first = {trial.task: trial.latency_s for trial in ran}  # the first overwrites the later
+    lines = []
     for row in read_json(folder / TASKS, list):
-        found = measured.get(row["name"], {})
+        found, bound_s = measured.get(row["name"], {}), None
+        if rates is not None:
+            num_bytes = sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
+            bound_s = max(float(row["flops"]) / rates[0], num_bytes / rates[1])
         buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
         lines.append(
             TaskLine(
@@ -198,21 +176,12 @@ def _tasks(
                 best_s=found.get("best_latency_s"),
                 first_s=first.get(row["name"]),
                 untuned_s=found.get("untuned_latency_s"),
-                bound_s=_bound_s(row, rates),
+                bound_s=bound_s,
                 trials=found.get("trials", 0),
                 failures=sum(found.get("failures", {}).values()),
             )
         )
     return lines
-
-
-def _first(folder: Path) -> dict[str, float]:
-    """Seconds of every task's first program that ran."""
-    found: dict[str, float] = {}
-    for trial in read_trials(folder / JOURNAL_FILE):
-        if trial.latency_s < float("inf"):
-            found.setdefault(trial.task, trial.latency_s)
-    return found
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -230,9 +199,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    return read_json(path, dict)
+    return read_json(path, dict) if path.is_file() else {}
 
 
 def baseline_rows(network: str, run: NetworkRun, ours: str) -> list[dict[str, Any]]:

@@ -27,15 +27,14 @@ def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None
     paths = [path for name in item.results if (path := folder / name).is_file()]
     if not paths or (len(paths) < len(item.results) and not item.in_parts):
         return None
-    rows = pd.concat([_table(path) for path in paths], ignore_index=True)
+    tables = []
+    for path in paths:
+        with as_written(path):
+            tables.append(pd.read_csv(path))
+    rows = pd.concat(tables, ignore_index=True)
     for name, value in item.missing.items():
         rows[name] = rows[name].fillna(value) if name in rows else value
     return rows
-
-
-def _table(path: Path) -> pd.DataFrame:
-    with as_written(path):
-        return pd.read_csv(path)
 
 
 class NoRows(PrunerError):
@@ -99,21 +98,18 @@ def measure(number: Number, rows: pd.DataFrame) -> KeyNumber:
         parts = _parts(ours, number)
     except NoRows as error:
         raise NoRows(f"number {number.name}: {error}") from error
+    # the rival's name: the values that only the rival's rows have
+    only = [value for column, value in (beside or {}).items() if number.where.get(column) != value]
+    names = [value for value in only if not isinstance(value, list)]
     return KeyNumber(
         number=number,
         value=value,
         chance=chance,
         own=own,
-        rival=_rival(number.where, beside or {}),
+        rival=", ".join(map(_label, names)),
         parts=parts,
         reached=_reached(ours, number) if number.is_factor and number.each else None,
     )
-
-
-def _rival(where: Where, beside: Where) -> str:
-    """The rival's name: the values that only the rival's rows have."""
-    names = [value for column, value in beside.items() if where.get(column) != value]
-    return ", ".join(_label(name) for name in names if not isinstance(name, list))
 
 
 def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
@@ -148,9 +144,15 @@ def _mean(rows: pd.DataFrame, column: str) -> float:
 
 def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
     """Heading and rows as text: means with the sample standard deviation."""
+
+    def cell(values: "pd.Series[float]") -> str:
+        if len(values) and values.mean() >= 1000:  # a count: digits behind the point say nothing
+            return f"{values.mean():,.0f}"
+        return mean_text(values, table.digits, spread=table.spread)
+
     cells = [[*table.rows, *table.values.values()]]
     for key, group in _groups(select(rows, table.where), table.rows):
-        texts = [_cell(group[name].dropna(), table) for name in table.values]
+        texts = [cell(group[name].dropna()) for name in table.values]
         cells.append([*map(_label, key), *texts])
     return cells
 
@@ -163,12 +165,6 @@ def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, .
         return [first[name][value] for name, value in zip(names, group[0], strict=True)]
 
     return sorted(((key, group) for key, group in rows.groupby(list(names))), key=place)
-
-
-def _cell(values: "pd.Series[float]", table: Table) -> str:
-    if len(values) and values.mean() >= 1000:  # a count: digits behind the point say nothing
-        return f"{values.mean():,.0f}"
-    return mean_text(values, table.digits, spread=table.spread)
 
 
 def _label(value: Any) -> str:

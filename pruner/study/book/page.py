@@ -11,11 +11,10 @@ import pandas as pd
 
 from pruner.errors import PrunerError
 from pruner.progress import Tracker, pass_on
-from pruner.study.book.items import Item, Number, Plot, Table
+from pruner.study.book.items import Item
 from pruner.study.book.key_numbers import (
     KeyNumber,
     NoRows,
-    Series,
     TextRows,
     measure,
     plot_series,
@@ -121,37 +120,48 @@ def build_page(
     waiting = []
     for item in track(items, "items of the book", len(items)):
         rows = read_results(item, results)
-        sections += _head(item)
+        commands = "\n".join(item.run.get("full") or next(iter(item.run.values())))
+        minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
+        sections += [
+            PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),
+            _text(" ".join(item.shows.split())),
+            PageBlock(kind="code", text=commands.format(**SHOWN)),
+            _text(f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
+        ]
         if item.verdict and results is None:
-            sections.append(PageBlock(kind="text", text=f"Verdict: {item.verdict}. {item.finding}"))
+            sections.append(_text(f"Verdict: {item.verdict}. {item.finding}"))
         if rows is None:
             waiting.append(item.title)
-            sections.append(PageBlock(kind="text", text="No results yet: run the command above."))
+            sections.append(_text("No results yet: run the command above."))
             continue
-        contents = _contents(item, rows, complete=results is None and not item.in_parts)
-        sections += _body(item, contents)
-        if contents.lacking and results is None:
-            text = f"Not run yet: {'; '.join(contents.lacking)}."
-            sections.append(PageBlock(kind="text", text=text))
-        numbers += [(item, one) for one in contents.numbers]
-    top = [PageBlock(kind="title", text="Results book"), PageBlock(kind="text", text=INTRO)]
-    top += [PageBlock(kind="text", text=note)] if note else []
+        complete = results is None and not item.in_parts
+        measured, body, lacking = _contents(item, rows, complete=complete)
+        sections += body
+        if lacking and results is None:
+            sections.append(_text(f"Not run yet: {'; '.join(lacking)}."))
+        numbers += [(item, one) for one in measured]
+    top = [PageBlock(kind="title", text="Results book"), _text(INTRO)]
+    top += [_text(note)] if note else []
     top += _verdicts(items) if results is None else []
     top += [PageBlock(kind="table", text="All key numbers", cells=_summary(numbers))]
-    top.append(PageBlock(kind="text", text=_duration(items)))
+    top.append(_text(_duration(items)))
     if waiting:
-        top.append(PageBlock(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
+        top.append(_text(f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
+
+
+def _text(text: str) -> PageBlock:
+    return PageBlock(kind="text", text=text)
 
 
 def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
     """The book's summary sentences, then the verdict on every item."""
     for item in items:
         if item.summary:
-            yield PageBlock(kind="text", text=item.summary)
+            yield _text(item.summary)
     cells = [[i.title, i.paper, i.verdict, i.finding] for i in items if i.verdict]
     if cells:
-        yield PageBlock(kind="text", text=VERDICT)
+        yield _text(VERDICT)
         heads = ["item", "of the paper", "verdict", "finding"]
         yield PageBlock(kind="table", cells=[heads, *cells])
 
@@ -194,10 +204,6 @@ def _values(one: KeyNumber) -> list[str]:
     return [f"{one.value:.3f}{verdict}", parts, own, chance, paper, _range(one)]
 
 
-def _why(number: Number) -> str:
-    return "; ".join(text for text in (number.differs, number.alone) if text)
-
-
 def _range(one: KeyNumber) -> str:
     if one.expected is None:
         return ""
@@ -205,31 +211,10 @@ def _range(one: KeyNumber) -> str:
     return f"{low:.3g} to {high:.3g} ({one.number.expected_from})"
 
 
-def _head(item: Item) -> list[PageBlock]:
-    commands = "\n".join(item.run.get("full") or next(iter(item.run.values())))
-    minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
-    return [
-        PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),
-        PageBlock(kind="text", text=" ".join(item.shows.split())),
-        PageBlock(kind="code", text=commands.format(**SHOWN)),
-        PageBlock(kind="text", text=f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """Computed key numbers, tables and plots of an item.
-
-    `lacking` names those without rows.
-    """
-
-    numbers: Sequence[KeyNumber]
-    tables: Sequence[tuple[Table, TextRows]]
-    plots: Sequence[tuple[Plot, list[Series]]]
-    lacking: Sequence[str]
-
-
-def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
+def _contents(
+    item: Item, rows: pd.DataFrame, *, complete: bool
+) -> tuple[list[KeyNumber], list[PageBlock], list[str]]:
+    """Key numbers, tables and plots of an item, and names of those without rows."""
     lacking: list[str] = []
 
     def made(
@@ -245,31 +230,28 @@ def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
                 lacking.append(name)
         return found
 
-    numbers = made(((n.name, n) for n in item.numbers), lambda number: measure(number, rows))
-    return Contents(
-        numbers=[one for _, one in numbers],
-        tables=made(((t.title, t) for t in item.tables), lambda table: table_cells(table, rows)),
-        plots=made(((p.title, p) for p in item.plots), lambda plot: plot_series(plot, rows)),
-        lacking=lacking,
-    )
-
-
-def _body(item: Item, contents: Contents) -> Iterable[PageBlock]:
-    if contents.numbers:
+    measured = made(((n.name, n) for n in item.numbers), lambda number: measure(number, rows))
+    tables = made(((t.title, t) for t in item.tables), lambda table: table_cells(table, rows))
+    plots = made(((p.title, p) for p in item.plots), lambda plot: plot_series(plot, rows))
+    blocks = []
+    if measured:
         cells = [["key number", *VALUES, "why they may differ"]]
-        cells += [[n.number.name, *_values(n), _why(n.number)] for n in contents.numbers]
-        yield PageBlock(kind="table", cells=cells)
-    for table, cells in contents.tables:
-        yield PageBlock(kind="text", text=f"{table.title}:")
-        yield PageBlock(kind="table", cells=cells)
-    for number, (plot, series) in enumerate(contents.plots):
-        yield PageBlock(
+        for number, one in measured:
+            why = "; ".join(filter(None, (number.differs, number.alone)))
+            cells.append([number.name, *_values(one), why])
+        blocks.append(PageBlock(kind="table", cells=cells))
+    for table, cells in tables:
+        blocks += [_text(f"{table.title}:"), PageBlock(kind="table", cells=cells)]
+    for n, (plot, series) in enumerate(plots):
+        block = PageBlock(
             kind="plot",
-            text=f"plots/{item.name}-{number}.svg",
+            text=f"plots/{item.name}-{n}.svg",
             drawing=svg(plot, series),
             mark=digest(plot, series),
             about=described(plot, series),
         )
+        blocks.append(block)
+    return [one for _, one in measured], blocks, lacking
 
 
 def markdown(page: Page) -> str:
@@ -328,13 +310,12 @@ def _html_block(block: PageBlock) -> str:
 
 
 def _html_row(cells: Sequence[str], tag: str, names: Sequence[int] = ()) -> str:
-    return f"<tr>{''.join(_html_cell(c, tag, n in names) for n, c in enumerate(cells))}</tr>"
-
-
-def _html_cell(cell: str, tag: str, is_name: bool) -> str:
-    if is_name and short(cell) != cell:
-        return f'<{tag} title="{html.escape(cell)}">{_inline(short(cell))}</{tag}>'
-    return f"<{tag}>{_inline(cell)}</{tag}>"
+    row = ""
+    for n, cell in enumerate(cells):
+        shown = short(cell) if n in names else cell
+        title = "" if shown == cell else f' title="{html.escape(cell)}"'
+        row += f"<{tag}{title}>{_inline(shown)}</{tag}>"
+    return f"<tr>{row}</tr>"
 
 
 def _inline(text: str) -> str:

@@ -27,7 +27,7 @@ from experiments.model.ablation.fits import (
 from pruner import features
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
@@ -46,25 +46,15 @@ RESULTS = checkpoints_folder() / "results.csv"
 RECIPES = {
     "cpu": ("data.platform=all", "split=bundled", "model=pacm_residual", "seeds=[0,1,2]"),
     "gpu": (
-        "platform=orin",
-        "leave_out=all",
-        "split=by_task",
-        "model=pacm_draft",
+        "platform=orin", "leave_out=all", "split=by_task", "model=pacm_draft",
         "batches.per_task=96",
     ),
-}
+}  # fmt: skip
 """Options of train.py. No log is of platform=orin, so all platforms teach, and fits that leave one
 out judge; of several seeds the one that is best on the validation tasks counts."""
 
 SPLITS = {"cpu": "bundled", "gpu": "by_task"}
 BOX, AS_TRAINED = "float16", "float32"  # judges of the table, beside the references
-
-
-@dataclass(kw_only=True)
-class DataRoot:
-    """``data.root``: folder that holds ``measure_records/<platform>/``."""
-
-    root: str = str(datasets_folder() / "bundled")
 
 
 @dataclass(kw_only=True)
@@ -75,7 +65,7 @@ class Options:
     """
 
     name: str
-    data: DataRoot = field(default_factory=DataRoot)
+    data: Data = field(default_factory=lambda: Data(root=str(datasets_folder() / "bundled")))
     run: str | None = None
     cache: str = "outputs/cache"
 

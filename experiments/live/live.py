@@ -3,9 +3,13 @@
 Runs of a ground (a target, a workload and a budget) have equal tasks. So their latencies are
 relative to the best latency of all of them, and equal seeds are compared in pairs. Tests and
 intervals are over pairs of workload and seed; they say nothing about other workloads.
+
+Runs are stored as the points at which they improved, which are small enough to be committed with
+the tables. A run's folder stays on the machine that measured it; the tables need only its points,
+so a comparison continues without the folders of earlier sessions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from experiments.common.contest import contest_rows, curve_rows
@@ -26,19 +31,21 @@ from pruner.study.tuning_plots import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS
 
 GROUND = ("part", "target", "workload", "budget_trials")
+RUN = (*GROUND, "method", "seed")
+OF_RUN = ("total_s", "exploration_share", "failed")
+OF_POINT = ("trial", "elapsed_s", "best_s")
+TEXTS = ("part", "target", "workload", "method")
+WHOLE = ("budget_trials", "seed", "failed", "trial")
 EVERY_TARGET = "all"  # of a test over all targets of a part together
 Ground = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRun:
-    """A finished run, as one part of a comparison sees it.
+class Place:
+    """The place of a run in one part of a comparison.
 
     ``budget_trials``: trials a task that the comparison gives, of which some part may give a
-    contender several times as many. ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]
-    (of a network the weighted sum over its tasks), from the trial at which every task has a
-    program; ``total_s`` of the whole run, of which ``exploration_share`` made and scored
-    candidates.
+    contender several times as many.
     """
 
     part: str
@@ -47,12 +54,11 @@ class LiveRun:
     budget_trials: int
     method: str
     seed: int
-    trials: NDArray[np.int64]
-    elapsed_s: NDArray[np.float64]
-    best_s: NDArray[np.float64]
-    total_s: float
-    exploration_share: float
-    failed: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The fields of `RUN` by name."""
+        return {name: getattr(self, name) for name in RUN}
 
     @property
     def ground(self) -> Ground:
@@ -60,16 +66,25 @@ class LiveRun:
         return self.part, self.target, self.workload, self.budget_trials
 
 
-def read_live_run(
-    folder: Path,
-    *,
-    part: str,
-    target: str,
-    workload: str,
-    budget_trials: int,
-    method: str,
-    seed: int,
-) -> LiveRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun(Place):
+    """A finished run, as one part of a comparison sees it.
+
+    ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]
+    (of a network the weighted sum over its tasks), from the trial at which every task has a
+    program; ``total_s`` of the whole run, of which ``exploration_share`` made and scored
+    candidates.
+    """
+
+    trials: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    best_s: NDArray[np.float64]
+    total_s: float
+    exploration_share: float
+    failed: int
+
+
+def read_live_run(folder: Path, place: Place) -> LiveRun:
     """Read the run folder of a cell.
 
     Raises:
@@ -81,12 +96,7 @@ def read_live_run(
         raise DataError(f"{folder}: some task has no program that ran; this cell has no curve")
     metrics, share = load_metrics(folder) or {}, exploration_share(curve.seconds)
     return LiveRun(
-        part=part,
-        target=target,
-        workload=workload,
-        budget_trials=budget_trials,
-        method=method,
-        seed=seed,
+        **place.key,
         trials=curve.trial,
         elapsed_s=curve.elapsed_s,
         best_s=curve.best_s,
@@ -168,7 +178,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     out["reached"] = grouped["reached"].sum()
     for name in ("trials_to", "seconds_to"):
         out[f"{name}_least"], out[f"{name}_most"] = grouped[name].min(), grouped[name].max()
-    finals = grouped["final_latency_s"].apply(lambda values: _interval(values.to_numpy()))
+    finals = grouped["final_latency_s"].apply(
+        lambda values: _interval(values.to_numpy(), lambda some: float(np.median(some)))
+    )
     out["final_low"] = [low for low, _ in finals]
     out["final_high"] = [high for _, high in finals]
     out["seeds"] = grouped.size()
@@ -178,8 +190,10 @@ def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return out.assign(final_over=out.final_latency_s / of_rival)
 
 
-def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    return bootstrap_interval(len(values), lambda chosen: float(np.median(values[chosen])))
+def _interval(
+    values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], float]
+) -> tuple[float, float]:
+    return bootstrap_interval(len(values), lambda chosen: statistic(values[chosen]))
 
 
 def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
@@ -212,28 +226,17 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
                 row["pairs"] = len(pairs)
                 for name, value in _MEASURES.items():
                     gains = np.array([value(theirs) - value(ours) for ours, theirs in pairs])
-                    row |= {f"{name}_{what}": v for what, v in _tested(gains).items()}
+                    low, high = _interval(gains, lambda some: float(some.mean()))
+                    row |= {f"{name}_gain": float(gains.mean()), f"{name}_low": low}
+                    row |= {f"{name}_high": high, f"{name}_p": sign_flip_p(gains)}
                 rows.append(row)
     return rows
 
 
-def _final(cell: MethodRun) -> float:
-    return float(np.log(cell.curve.final))
-
-
-def _area(cell: MethodRun) -> float:
-    return cell.curve.area
-
-
-_MEASURES: dict[str, Callable[[MethodRun], float]] = {"area": _area, "final": _final}
-
-
-def _tested(gains: NDArray[np.float64]) -> dict[str, float]:
-    def mean(chosen: NDArray[np.int64]) -> float:
-        return float(gains[chosen].mean())
-
-    low, high = bootstrap_interval(len(gains), mean)
-    return {"gain": float(gains.mean()), "low": low, "high": high, "p": sign_flip_p(gains)}
+_MEASURES: dict[str, Callable[[MethodRun], float]] = {
+    "area": lambda cell: cell.curve.area,
+    "final": lambda cell: float(np.log(cell.curve.final)),
+}
 
 
 def live_curves(runs: Sequence[LiveRun], every: int) -> list[dict[str, Any]]:
@@ -242,3 +245,84 @@ def live_curves(runs: Sequence[LiveRun], every: int) -> list[dict[str, Any]]:
     for ground, members in by_ground(runs).items():
         rows += curve_rows(cells_of(members), every, **dict(zip(GROUND, ground, strict=True)))
     return rows
+
+
+def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
+    """A row for each improvement and every `every` trials of a run.
+
+    The last trial of a run has a row, too.
+    """
+    rows = []
+    for run in runs:
+        known = {**run.key, **{name: getattr(run, name) for name in OF_RUN}}
+        better = np.diff(run.best_s, prepend=np.inf) < 0
+        better |= run.trials % every == 0
+        better[-1] = True
+        rows += [
+            known
+            | {
+                "trial": int(run.trials[at]),
+                "elapsed_s": float(run.elapsed_s[at]),
+                "best_s": float(run.best_s[at]),
+            }
+            for at in np.flatnonzero(better)
+        ]
+    return rows
+
+
+def read_points(path: Path) -> list[LiveRun]:
+    """The runs of a file of points; none where it is absent.
+
+    Between two points a run has the latency and the seconds of the earlier one.
+
+    Raises:
+        DataError: no table, a column or a value is missing or no such number, or trials of a run
+            do not grow.
+    """
+    if not path.is_file():
+        return []
+    try:
+        table = pd.read_csv(path)
+    except ValueError as error:
+        raise DataError(f"{path}: no table ({str(error).splitlines()[0]})") from error
+    if missing := {*RUN, *OF_RUN, *OF_POINT} - {*table.columns}:
+        raise DataError(f"{path}: no column {', '.join(sorted(missing))}")
+    for name in (*RUN, *OF_RUN, *OF_POINT):
+        if (bad := ~_usable(name, table[name])).any():
+            line = int(np.flatnonzero(bad)[0]) + 2
+            raise DataError(f"{path}, line {line}: {name}={table[name][line - 2]}")
+    return [_run(path, dict(zip(RUN, key, strict=True)), points)
+            for key, points in table.groupby([*RUN], sort=False)]  # fmt: skip
+
+
+def _usable(name: str, column: "pd.Series[Any]") -> Bool[np.ndarray, " row"]:
+    if name in TEXTS:
+        return column.notna().to_numpy()
+    values = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    if name in WHOLE:
+        return np.isfinite(values) & (values % 1 == 0)
+    return np.isfinite(values) | (column.isna().to_numpy() & (name == "exploration_share"))
+
+
+def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:
+    at = points["trial"].to_numpy(np.int64)
+    if (np.diff(at) <= 0).any():
+        raise DataError(f"{path}: trials of {known} do not grow; was it written twice?")
+    trials = np.arange(at[0], at[-1] + 1)
+    last = np.searchsorted(at, trials, side="right") - 1
+    first = points.iloc[0]
+    return LiveRun(
+        **known | {name: int(known[name]) for name in ("budget_trials", "seed")},
+        trials=trials,
+        elapsed_s=points["elapsed_s"].to_numpy(np.float64)[last],
+        best_s=points["best_s"].to_numpy(np.float64)[last],
+        total_s=float(first["total_s"]),
+        exploration_share=float(first["exploration_share"]),
+        failed=int(first["failed"]),
+    )
+
+
+def with_kept(runs: Sequence[LiveRun], kept: Iterable[LiveRun]) -> list[LiveRun]:
+    """The runs, and the `kept` runs that are not among these."""
+    have = [run.key for run in runs]
+    return [*runs, *(run for run in kept if run.key not in have)]

@@ -38,19 +38,23 @@ from typing import Any
 from experiments.common.comparison import Comparison, ComparisonOptions, Step, quoted
 from experiments.live.live import (
     LiveRun,
+    Place,
     live_curves,
     p_rows,
+    point_rows,
     read_live_run,
+    read_points,
     result_rows,
     summarise,
+    with_kept,
 )
-from experiments.live.points import RUN, point_rows, read_points, with_kept
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
-from pruner.files import load_metrics, write_table
+from pruner.files import METRICS_FILE, load_metrics, write_table
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
+from pruner.study.grid import finished
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.catalog import NETWORKS
 
@@ -250,18 +254,8 @@ class Options(ComparisonOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveCell:
-    """A run: its part, target, workload, contender and seed.
-
-    ``budget_trials``: the trials of a task in its comparison.
-    """
-
-    part: str
-    target: str
-    workload: str
-    method: str
-    seed: int
-    budget_trials: int
+class LiveCell(Place):
+    """A run of a contender."""
 
     @property
     def contender(self) -> Contender:
@@ -285,10 +279,6 @@ class LiveCell:
         return f"{self.target}-{self.workload}-{who}-{self.trials}-{self.seed}"
 
 
-def _cell_of(run: LiveRun) -> LiveCell:
-    return LiveCell(**{name: getattr(run, name) for name in RUN})
-
-
 def _place(run: LiveRun) -> tuple[int, str, str, int, int]:
     """Sort key of a run in the tables."""
     methods = [*PARTS[run.part], *BESIDE.get(run.part, [])]
@@ -305,18 +295,22 @@ class LiveComparison(Comparison):
         seconds = float("inf") if options.hours is None else 3600 * options.hours
         self.kept = read_points(options.folder / POINTS_FILE) if options.keep_rows else []
         try:
-            self._kept = {_cell_of(run).name: run for run in self.kept}
+            self._kept = {LiveCell(**run.key).name: run for run in self.kept}
         except DataError as error:
             raise DataError(f"{POINTS_FILE}: {error}; keep_rows=false") from error
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
-    def cells(self, part: str) -> Iterator[LiveCell]:
-        """The cells of a part; a seed of everything before the next."""
+    def cells(self, part: str, beside: Sequence[str] = ()) -> Iterator[LiveCell]:
+        """The cells of a part; a seed of everything before the next.
+
+        With `beside` the cells of these contenders of rounds, at home.
+        """
         options = self.options
-        targets = options.all_targets if part == "adaptation" else [options.home]
+        adapts = part == "adaptation" and not beside
+        targets = options.all_targets if adapts else [options.home]
         workloads = [options.network] if part == "network" else options.operators
         for seed, target, workload in product(range(options.seeds), targets, workloads):
-            for method in self._methods(part):
+            for method in beside or self._methods(part):
                 yield LiveCell(
                     part=part,
                     target=target,
@@ -426,31 +420,18 @@ class LiveComparison(Comparison):
         """
         found = []
         for part in self.options.all_parts:
-            for cell in self.cells(part):
+            beside = self.cells(part, BESIDE[part]) if part in BESIDE else ()
+            for cell in (*self.cells(part), *beside):
                 found += self._read(cell)
-            for beside in BESIDE.get(part, []):
-                for workload, seed in product(self.options.operators, range(self.options.seeds)):
-                    found += self._read(
-                        LiveCell(
-                            part=part,
-                            target=self.options.home,
-                            workload=workload,
-                            method=beside,
-                            seed=seed,
-                            budget_trials=self.options.trials,
-                        )
-                    )
         return found
 
     def _read(self, cell: LiveCell) -> list[LiveRun]:
         folder = self.folder(cell)
-        metrics = load_metrics(folder)
-        known: dict[str, Any] = {name: getattr(cell, name) for name in RUN}
-        if metrics is None or metrics.get("interrupted", False):
+        if not finished(folder / METRICS_FILE):
             kept = self._kept.get(cell.name)
-            return [] if kept is None else [replace(kept, **known)]
+            return [] if kept is None else [replace(kept, **cell.key)]
         try:
-            return [read_live_run(folder, **known)]
+            return [read_live_run(folder, cell)]
         except DataError as error:
             say(f"left out: {error}")
             return []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.networks.prefixes import OURS, PREFIXES_FILE, Point
+from experiments.networks.prefixes import PREFIXES_FILE, Point
 from pruner.files import as_written, read_json
 from pruner.study.network.run import NetworkRun
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -73,30 +73,14 @@ class Cell:
         return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefixes:
-    """The content of a run's `prefixes.json`.
-
-    ``settled_s``: when the rival's network was final.
-    """
-
-    points: Sequence[Point] = field(default_factory=list)
-    settled_s: float | None = None
-
-    def of(self, policy: str) -> list[Point]:
-        """The points of a policy."""
-        return [point for point in self.points if (point.whose == OURS) == (policy == OURS)]
-
-
-def prefixes_of(folder: Path) -> Prefixes:
-    """The built prefixes of a run of ours; empty without any."""
+def prefixes_of(folder: Path) -> tuple[list[Point], float | None]:
+    """The built prefixes of a run of ours, and when the rival's network was final."""
     path = folder / PREFIXES_FILE
     if not path.is_file():
-        return Prefixes()
+        return [], None
     with as_written(path):
         found = read_json(path, dict)
-        points = [Point(**row) for row in found["points"]]
-        return Prefixes(points=points, settled_s=found["settled_s"])
+        return [Point(**row) for row in found["points"]], found["settled_s"]
 
 
 def drafts_first(run: NetworkRun) -> bool:

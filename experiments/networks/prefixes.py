@@ -113,11 +113,12 @@ class Prefixes:
             wanted += [(RIVAL, t) for t in times]
         found = self.run_interleaved(wanted)
         ours = [point for point in found if point.whose == OURS]
-        found += halved(ours, lambda t: self.run_interleaved([(OURS, t)])[0], self._measured)
+        found += halved(
+            ours,
+            lambda t: self.run_interleaved([(OURS, t)])[0],
+            lambda t: known(self._trials[OURS], t),
+        )
         return sorted(found, key=lambda point: (point.whose, point.t_s))
-
-    def _measured(self, t_s: float) -> int:
-        return known(self._trials[OURS], t_s)
 
     def run_interleaved(self, wanted: Sequence[tuple[str, float]]) -> list[Point]:
         """Points timed in turns with the rival's final library."""

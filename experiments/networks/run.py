@@ -44,7 +44,7 @@ from pruner.study.book.items import Plot
 from pruner.study.book.key_numbers import plot_series
 from pruner.study.book.plots import svg
 from pruner.study.markdown import markdown_table
-from pruner.study.network.run import NetworkRun, baseline_rows, read_network_run
+from pruner.study.network.run import baseline_rows, read_network_run
 from pruner.tune.compare.baselines import OURS
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
 from pruner.tune.networks.catalog import NETWORKS as CATALOG
@@ -235,7 +235,7 @@ def cells_of(campaign: Campaign) -> list[Cell]:
     for network in networks:
         for seed in range(options.seeds):
             imported_s, drafted_s = campaign.starts(network, seed)
-            points = prefixes_of(campaign.folder(network, OURS, seed))
+            points, settled_s = prefixes_of(campaign.folder(network, OURS, seed))
             for policy in POLICIES:
                 folder = campaign.folder(network, policy, seed)
                 if folder not in done:
@@ -247,19 +247,14 @@ def cells_of(campaign: Campaign) -> list[Cell]:
                     policy=policy,
                     seed=seed,
                     run=run,
-                    network_s=median_of(run),
+                    network_s=run.deployed.get("median_s"),
                     start_s=imported_s if without else drafted_s,
                     drafted_s=None if policy == RIVAL else drafted_s,
-                    points=points.of(policy),
-                    settled_s=points.settled_s if policy == RIVAL else None,
+                    points=[p for p in points if (p.whose == OURS) == (policy == OURS)],
+                    settled_s=settled_s if policy == RIVAL else None,
                 )
                 cells.append(cell)
     return cells
-
-
-def median_of(run: NetworkRun) -> float | None:
-    """The measured latency of the built network."""
-    return run.deployed.get("median_s")
 
 
 def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:

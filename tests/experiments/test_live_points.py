@@ -6,8 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.live.live import LiveRun, live_curves, p_rows, result_rows, summarise
-from experiments.live.points import point_rows, read_points, with_kept
+from experiments.live.live import (
+    LiveRun,
+    live_curves,
+    p_rows,
+    point_rows,
+    read_points,
+    result_rows,
+    summarise,
+    with_kept,
+)
 from pruner.errors import DataError
 from pruner.files import write_table
 

@@ -109,12 +109,10 @@ def test_prefixes_are_relative_to_the_rivals_latency_and_seconds(cells):
 
 
 def test_prefixes_are_read_back(tmp_path):
-    assert prefixes_of(tmp_path).points == []
+    assert prefixes_of(tmp_path) == ([], None)
     rows = [asdict(one) for one in [*POINTS, *RIVALS]]
     write_json(tmp_path / "prefixes.json", {"rival": "x", "settled_s": 39.0, "points": rows})
-    found = prefixes_of(tmp_path)
-    assert (found.of("ours"), found.of("metaschedule")) == (POINTS, RIVALS)
-    assert found.settled_s == 39.0
+    assert prefixes_of(tmp_path) == ([*POINTS, *RIVALS], 39.0)
 
 
 def test_a_curve_begins_when_all_tuned_tasks_have_a_program(tmp_path):

@@ -15,7 +15,7 @@ class Tracker(Protocol):
         """Return the same items."""
 
 
-def silent(_: object) -> None:
+def silent(*_: object) -> None:
     """Discard a line."""
 
 

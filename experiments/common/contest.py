@@ -14,6 +14,7 @@ from typing import Any
 
 from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.features.dataflow import DataflowKind
@@ -23,7 +24,7 @@ from pruner.models.analyzer.analyzer import AnyFormula, load_analyzer
 from pruner.models.programs.dataset import RecordReader
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import ReadSpec
-from pruner.progress import Progress
+from pruner.paths import conf_folder
 from pruner.search.offline.adaptation_run import affordable, tune
 from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.offline.recorded import RecordedTask
@@ -38,6 +39,8 @@ from pruner.study.adaptation.context import (
     spreads_of,
 )
 from pruner.study.grid import Job, results
+
+CACHE = Path(__file__).resolve().parents[2] / "outputs" / "cache"  # of features
 
 
 def policy(name: str) -> RoundSettings:
@@ -69,17 +72,11 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The tasks of one platform that all contestants tune.
-
-    `conf` describes the devices, `cache` stores features that were computed before.
-    """
+    """The tasks of one platform that all contestants tune."""
 
     root: RecordRoot
     platform: str
     budget: Budget
-    conf: Path
-    cache: Path | None = None
-    progress: Progress = field(default_factory=Progress)
     _read: dict[DataflowKind, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
     _pools: dict[tuple[AnyFormula, DataflowKind], Sequence[RecordedTask]] = field(
         default_factory=dict
@@ -93,8 +90,8 @@ class Ground:
     def programs(self, dataflow: DataflowKind) -> Mapping[TaskKey, TaskPrograms]:
         """All programs of the platform by task."""
         if dataflow not in self._read:
-            reader = RecordReader(self.root, ReadSpec(dataflow=dataflow, cache=self.cache))
-            self._read[dataflow] = read_programs(reader, self.platform, self.progress)
+            reader = RecordReader(self.root, ReadSpec(dataflow=dataflow, cache=CACHE))
+            self._read[dataflow] = read_programs(reader, self.platform, ON_STDERR)
         return self._read[dataflow]
 
     def labelled(self, dataflow: DataflowKind) -> ProgramTable:
@@ -107,7 +104,7 @@ class Ground:
         if (form, dataflow) not in self._pools:
             programs = self.programs(dataflow)
             tuned = [programs[key] for key in self.chosen.tuned]
-            analyzer = load_analyzer(self.conf, self.platform, form=form)
+            analyzer = load_analyzer(conf_folder(), self.platform, form=form)
             self._pools[form, dataflow] = pools_of(self.root, self.platform, tuned, analyzer)
         return self._pools[form, dataflow]
 
@@ -135,27 +132,25 @@ def run_contest(
         )
         return MethodRun(method=name, seed=seed, curve=curve).to_json()
 
+    def about(one: Contestant) -> Any:
+        """The settings that determine a cell besides model and records, as JSON."""
+        budget = asdict(ground.budget)
+        budget["trials"] *= one.times
+        known = {"settings": asdict(one.settings), "form": one.form, "dataflow": one.dataflow}
+        return jsonable({**known, "budget": budget})
+
     jobs = [
         Job(
             name=f"{name}-{seed}",
             leaves=cells.path((name, seed)),
             run=partial(run, name, seed),
-            about=_about(contestants[name], ground.budget),
+            about=about(contestants[name]),
         )
         for name, seed in wanted
     ]
-    for _ in ground.progress.track(results(jobs), f"tuning {ground.platform}", len(jobs)):
+    for _ in ON_STDERR.track(results(jobs), f"tuning {ground.platform}", len(jobs)):
         pass
     return [cells.load(one) for one in wanted]
-
-
-def _about(one: Contestant, budget: Budget) -> Any:
-    """The settings that determine a cell besides model and records, as JSON."""
-    settings, spent = asdict(one.settings), asdict(budget)
-    spent["trials"] *= one.times
-    return jsonable(
-        {"settings": settings, "form": one.form, "dataflow": one.dataflow, "budget": spent}
-    )
 
 
 def contest_rows(

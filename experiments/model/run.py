@@ -20,7 +20,7 @@ diagnosis.md.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from experiments.model.ablation.candidates import (
     MODEL_S,
     PLATFORM_S,
     QUESTIONS,
+    Change,
+    together,
 )
 from experiments.model.ablation.cells import (
     AblationCell,
@@ -44,17 +46,15 @@ from experiments.model.ablation.cells import (
     settings_of,
 )
 from experiments.model.ablation.choice import best, helping
-from experiments.model.ablation.report import report
+from experiments.model.ablation.diagnosis import report
 from experiments.model.ablation.run import Ablation
-from experiments.model.ablation.variants import Change, together
-from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.records import load_dataset
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_json, write_table
 from pruner.models.programs.program_table import ProgramTable
-from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
 from pruner.study.model_table import Source
@@ -103,16 +103,8 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
 
     @lru_cache(maxsize=1)  # programs of a source are gigabytes
     def read(source: Source) -> ProgramTable:
-        return load_dataset(
-            root,
-            source.platforms,
-            ReadSpec(
-                dataflow=source.dataflow,
-                draft=source.draft,
-                failures=source.failures,
-                cache=options.cache,
-            ),
-        ).store
+        platforms, spec = source
+        return load_dataset(root, platforms, replace(spec, cache=options.cache)).store
 
     def basis(cell: AblationCell) -> Recipe:
         several = len(cell.setting.learned) > 1
@@ -174,7 +166,9 @@ def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, li
     Returns the model and its changes.
     """
     helpful = _compatible(run_single(options, settings))
-    changes = changes_of(options, helpful if _new(helpful) else None)
+    joined = together({name: EVERY[name] for name in helpful})
+    is_new = helpful and not any(joined.same_as(EVERY[name]) for name in helpful)
+    changes = changes_of(options, helpful if is_new else None)  # else it was tried alone
     ablation = ablation_of(options, changes)
     cells = single(options, settings)
     if JOINED in changes:
@@ -203,12 +197,6 @@ def _compatible(names: Sequence[str]) -> list[str]:
         else:
             kept.append(name)
     return kept
-
-
-def _new(names: Sequence[str]) -> bool:
-    """Whether the joined model of these changes was not tried alone."""
-    joined = together({name: EVERY[name] for name in names})
-    return bool(names) and not any(joined.same_as(EVERY[name]) for name in names)
 
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:

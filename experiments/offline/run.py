@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from experiments.common.contest import (
+    CACHE,
     Contestant,
     Ground,
     budget_of,
@@ -28,15 +29,14 @@ from experiments.common.contest import (
     policy,
     run_contest,
 )
-from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import track
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, merged_table, save_metrics, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
-from pruner.models.adaptation.fitting import OnlineFit, adam, gentle_fit, released_fine_tuning
+from pruner.models.adaptation.fitting import adam, gentle_fit, released_fine_tuning
 from pruner.models.adaptation.warm import FineTune, Unchanged
 from pruner.models.analyzer.analyzer import AnyFormula
 from pruner.models.judging.summary import random_report
@@ -51,8 +51,6 @@ from pruner.models.training.fit import start_of
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import MixedBatches, TaskBatches
-from pruner.paths import conf_folder
-from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import Quality
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.context import read_programs, source_split
@@ -171,22 +169,17 @@ class Models:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a model: training, and Top-k on judging and tuned tasks."""
+        chance = {}
+        for ending, store in (("", self._held_out), ("_tuned", self._tuned)):
+            every = torch.arange(store.num_programs)
+            report = random_report(RandomRanker().score_tasks(store, every))
+            chance |= {f"{name}{ending}": report[name] for name in ("top1", "top5")}
         return [
             {"model": name, "seed": seed, **known}
             for name in ways(self.options.recipe)
             for seed in self.options.seeds
             if (known := load_metrics(self._folder(name, seed) / "tuned")) is not None
-        ] + [{"model": RANDOM, "seed": seed, **self._chance()} for seed in self.options.seeds]
-
-    def _chance(self) -> dict[str, float]:
-        judged, tuned = (
-            random_report(RandomRanker().score_tasks(store, torch.arange(store.num_programs)))
-            for store in (self._held_out, self._tuned)
-        )
-        return {
-            "top1": judged["top1"], "top5": judged["top5"],
-            "top1_tuned": tuned["top1"], "top5_tuned": tuned["top5"],
-        }  # fmt: skip
+        ] + [{"model": RANDOM, "seed": seed, **chance} for seed in self.options.seeds]
 
     def _folder(self, name: str, seed: int) -> Path:
         return self.options.folder / "models" / name / f"seed-{seed}"
@@ -199,7 +192,9 @@ class Models:
         start = start_of(part.checkpoint)
         make = partial(type(start.ranker.network), **start.info.model.arguments)
         setting = Setting(make_network=make, source=start.ranker, seed=seed)
-        fine_tuned = FineTune(setting, fit=self._fine_tuning())
+        published = self.options.recipe == "paper"
+        gentle = gentle_fit(epochs=FINE_TUNE_EPOCHS, max_steps=None)
+        fine_tuned = FineTune(setting, fit=released_fine_tuning() if published else gentle)
         before = Quality.of(start.ranker, self._held_out)
         began = time.process_time()
         fine_tuned.update(self.ground.labelled("paper"))
@@ -216,11 +211,6 @@ class Models:
             "top1_tuned": tuned.top1, "top5_tuned": tuned.top5,
         })  # fmt: skip
         return fine_tuned.ranker
-
-    def _fine_tuning(self) -> OnlineFit:
-        if self.options.recipe == "paper":
-            return released_fine_tuning()
-        return gentle_fit(epochs=FINE_TUNE_EPOCHS, max_steps=None)
 
     def _programs_of(self, keys: Sequence[TaskKey]) -> ProgramTable:
         programs = self.ground.programs("paper")
@@ -240,8 +230,8 @@ class Models:
 
     @cached_property
     def _source(self) -> ProgramTable:
-        reader = RecordReader(self.ground.root, ReadSpec(cache=self.ground.cache))
-        found = read_programs(reader, self.options.source, self.ground.progress)
+        reader = RecordReader(self.ground.root, ReadSpec(cache=CACHE))
+        found = read_programs(reader, self.options.source, ON_STDERR)
         return ProgramTable.build(found.values())
 
 
@@ -253,15 +243,8 @@ def run(options: Options) -> dict:
     names = [name for name in names if name != RANDOM]  # chance is always there
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
-    budget = budget_of(options.budget)
-    ground = Ground(
-        root=RecordRoot(options.data.root),
-        platform=options.target,
-        budget=budget,
-        conf=conf_folder(),
-        cache=ROOT / "outputs" / "cache",
-        progress=Progress(log=say, track=track),
-    )
+    root, budget = RecordRoot(options.data.root), budget_of(options.budget)
+    ground = Ground(root=root, platform=options.target, budget=budget)
     models = Models(ground=ground, options=options)
     contestants = {
         name: Contestant(

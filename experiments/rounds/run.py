@@ -25,8 +25,6 @@ from experiments.common.contest import (
     policy,
     run_contest,
 )
-from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
@@ -37,8 +35,6 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.paths import conf_folder
-from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import without_draft
 from pruner.search.offline.comparison import MethodRun
 
@@ -85,12 +81,8 @@ def contestants() -> Mapping[str, Contestant]:
         settings=policy("pruner_paper"), form="paper", model=partial(published, PaCM)
     )
     assert paper.settings.draft is not None
-    fewer = replace(
-        paper.settings,
-        draft=replace(paper.settings.draft, keep=EIGHTH),
-        random_sample=BESIDE,
-    )
-    eighth = replace(paper, settings=fewer)
+    kept = replace(paper.settings.draft, keep=EIGHTH)
+    eighth = replace(paper, settings=replace(paper.settings, draft=kept, random_sample=BESIDE))
     released = partial(PaCM, num_dataflow_rows=8, norm_statistics="batch")
     ansor = Contestant(settings=policy("ansor"), model=partial(published, TenSetMLP))
     return {
@@ -126,14 +118,7 @@ def run(options: Options) -> dict:
     budget = budget_of(options.budget)
     out, num = Path(options.out), 0
     for platform in options.platforms:
-        ground = Ground(
-            root=RecordRoot(options.data.root),
-            platform=platform,
-            budget=budget,
-            conf=conf_folder(),
-            cache=ROOT / "outputs" / "cache",
-            progress=Progress(log=say, track=track),
-        )
+        ground = Ground(root=RecordRoot(options.data.root), platform=platform, budget=budget)
         folder = Path(options.runs) / f"{platform}-{options.budget}"
         cells = run_contest({n: known[n] for n in names}, ground, folder, seeds=options.seeds)
         for name, rows, key in (

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, own_models, plain
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.progress import track
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import record_root
-from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.runs import continued, open_run
 from pruner.cli.shared.start import check_contradicted
-from pruner.cli.shared.sweep import sweep_name
 from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, read_table, save_metrics
@@ -28,45 +26,51 @@ from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
 from pruner.models.training.start import Start
 from pruner.paths import conf_folder
-from pruner.progress import Progress
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
-from pruner.study.adaptation.context import AdaptationContext, Budget, prepare
+from pruner.study.adaptation.cells import REFERENCES, Cells, run_cells
+from pruner.study.adaptation.context import Budget, prepare
 from pruner.study.adaptation.method_tables import compare, summary_rows
 from pruner.study.training_run import Fold, run_fold
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments
-PROGRESS = Progress(log=say, track=track)
 
 
 def adapt(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
-    earlier = Path(config.resume) if config.resume is not None else None
-    if earlier is not None:
-        config = resumed_config(earlier, config)
+    config, earlier = continued(config)
     known = known_methods(plain(config.get("variants") or {}))
     _check(config, known)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    folder = earlier or _new_folder(config)
-    save_config(folder, config)
+    folder = open_run(config, "adapt", f"{config.source}-{config.target}", earlier)
     cells, seeds = Cells(folder=folder), list(config.seeds)
     names = dict.fromkeys([*names_of(config, known), *cells.finished(known, seeds)])
     wanted = [(name, seed) for seed in seeds for name in names]
     missing = cells.missing(wanted)
     if missing:
-        run_cells(
-            _work(config, folder, known),
-            missing,
-            title=f"{config.source} to {config.target}",
-            num_workers=config.num_workers or 1,
-            progress=PROGRESS,
-        )
-    result = _report(config, folder, [cells.load(one) for one in wanted])
-    result["seconds"] = round(time.perf_counter() - start, 2)
+        _run_cells(config, cells, missing, known)
+    done = [cells.load(one) for one in wanted]
+    found = compare(done, config.baseline, config.source, config.target, folder)
+    say(as_table(summary_rows(found["methods"])))
+    result = {
+        **found,
+        "seeds": seeds,
+        "trials": config.budget.trials,
+        "source_top1_before": (load_metrics(folder / "source") or {}).get("top1"),
+        "run_dir": str(folder),
+        "seconds": round(time.perf_counter() - start, 2),
+    }
     save_metrics(folder, result)
-    _log(config, folder, result)
+    numbers = {
+        f"{name}/{unit}": means[unit]["mean"]
+        for name, means in found["methods"].items()
+        for unit in ("area", "final", "trials_to_target", "seconds_to_target")
+    }
+    loggers.log_result(
+        config, folder, numbers, read_table(Path(found["results"])), under="adapted",
+        tags=[config.source, config.target], step=config.budget.trials,
+    )  # fmt: skip
     return result
 
 
@@ -110,36 +114,55 @@ def names_of(config: DictConfig, known: Methods) -> list[str]:
     return list(dict.fromkeys([config.baseline, *config.references, *methods]))
 
 
-def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
-    given = _given_source(config)
+def _run_cells(
+    config: DictConfig, cells: Cells, missing: Sequence[tuple[str, int]], known: Methods
+) -> None:
+    given, folder = None, cells.folder
+
+    def train(programs: ProgramTable, split: TaskSplit) -> Start:
+        fold = Fold(name="source", folder=folder / "source", split=split, seed=config.seed)
+        recipe = recipe_of(config)
+        if not check_recipe(recipe).is_network:
+            raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
+        run_fold(recipe, programs, fold, config=plain(config), watching=watching(config))
+        return start_of(fold.checkpoint, _classes(config))
+
+    if config.checkpoint is not None:
+        given = start_of(Path(config.checkpoint), _classes(config))
     context = prepare(
         record_root(config.data),
         config.source,
         config.target,
         budget := Budget(**plain(config.budget)),
         analyzer=_draft(config),
-        train=partial(_train_source, config, folder),
+        train=train,
         given=given,
         dataflow=config.features.dataflow,
         draft=given is None and check_recipe(recipe_of(config)).reads_draft,
         models=models_with(_classes(config)),
         cache=None if config.data.cache is None else Path(config.data.cache),
         seed=config.seed,
-        progress=PROGRESS,
+        progress=ON_STDERR,
     )
-    if given:  # a model trained here is judged as it is trained
-        _judge_source(context, folder)
+    quality = context.source_quality() if given else None
+    if quality is not None:  # a model trained here is judged as it is trained
+        (folder / "source").mkdir(exist_ok=True)
+        save_metrics(folder / "source", {"top1": quality.top1, "top5": quality.top5})
 
     def make(name: str, setting: Setting) -> Adaptation:
         made: Adaptation = build(known[name], setting=setting)
         return made
 
-    return Work(
-        context=context,
-        budget=budget,
-        settings=build(config.policy),
-        make=make,
-        cells=Cells(folder=folder),
+    run_cells(
+        cells,
+        missing,
+        context,
+        budget,
+        build(config.policy),
+        make,
+        title=f"{config.source} to {config.target}",
+        num_workers=config.num_workers or 1,
+        progress=ON_STDERR,
     )
 
 
@@ -152,61 +175,9 @@ def _draft(config: DictConfig) -> Analyzer:
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 
-def _given_source(config: DictConfig) -> Start | None:
-    if config.checkpoint is None:
-        return None
-    return start_of(Path(config.checkpoint), _classes(config))
-
-
 def _classes(config: DictConfig) -> list[type[Any]]:
     """List the user's own classes, and the source model's class."""
     return own_models([*config.models.own, config.model._target_])
-
-
-def _judge_source(context: AdaptationContext, folder: Path) -> None:
-    quality = context.source_quality()
-    if quality is not None:
-        (folder / "source").mkdir(exist_ok=True)
-        save_metrics(folder / "source", {"top1": quality.top1, "top5": quality.top5})
-
-
-def _train_source(
-    config: DictConfig, folder: Path, programs: ProgramTable, split: TaskSplit
-) -> Start:
-    fold = Fold(name="source", folder=folder / "source", split=split, seed=config.seed)
-    recipe = recipe_of(config)
-    if not check_recipe(recipe).is_network:
-        raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
-    run_fold(recipe, programs, fold, config=plain(config), watching=watching(config))
-    return start_of(fold.checkpoint, _classes(config))
-
-
-def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str, Any]:
-    found = compare(cells, config.baseline, config.source, config.target, folder)
-    say(as_table(summary_rows(found["methods"])))
-    return {
-        **found,
-        "seeds": list(config.seeds),
-        "trials": config.budget.trials,
-        "source_top1_before": (load_metrics(folder / "source") or {}).get("top1"),
-        "run_dir": str(folder),
-    }
-
-
-def _log(config: DictConfig, folder: Path, result: Mapping[str, Any]) -> None:
-    """Log the result of every method; the source's training logs itself."""
-    tags = [config.source, config.target]
-    about = loggers.About(config=plain(config), group=sweep_name(), tags=tags)
-    numbers = {
-        f"{name}/{unit}": found[unit]["mean"]
-        for name, found in result["methods"].items()
-        for unit in ("area", "final", "trials_to_target", "seconds_to_target")
-    }
-    rows = read_table(Path(result["results"]))
-    loggers.log_result(
-        build(config.logger), folder, about, numbers, rows, under="adapted",
-        step=config.budget.trials,
-    )  # fmt: skip
 
 
 def _check(config: DictConfig, known: Methods) -> None:
@@ -232,8 +203,3 @@ def _check(config: DictConfig, known: Methods) -> None:
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config, known)
-
-
-def _new_folder(config: DictConfig) -> Path:
-    label = f"{config.source}-{config.target}"
-    return new_run_folder(Path(config.outputs), "adapt", config.run_id, label)

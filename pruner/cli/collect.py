@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
+from pruner.cli.shared.known import files_of
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
@@ -31,7 +32,7 @@ from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.pools.bundle import bundle
-from pruner.tune.pools.collector import Collected, Collector, PoolPlan, PoolPlatform, hours
+from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
 from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.rivals.ansor_environment import install
 from pruner.tune.workloads import Workload, load_workloads
@@ -60,8 +61,8 @@ def collect(config: DictConfig) -> dict[str, Any]:
     plan = plan_of(config)
     plan.out.mkdir(parents=True, exist_ok=True)
     hold(plan.out)
-    collector_of = Interrupts(say)
-    with collector_of as asked:
+    interrupts = Interrupts(say)
+    with interrupts as asked:
         collector = Collector(plan, say, asked)
         num = sum(len(place.workloads) for place in plan.platforms)
         say(
@@ -77,13 +78,13 @@ def collect(config: DictConfig) -> dict[str, Any]:
     if found.interrupted:
         say("ended early; the same command continues")
         print_result(result)
-        sys.exit(collector_of.exit_code)
+        sys.exit(interrupts.exit_code)
     if config.prepare:
         say(f"{found.built} programs are built; the same command without prepare=true times them")
     elif config.plan:
         say(f"about {hours(found.left_s)} for all that is left; plan=false measures it")
-    else:
-        _check(found)
+    elif not found.records:
+        raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
     return result
 
 
@@ -92,12 +93,6 @@ def bundled(collection: Path, out: Path) -> dict[str, Any]:
     found = asdict(bundle(collection, out))
     say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
     return found | {"out": str(out)}
-
-
-def _check(found: Collected) -> None:
-    """Raise `PrunerError` if nothing ran."""
-    if not found.records:
-        raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
 
 
 def plan_of(config: DictConfig) -> PoolPlan:
@@ -110,11 +105,8 @@ def plan_of(config: DictConfig) -> PoolPlan:
         raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):
         raise PrunerError("pruner collect measures workloads=FILE.yaml or network=NAME: give one")
-    timing = Timing(
-        repeats=config.measure.repeats,
-        min_repeat_ms=config.measure.min_repeat_ms,
-        flush_cache=config.measure.flush_cache,
-    )
+    names = ("repeats", "min_repeat_ms", "flush_cache")
+    timing = Timing(**{name: config.measure[name] for name in names})
     measure = MeasureSettings(
         timing=timing,
         builders=config.measure.builders,
@@ -123,14 +115,8 @@ def plan_of(config: DictConfig) -> PoolPlan:
         reference_timeout_s=config.measure.reference_timeout_s,
         check=config.measure.check,
     )
-    settings = PoolSettings(
-        programs=config.programs,
-        evolved=config.pool.evolved,
-        apart_s=config.pool.apart_s,
-        agree=config.pool.agree,
-        most=config.pool.most,
-        seed=config.seed,
-    )
+    pool = {name: config.pool[name] for name in ("evolved", "apart_s", "agree", "most")}
+    settings = PoolSettings(programs=config.programs, seed=config.seed, **pool)
     out = Path(config.out)
     places = []
     for device in _devices(config):
@@ -199,7 +185,7 @@ def _listed(given: Any) -> list[dict[str, Any]]:
     if not path.is_file():
         beside = conf_folder() / "pools" / f"{given}.yaml"
         if not beside.is_file():
-            known = ", ".join(sorted(p.stem for p in beside.parent.glob("*.yaml")))
+            known = ", ".join(files_of("pools"))
             raise PrunerError(f"workloads={given}: no such file; lists that are there: {known}")
         path = beside
     try:

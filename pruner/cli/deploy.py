@@ -44,18 +44,13 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     if load_metrics(folder) is None:
         say(f"{folder}: this run is not finished; its best so far are taken")
     with deploying(folder):
-        if run_config.get("network") is not None:
-            return _network(config, folder, run_config)
-        return _operators(config, folder, run_config)
-
-
-def _network(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
-    """Build the library of a network and time its baselines."""
-    others = [Path(other) for other in several(config.compare)]
-    check_names(several(config.baselines))
-    check_others(folder, others)
-    row = deploy_run(folder, run_config, draft=config.draft)
-    return {**row, **_compared(config, folder, run_config, others)}
+        if run_config.get("network") is None:
+            return _operators(config, folder, run_config)
+        others = [Path(other) for other in several(config.compare)]
+        check_names(several(config.baselines))
+        check_others(folder, others)
+        row = deploy_run(folder, run_config, draft=config.draft)
+        return {**row, **_compared(config, folder, run_config, others)}
 
 
 def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:

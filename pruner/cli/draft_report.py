@@ -7,11 +7,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.progress import track
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.files import merged_table, write_table
 from pruner.paths import conf_folder
-from pruner.progress import Progress
 from pruner.study.draft_quality import SHOWN, DraftTable, draft_rows, plot_draft
 
 
@@ -28,11 +27,10 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
         repeats=config.repeats,
         seed=config.seed,
     )
-    progress = Progress(log=say, track=track)
     rows = [
         row
         for platform in chosen_platforms(config.data, None, root)
-        for row in draft_rows(root, platform, table, conf=conf_folder(), progress=progress)
+        for row in draft_rows(root, platform, table, conf=conf_folder(), progress=ON_STDERR)
     ]
     write_table(out, merged_table(out, rows, ("platform", "form")), floats=".5f")
     say(as_table([{name: row[name] for name in SHOWN} for row in rows]))

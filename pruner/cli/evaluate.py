@@ -1,7 +1,6 @@
 """``python evaluate.py``: judge a ranking of measured records against a random ranker."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,11 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from pruner.cli.shared import loggers
-from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import as_table, say, show_tasks
-from pruner.cli.shared.progress import track
-from pruner.cli.shared.records import kind_of, record_root, required_platforms
-from pruner.cli.shared.runs import new_run_folder, save_config
-from pruner.cli.shared.sweep import sweep_name
+from pruner.cli.shared.progress import ON_STDERR
+from pruner.cli.shared.records import kind_of, load_dataset, record_root, required_platforms
+from pruner.cli.shared.runs import open_run
 from pruner.data.networks import RecordedNetwork, chosen_networks, networks_of
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
@@ -34,7 +31,6 @@ from pruner.models.ranker import Ranker
 from pruner.models.training.fit import ranker_of
 from pruner.paths import conf_folder
 from pruner.program.device import Device, device_from_mapping, load_device
-from pruner.progress import Progress
 from pruner.study.draft_quality import judge_draft
 from pruner.study.training_run import NETWORK_MEANS, NETWORKS_FILE, TASKS_FILE
 
@@ -47,9 +43,10 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     judge = _judge(config)
     root = record_root(config.data, kind_of(config, judge[1] if isinstance(judge, tuple) else None))
     platforms = required_platforms(config, root)
-    networks = _networks(config, root)
-    folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))
-    save_config(folder, config)
+    networks: tuple[RecordedNetwork, ...] = ()
+    if config.networks is not None:
+        networks = chosen_networks(networks_of(root.path), several(config.networks))
+    folder = open_run(config, "evaluate", "-".join(platforms))
     if isinstance(judge, AnalyzerChoice):
         scored, report = _symbolic(config, judge, root, platforms, folder)
     else:
@@ -68,30 +65,16 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 2),
     }
     save_metrics(folder, result)
-    _log(config, folder, platforms, judged)
+    numbers = {**judged.metrics, **judged.metrics["best_k"]}
+    numbers |= {f"random_{name}": value for name, value in judged.metrics["random"].items()}
+    model = Path(config.checkpoint or config.model._target_.rpartition(".")[2]).name
+    tags = [*platforms, model]
+    loggers.log_result(config, folder, numbers, judged.rows, under="judged", tags=tags)
     _show(result)
     if judged.networks:
         say(as_table(judged.network_rows))
     show_tasks(folder / TASKS_FILE)
     return result
-
-
-def _networks(config: DictConfig, root: RecordRoot) -> tuple[RecordedNetwork, ...]:
-    """Read the networks of ``networks=``, only if requested."""
-    if config.networks is None:
-        return ()
-    return chosen_networks(networks_of(root.path), several(config.networks))
-
-
-def _log(config: DictConfig, folder: Path, platforms: Sequence[str], judged: Report) -> None:
-    """Log the ranking's quality, the random ranker's, and every task."""
-    model = config.checkpoint or config.model._target_.rpartition(".")[2]
-    about = loggers.About(
-        config=plain(config), group=sweep_name(), tags=[*platforms, Path(model).name]
-    )
-    numbers = {**judged.metrics, **judged.metrics["best_k"]}
-    numbers |= {f"random_{name}": value for name, value in judged.metrics["random"].items()}
-    loggers.log_result(build(config.logger), folder, about, numbers, judged.rows, under="judged")
 
 
 def _learned(
@@ -103,20 +86,15 @@ def _learned(
     folder: Path,
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     dataflow = info.dataflow if info else config.features.dataflow
-    dataset = load_dataset(
-        root,
-        platforms,
-        ReadSpec(
-            dataflow=dataflow,  # type: ignore[arg-type]
-            duplicates=config.data.duplicates,
-            draft=ranker.reads_draft,
-            cache=config.data.cache,
-        ),
-        folder=folder,
+    spec = ReadSpec(
+        dataflow=dataflow,  # type: ignore[arg-type]
+        duplicates=config.data.duplicates,
+        draft=ranker.reads_draft,
+        cache=config.data.cache,
     )
-    index = small_tasks_removed(
-        dataset.store, _judged(config, dataset.store, info), config.min_programs
-    )
+    dataset = load_dataset(root, platforms, spec, folder=folder)
+    judged = _judged(config, dataset.store, info)
+    index = small_tasks_removed(dataset.store, judged, config.min_programs)
     if not len(index):
         raise DataError(
             "no task is left to evaluate: all were used for training or have fewer than "
@@ -147,7 +125,7 @@ def _symbolic(
         device_of=partial(_device, config),
         folder=folder,
         duplicates=config.data.duplicates,
-        progress=Progress(log=say, track=track),
+        progress=ON_STDERR,
     )
     scored = [task for task in judged.tasks if task.num_programs >= config.min_programs]
     if not scored:

@@ -93,7 +93,10 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
         rows = [_task_rows(task, plan, failures, quarantine) for task in tasks if len(task)]
     arrays = _joined(rows, plan)
     about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
-    _write(target, {**arrays, "about": np.array(json.dumps(about))})
+    arrays["about"] = np.array(json.dumps(about))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomic(target) as partial, partial.open("wb") as handle:
+        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
     return FileReport(
         path=target,
         programs=len(arrays["index"]),
@@ -129,13 +132,7 @@ def _tasks(data_root: Path | None) -> Definitions | None:
     return None if data_root is None else definitions_of(data_root)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Features of some lines of a file; `least`: minimum rows a program."""
-
-    line: np.ndarray
-    features: ProgramFeatures
-    least: int = 0
+_Rows = tuple[np.ndarray, ProgramFeatures, int]  # lines, their features, least rows a program
 
 
 def _task_rows(
@@ -158,45 +155,37 @@ def _task_rows(
     failures.update(found.failures.values())
     for row, why in sorted(found.failures.items()):
         quarantine.not_replayed(file=records.file, line=int(records.line[row]), why=why)
-    return _Rows(records.line, found)
+    return records.line, found, 0
 
 
 def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
     """Make empty rows for programs of an unsupported task."""
     nothing = ProgramFeatures.empty(len(line), plan.spec)
-    return _Rows(np.asarray(line, dtype=np.int64), nothing, least=1)
+    return np.asarray(line, dtype=np.int64), nothing, 1
 
 
 def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
     """Join all tasks of a file, padded to equal width, by line."""
     parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
-    order = np.argsort(np.concatenate([part.line for part in parts]), kind="stable")
-    width = max(max(int(p.features.num_statements.max(initial=0)), p.least) for p in parts)
+    lines = np.concatenate([line for line, _, _ in parts])
+    order = np.argsort(lines, kind="stable")
+    width = max(max(int(f.num_statements.max(initial=0)), least) for _, f, least in parts)
 
-    def column(values: Callable[[_Rows], np.ndarray]) -> np.ndarray:
-        return np.concatenate([values(part) for part in parts])[order]
+    def column(values: Callable[[ProgramFeatures], np.ndarray]) -> np.ndarray:
+        return np.concatenate([values(features) for _, features, _ in parts])[order]
+
+    def symbols(features: ProgramFeatures) -> np.ndarray:
+        assert features.psa is not None, "the plan asks for them"
+        return padded(features.psa, features.row_start, width)
 
     arrays = {
-        "index": column(lambda p: p.line),
-        "statement": column(lambda p: padded(p.features.statement, p.features.row_start, width)),
-        "num_statements": column(lambda p: p.features.num_statements.astype(np.int32)),
-        "dataflow": column(lambda p: p.features.dataflow),
-        "valid": column(lambda p: p.features.valid),
+        "index": lines[order],
+        "statement": column(lambda f: padded(f.statement, f.row_start, width)),
+        "num_statements": column(lambda f: f.num_statements.astype(np.int32)),
+        "dataflow": column(lambda f: f.dataflow),
+        "valid": column(lambda f: f.valid),
     }
-    if plan.psa:
-        arrays["psa"] = column(lambda p: padded(_symbols(p), p.features.row_start, width))
-    return arrays
-
-
-def _symbols(part: _Rows) -> np.ndarray:
-    assert part.features.psa is not None, "the plan asks for them"
-    return part.features.psa
-
-
-def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomic(target) as partial, partial.open("wb") as handle:
-        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
+    return arrays | ({"psa": column(symbols)} if plan.psa else {})
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
@@ -236,11 +225,9 @@ def featurize(config: DictConfig) -> dict[str, Any]:
     )
     _tasks(root.path)  # raises for a damaged folder at once, not in a worker
     found = list(track(reports(files, plan, workers), "featurising", len(files)))
-    return _result(found, time.perf_counter() - start, plan)
-
-
-def _result(found: Sequence[FileReport], seconds: float, plan: Plan) -> dict[str, Any]:
-    failures = _total(found, lambda report: report.failures)
+    seconds = time.perf_counter() - start
+    failures = sum((report.failures for report in found), Counter[str]())
+    quarantined = sum((report.quarantined for report in found), Counter[str]())
     programs = sum(report.programs for report in found)
     fresh = sum(report.programs for report in found if not report.reused)
     reused = sum(report.reused for report in found)
@@ -252,16 +239,10 @@ def _result(found: Sequence[FileReport], seconds: float, plan: Plan) -> dict[str
         "programs": programs,
         "failed": failures.total(),
         "failures": dict(failures),
-        "quarantined": dict(_total(found, lambda report: report.quarantined)),
+        "quarantined": dict(quarantined),
         "files": len(found),
         "files_reused": reused,
         "out": str(plan.out),
         "seconds": round(seconds, 3),
         "programs_per_second": round(fresh / max(seconds, 1e-9), 1),
     }
-
-
-def _total(
-    found: Sequence[FileReport], counts: Callable[[FileReport], Counter[str]]
-) -> Counter[str]:
-    return sum((counts(report) for report in found), Counter())

@@ -9,15 +9,10 @@ from omegaconf import DictConfig
 from pruner import features
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
-from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.shared.runs import open_run
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
-from pruner.models.checkpoint.checkpoint import (
-    BEST,
-    CheckpointInfo,
-    git_commit,
-    save_checkpoint,
-)
+from pruner.models.checkpoint.checkpoint import BEST, CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
 from pruner.models.registry import ModelSpec
 
@@ -34,23 +29,15 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
         )
     weights = read_official(source)
     ranker = official_ranker(weights, config.norm_statistics)
+    given = {"num_dataflow_rows": NUM_DATAFLOW_ROWS, "norm_statistics": config.norm_statistics}
     info = CheckpointInfo(
-        model=ModelSpec(
-            name="PaCM",
-            arguments={
-                "num_dataflow_rows": NUM_DATAFLOW_ROWS,
-                "norm_statistics": config.norm_statistics,
-            },
-        ),
+        model=ModelSpec(name="PaCM", arguments=given),
         feature_version=features.FEATURE_SET_VERSION,
         dataflow="official",
         config=plain(config) | {"source": source.name, "source_sha256": weights.sha256},
         git_commit=git_commit(),
     )
-    folder = new_run_folder(
-        Path(config.outputs), "import_checkpoint", config.run_id, source.stem.replace(" ", "_")
-    )
-    save_config(folder, config)
+    folder = open_run(config, "import_checkpoint", source.stem.replace(" ", "_"))
     save_checkpoint(folder / BEST, ranker, info)
     num_parameters = sum(p.numel() for p in ranker.network.parameters())
     say(f"{num_parameters:,} parameters and their column maxima from {source.name}")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import build, own_models
 from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import track as shown
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
@@ -22,12 +22,11 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.predict import scored_tasks
-from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import checkpoint_file, ranker_of
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.program.replay import Definitions, definitions_of, find_definition
-from pruner.progress import Progress
 from pruner.study.adaptation.context import seen_workloads
 from pruner.study.leaderboard import (
     RANKED_BY,
@@ -110,12 +109,8 @@ def _ranked(
         with write_atomic(page) as partial:
             partial.write_text(fresh, encoding="utf-8")
     say(table)
-    return {
-        "track": track.name,
-        "entries": len(rows) - 1,
-        "page": str(page),
-        "best": rows[0]["entry"],
-    }
+    found = {"track": track.name, "entries": len(rows) - 1, "page": str(page)}
+    return {**found, "best": rows[0]["entry"]}
 
 
 def _fill(
@@ -143,16 +138,13 @@ def _fill(
             f"checkpoint={config.checkpoint}: its training records are not listed; add "
             "\"learned_from='...'\""
         )
-    unsaid = {"authors": "", "source": ""}
-    before = (
-        load_submission(entry)
-        if (entry / SUBMISSION_FILE).is_file()
-        else Submission(**(unsaid | known))
-    )
-    submission = replace(before, **known)
+    if (entry / SUBMISSION_FILE).is_file():
+        submission = replace(load_submission(entry), **known)
+    else:
+        submission = Submission(**({"authors": "", "source": ""} | known))
     check_submission(entry, submission)  # before anything takes minutes
     start = time.process_time()
-    write_scores(entry, track, list(shown(tasks, "scoring", len(tasks))), score)
+    write_scores(entry, track, list(ON_STDERR.track(tasks, "scoring", len(tasks))), score)
     seconds = time.process_time() - start
     submission = replace(
         submission,
@@ -171,8 +163,7 @@ def _check_unseen(
 ) -> None:
     """Raise `PrunerError` if the model has seen a test workload anywhere."""
     test = {records.key.identity: records.key.task for records in reversed(tasks)}
-    progress = Progress(log=say, track=shown)
-    seen = seen_workloads(info, root, [records.key for records in tasks], progress)
+    seen = seen_workloads(info, root, [records.key for records in tasks], ON_STDERR)
     if found := [task for identity, task in test.items() if identity in seen]:
         raise PrunerError(
             f"checkpoint={config.checkpoint}: it learned from {len(found)} of the {len(test)} test "
@@ -197,7 +188,9 @@ def _learned(
         if info.says_seen
         else "",
         "fit_seconds": parts[0].get("fit_seconds") if parts else None,
-        "parameters": _parameters(ranker),
+        "parameters": sum(value.numel() for value in ranker.network.parameters())
+        if isinstance(ranker, NeuralRanker)
+        else None,
     }
 
     def score(records: TaskRecords) -> np.ndarray:
@@ -205,12 +198,6 @@ def _learned(
         return rows.score.to_numpy(np.float64)
 
     return info, score, known
-
-
-def _parameters(ranker: Ranker) -> int | None:
-    if not isinstance(ranker, NeuralRanker):
-        return None
-    return sum(value.numel() for value in ranker.network.parameters())
 
 
 def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:

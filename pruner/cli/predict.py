@@ -11,7 +11,7 @@ from pruner.cli.shared.options import own_models
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import kind_of, record_root, required_platforms
-from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.shared.runs import open_run
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_atomic
@@ -29,8 +29,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
     root = record_root(config.data, kind_of(config, info))
     platforms = required_platforms(config, root)
     label = "-".join(platforms)
-    folder = new_run_folder(Path(config.outputs), "predict", config.run_id, label)
-    save_config(folder, config)
+    folder = open_run(config, "predict", label)
     out = Path(config.out or folder / "scores.csv")
     out.parent.mkdir(parents=True, exist_ok=True)  # a wrong path ends the command before its work
     with Quarantine(folder / "quarantine.jsonl") as quarantine:

@@ -17,13 +17,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
-from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.known import read_words
-from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.recipe_options import recipe_of, watching
-from pruner.cli.shared.records import chosen_platforms, record_root, split_of
-from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.records import chosen_platforms, load_dataset, record_root, split_of
+from pruner.cli.shared.runs import continued, open_run
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
@@ -52,9 +51,7 @@ SAME = ["split", "resplit", "overrides"]  # options with a single value for a ta
 def results_table(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
-    earlier = Path(config.resume) if config.resume else None
-    if earlier is not None:
-        config = resumed_config(earlier, config)
+    config, earlier = continued(config)
     root = record_root(config.data, next(map(platform_kind, config.platforms), None))
     missing = sorted(set(config.platforms) - set(root.platforms))
     lists = ("platforms", "models", "seeds", "shares")
@@ -70,10 +67,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     }
     every = [cell for found in cells.values() for cell in found if cell.key not in kept]
     _refuse_foreign_platforms(config, root, every)
-    folder = earlier or new_run_folder(
-        Path(config.outputs), "results_table", config.run_id, "-".join(config.platforms)
-    )
-    save_config(folder, config)
+    folder = open_run(config, "results_table", "-".join(config.platforms), earlier)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out or folder)
     for name in config.platforms:
@@ -95,11 +89,11 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 1),
     }
     save_metrics(folder, result)
-    about = loggers.About(config=plain(config), group=folder.name, tags=list(config.platforms))
     numbers = {
         f"{name}/{metric}": value for name, found in mean.items() for metric, value in found.items()
     }
-    loggers.log_result(build(config.logger), folder, about, numbers, rows, under="table")
+    tags = list(config.platforms)
+    loggers.log_result(config, folder, numbers, rows, under="table", tags=tags, group=folder.name)
     return result
 
 
@@ -136,19 +130,9 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
 
     @cache
     def programs(source: Source) -> ProgramTable:
-        dataset = load_dataset(
-            root,
-            source.platforms,
-            ReadSpec(
-                dataflow=source.dataflow,  # type: ignore[arg-type]
-                duplicates=config.data.duplicates,
-                draft=source.draft,
-                failures=source.failures,
-                cache=config.data.cache,
-            ),
-            folder=folder,
-        )
-        return dataset.store
+        platforms, spec = source
+        spec = replace(spec, duplicates=config.data.duplicates, cache=config.data.cache)
+        return load_dataset(root, platforms, spec, folder=folder).store
 
     def split(keys: Sequence[TaskKey], seed: int) -> TaskSplit:
         return split_of(config.split, keys, root, seed if config.resplit else None)
@@ -175,17 +159,14 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
 
 def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
     recipe = recipe_of(options)
-    return Variant(
-        recipe=recipe,
-        source=Source(
-            platforms=chosen_platforms(options.data, cell.platform, root),
-            dataflow=options.features.dataflow,
-            draft=build_network(recipe.model, seed=0).reads_draft,
-            failures=options.train_failures,
-        ),
-        config=plain(options),
-        watching=watching(options),
+    spec = ReadSpec(
+        dataflow=options.features.dataflow,
+        draft=build_network(recipe.model, seed=0).reads_draft,
+        failures=options.train_failures,
     )
+    source = chosen_platforms(options.data, cell.platform, root), spec
+    config, watch = plain(options), watching(options)
+    return Variant(recipe=recipe, source=source, config=config, watching=watch)
 
 
 def _refuse_foreign_platforms(

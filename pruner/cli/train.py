@@ -10,13 +10,18 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import OUTPUTS
 from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.recipe_options import recipe_of, watching
-from pruner.cli.shared.records import bundled_of, chosen_platforms, record_root, split_of
-from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.records import (
+    bundled_of,
+    chosen_platforms,
+    load_dataset,
+    record_root,
+    split_of,
+)
+from pruner.cli.shared.runs import continued, open_run, save_config
 from pruner.cli.shared.start import log_blind, log_start, log_unchanged, start_from
 from pruner.data.bundled import BUNDLED
 from pruner.data.root import RecordRoot
@@ -43,9 +48,7 @@ _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 def train(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     began = time.perf_counter()
-    earlier = Path(config.resume) if config.resume is not None else None
-    if earlier is not None:
-        config = resumed_config(earlier, config)
+    config, earlier = continued(config)
     start = start_from(config)
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
@@ -158,9 +161,9 @@ def _log_judged(result: dict[str, Any]) -> None:
     found = dict(result["parts"])
     if len(found) > 1:
         found |= {"mean": result, "spread": result["spread"]}
-    found |= {"chance": result["random"]} | {
-        name: result[name] for name in ("ceiling",) if name in result
-    }
+    found["chance"] = result["random"]
+    if "ceiling" in result:
+        found["ceiling"] = result["ceiling"]
     shown = [*_SHOWN, *(name for name in NETWORK_MEANS if name in result)]
     say(as_table([{"": row, **{n: found[row].get(n) for n in shown}} for row in found]))
 
@@ -174,10 +177,7 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
     model = choice("model")
     if config.checkpoint is not None:
         model = f"{config.model._target_.rpartition('.')[2].lower()}-goes-on"
-    label = f"{config.platform.name if given is None else names}-{model}"
-    folder = new_run_folder(Path(config.outputs), "train", config.run_id, label)
-    save_config(folder, config)
-    return folder
+    return open_run(config, "train", f"{config.platform.name if given is None else names}-{model}")
 
 
 def _reopen(folder: Path, config: DictConfig) -> None:
@@ -231,8 +231,7 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
     nothing = f"{root.path} has no records of {platform}, only of {known}"
     if len(root.platforms) < 2:
         raise PrunerError(f"{nothing}; learning from others takes two of them")
-    kinds = {name: platform_kind(name) for name in root.platforms}
-    others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
+    others = _others(config, root.platforms)
     if others and config.leave_out is None:
         raise PrunerError(
             f"{nothing}, which are no {config.platform.kind}s: name another data.root=, or add "
@@ -254,10 +253,15 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
     return list(config.leave_out) if chosen is None else chosen
 
 
+def _others(config: DictConfig, platforms: Sequence[str]) -> list[str]:
+    """List platforms of another kind than the device's."""
+    own = (config.platform.kind, None)
+    return [name for name in platforms if platform_kind(name) not in own]
+
+
 def _log_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
     """Warn about surprising combinations of model and records."""
-    kinds = {name: platform_kind(name) for name in dataset.platforms}
-    others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
+    others = _others(config, dataset.platforms)
     if others and config.data.platform is not None:
         say(
             f"the records of {', '.join(others)} are of another kind of device than "

@@ -12,11 +12,15 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import print_result
-from pruner.cli.tuning.folder import resumed
+from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.run.journal import JOURNAL_FILE
+
+ENDS = ("trials", "seconds", "patience")  # of a budget
+MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")  # may change
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
@@ -48,7 +52,11 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
-        _check_drafted(config)
+        for name in ("checkpoint", "warm_start", "compile_only"):
+            if config[name]:
+                raise PrunerError(
+                    f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
+                )
         return draft_run(config, folder)
     # older runs have sizes.batch=1
     if config.network is None and {*config.sizes.values()} - {None, 1}:
@@ -62,14 +70,22 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
     return tune_run(config, effort, folder)
 
 
-def _check_drafted(config: DictConfig) -> None:
-    """Refuse options that need measurements.
+def resumed(folder: Path, given: DictConfig) -> DictConfig:
+    """Read the configuration of an earlier run; extend its budget on request.
+
+    A run that only drafted gets an effort that measures, normal by default, if a budget is given.
 
     Raises:
-        PrunerError: such an option.
+        PrunerError: another option was to change, or a run that measured was to draft only.
     """
-    for name in ("checkpoint", "warm_start", "compile_only"):
-        if config[name]:
-            raise PrunerError(
-                f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
-            )
+    config = resumed_config(folder, given, more=MORE)
+    if build(config.effort).measures:
+        return config
+    if (folder / JOURNAL_FILE).is_file():
+        raise PrunerError(
+            f"resume={folder}: this run has measured programs; leave effort= out (pruner deploy "
+            f"run={folder} builds its network)"
+        )
+    if any(config.budget[end] is not None for end in ENDS):
+        config.effort = given.effort
+    return config

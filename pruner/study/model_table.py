@@ -5,6 +5,7 @@ table continues.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from pruner.models.judging.networks import random_network_means, scored_networks
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
+from pruner.models.programs.reading import ReadSpec
 from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
@@ -38,21 +40,10 @@ NOT_FITTED = (RANDOM, CEILING)
 _SHOWN = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean")
 METRICS = (*_SHOWN, "ndcg", *NETWORK_MEANS)  # the last two where the split holds out networks
 COLUMNS = (
-    "platform",
-    "model",
-    "seed",
-    "train_share",
-    "train_pick",
-    "split",
-    *METRICS,
-    "num_tasks",
-    "num_programs",
-    "num_train_programs",
-    "fit_seconds",
-    "train_programs_per_second",
-    "best_epoch",
+    "platform", "model", "seed", "train_share", "train_pick", "split", *METRICS, "num_tasks",
+    "num_programs", "num_train_programs", "fit_seconds", "train_programs_per_second", "best_epoch",
     "commit",
-)
+)  # fmt: skip
 Row = dict[str, Any]
 CellKey = tuple[str, str, int, float]
 
@@ -78,18 +69,7 @@ class TableCell:
         return (self.platform, self.model, self.seed, self.share)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Programs to read: platforms and options.
-
-    `dataflow`: the kind of rows; `draft`: also the analyzer's columns; `failures`: also failed
-    programs.
-    """
-
-    platforms: tuple[str, ...]
-    dataflow: str = "paper"
-    draft: bool = False
-    failures: bool = False
+Source = tuple[tuple[str, ...], ReadSpec]  # platforms, and what to read of their programs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +106,24 @@ class ResultsTable:
     ) -> Iterator[Row]:
         """Yield the rows of a platform that are not in `kept`.
 
-        Each row comes as soon as it is made.
+        Each row comes as soon as it is made; processes share the missing cells.
         """
-        for cell, metrics in self._all_metrics([cell for cell in cells if cell.key not in kept]):
-            yield row_of(cell, metrics)
+        missing = [cell for cell in cells if cell.key not in kept]
+        jobs = [
+            Job(
+                name=cell.name,
+                leaves=None if cell.model in NOT_FITTED else self.folder / cell.name / METRICS_FILE,
+                run=partial(self._metrics, cell),
+            )
+            for cell in missing
+        ]
+        if self.num_workers > 1:  # read before the fork, so that all workers share the memory
+            for cell, job in zip(missing, jobs, strict=True):
+                if job.leaves is not None and job.result is None:
+                    self.programs(self.variant(cell).source)
+        again = f"resume={self.folder} tries it again"
+        found = results(jobs, num_workers=self.num_workers, log=self.log, again=again)
+        yield from map(row_of, missing, found)
         for seed in seeds:
             for name, path in self.checkpoints.items():
                 cell = TableCell(platform=platform, model=name, seed=seed)
@@ -138,44 +132,20 @@ class ResultsTable:
 
     def _judged(self, cell: TableCell, path: Path) -> Mapping[str, Any]:
         ranker, info = ranker_of(path)
-        programs = self.programs(
-            Source(platforms=(cell.platform,), dataflow=info.dataflow, draft=ranker.reads_draft)
-        )
+        spec = ReadSpec(dataflow=info.dataflow, draft=ranker.reads_draft)  # type: ignore[arg-type]
+        programs = self.programs(((cell.platform,), spec))
         split = self.split(programs.keys, cell.seed)
         return {**judge(ranker, programs, split).metrics, "split": split.name}
 
-    def _all_metrics(
-        self, cells: Sequence[TableCell]
-    ) -> Iterator[tuple[TableCell, Mapping[str, Any]]]:
-        """Every cell with its metrics, in order; processes share the missing cells."""
-        if self.num_workers > 1:  # read before the fork, so that all workers share the memory
-            for cell in cells:
-                if self._job(cell).leaves is not None and self._job(cell).result is None:
-                    self._programs_of(self.variant(cell))
-        found = results(
-            [self._job(cell) for cell in cells],
-            num_workers=self.num_workers,
-            log=self.log,
-            again=f"resume={self.folder} tries it again",
-        )
-        yield from zip(cells, found, strict=True)
-
-    def _job(self, cell: TableCell) -> Job:
-        kept = None if cell.model in NOT_FITTED else self.folder / cell.name / METRICS_FILE
-        return Job(name=cell.name, leaves=kept, run=partial(self._metrics, cell))
-
-    def _programs_of(self, variant: Variant) -> ProgramTable:
-        return self.programs(variant.source)
-
     def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
         if cell.model in NOT_FITTED:
-            programs = self.programs(Source(platforms=(cell.platform,)))
+            programs = self.programs(((cell.platform,), ReadSpec()))
             split = self.split(programs.keys, cell.seed)
             test = divide(programs, split)["test"]
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
             return judged(programs, test, split)
         variant = self.variant(cell)
-        programs = self._programs_of(variant)
+        programs = self.programs(variant.source)
         split = self.split(programs.keys, cell.seed)
         joint = "+".join(sorted({key.platform for key in programs.keys}))
         # a joint fit serves the rows of all its platforms
@@ -189,13 +159,8 @@ class ResultsTable:
             return metrics
         own = tuple(key for key in split.test if key.platform == cell.platform)
         ranker, _ = ranker_of(fold.checkpoint)
-        report = judge(
-            ranker,
-            programs,
-            replace(split, test=own),
-            min_programs=variant.recipe.min_programs,
-        )
-        return {**metrics, **report.metrics}
+        least, split = variant.recipe.min_programs, replace(split, test=own)
+        return {**metrics, **judge(ranker, programs, split, min_programs=least).metrics}
 
 
 def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
@@ -269,28 +234,22 @@ def read_rows(path: Path) -> list[Row]:
             f"{path}: the table lacks, or only it has, {', '.join(sorted(wrong))}; "
             "leave out keep_rows=true, or give another out="
         )
-    return [{name: _value(row.get(name, "")) for name in COLUMNS} for row in rows]
 
+    def value(text: str) -> Any:
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(text)
+        return text or None
 
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text or None
+    return [{name: value(row.get(name, "")) for name in COLUMNS} for row in rows]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table as Markdown: means with the sample deviation over seeds."""
     of_networks = [name for name in NETWORK_MEANS if any(row.get(name) is not None for row in rows)]
     shown = (*_SHOWN, *of_networks)
-    lines = [
-        [platform, model, len(found), *(_cell([row[name] for row in found]) for name in shown)]
-        for (platform, model), found in grouped(rows).items()
-    ]
+    lines = []
+    for (platform, model), found in grouped(rows).items():
+        values = ([row[name] for row in found if row[name] is not None] for name in shown)
+        lines.append([platform, model, len(found), *map(mean_text, values)])
     return markdown_table(["platform", "model", "seeds", *shown], lines) + "\n"
-
-
-def _cell(values: Sequence[float | None]) -> str:
-    return mean_text([value for value in values if value is not None])

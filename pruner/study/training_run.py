@@ -5,9 +5,9 @@ each platform left out. Fits store their results in their folders, so that an in
 continues.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,14 @@ from pruner.models.training.fit import cpu_threads, fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import Grown
+from pruner.progress import silent
 
 TASKS_FILE = "tasks.csv"
 NETWORKS_FILE = "networks.csv"  # where the split holds out networks
 AVERAGED = (
-    "top1",
-    "top5",
-    "top1_task_mean",
-    "top5_task_mean",
-    "pairwise_accuracy",
-    "peak_score_1",
-    "peak_score_5",
-    "ndcg",
-    "top1_regret",
-    "top5_regret",
-)
+    "top1", "top5", "top1_task_mean", "top5_task_mean", "pairwise_accuracy",
+    "peak_score_1", "peak_score_5", "ndcg", "top1_regret", "top5_regret",
+)  # fmt: skip
 NETWORK_MEANS = ("top1_network_mean", "top5_network_mean")
 
 
@@ -65,10 +58,6 @@ class Fold:
         return existing(self.folder / BEST)
 
 
-def _quiet(*_: Any) -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """Observers of a fit: callbacks, loggers, tree rounds, the judged result."""
@@ -76,7 +65,7 @@ class Watch:
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
     grown: Grown | None = None
-    judged: Callable[[Mapping[str, Any], Report, Path], None] = field(default=_quiet)
+    judged: Callable[[Mapping[str, Any], Report, Path], None] = silent
 
 
 Watching = Callable[[Fold], AbstractContextManager[Watch]]
@@ -115,14 +104,8 @@ def plan(
         for seed in seeds:
             names = [f"without-{left}"] if left else []
             names += [f"seed-{seed}"] if len(seeds) > 1 else []
-            fold = Fold(
-                name="/".join(names),
-                folder=folder.joinpath(*names),
-                split=own_split,
-                seed=seed,
-                left_out=left,
-            )
-            folds.append(fold)
+            name, own = "/".join(names), folder.joinpath(*names)
+            folds.append(Fold(name=name, folder=own, split=own_split, seed=seed, left_out=left))
     return folds
 
 
@@ -140,7 +123,7 @@ def run_fold(
 
     None when `stop_after` ended the fit early. `start` is a trained model to continue; test tasks
     whose work it has seen are left out. The folder of the part gets the checkpoint and
-    ``tasks.csv``, a row a test task.
+    ``tasks.csv``, a row a test task. Raises DataError where no test task is left.
     """
     finished = load_metrics(fold.folder) if fold.name else None
     if finished is not None:
@@ -148,7 +131,14 @@ def run_fold(
     fold.folder.mkdir(parents=True, exist_ok=True)
     recipe = replace(recipe, seed=fold.seed)
     if start is not None:
-        fold = replace(fold, split=unseen_tasks(fold.split, start))
+        left = start.unseen(fold.split)
+        if fold.split.test and not left.test:
+            raise DataError(
+                f"split={left.name}: the checkpoint has seen the work of all "
+                f"{len(fold.split.test)} test tasks; give it other records, or the split and "
+                "split.seed that it was trained with"
+            )
+        fold = replace(fold, split=left)
     with watching(fold) as watch, cpu_threads(recipe.num_threads):
         fitted = fit(
             recipe,
@@ -184,20 +174,6 @@ def run_fold(
     return metrics
 
 
-def unseen_tasks(split: TaskSplit, start: Start) -> TaskSplit:
-    """The split without the test tasks that `start` has seen.
-
-    Raises DataError where no test task is left.
-    """
-    left = start.unseen(split)
-    if split.test and not left.test:
-        raise DataError(
-            f"split={split.name}: the checkpoint has seen the work of all {len(split.test)} test "
-            "tasks; give it other records, or the split and split.seed that it was trained with"
-        )
-    return left
-
-
 Results = Mapping[str, Mapping[str, Any] | None]
 
 
@@ -216,8 +192,12 @@ def summarise(folds: Sequence[Fold], results: Results, *, transfer: bool) -> dic
     judges = judging_folds(folds)
     found = [(fold, results[fold.name]) for fold in judges]
     done = [(fold, result) for fold, result in found if result is not None]
+
+    def best_valid(fold: Fold) -> float:
+        return float((results[fold.name] or {}).get("best_valid", -np.inf))
+
     summary: dict[str, Any] = {
-        "checkpoint": str(_best(own, results).checkpoint),
+        "checkpoint": str(max(own, key=best_valid).checkpoint),  # else the first
         "finished": all(result is not None for result in results.values()),
     }
     if done:
@@ -225,7 +205,13 @@ def summarise(folds: Sequence[Fold], results: Results, *, transfer: bool) -> dic
         for name in ("num_tasks", "num_programs"):  # all seeds judge the same tasks
             of_each = {fold.left_out: result.get(name, 0) for fold, result in done}
             summary[name] = sum(of_each.values())
-        summary["parts"] = {fold.name or "run": _short(result) for fold, result in done}
+        # the full metrics of a part are in its own folder
+        numbers = ("seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
+        names = (*AVERAGED[:5], *NETWORK_MEANS, *numbers)
+        summary["parts"] = {
+            fold.name or "run": {name: result[name] for name in names if name in result}
+            for fold, result in done
+        }
     if transfer:
         summary["validation"] = (
             "leave one platform out" if judges != own else "tasks of all platforms"
@@ -233,33 +219,19 @@ def summarise(folds: Sequence[Fold], results: Results, *, transfer: bool) -> dic
     return summary
 
 
-def _best(folds: Sequence[Fold], results: Results) -> Fold:
-    """The seed with the best validation metric, else the first."""
-
-    def value(fold: Fold) -> float:
-        return float((results[fold.name] or {}).get("best_valid", -np.inf))
-
-    return max(folds, key=value)
-
-
 def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = results[0]
-    names = [*AVERAGED, *(n for n in NETWORK_MEANS if all(n in result for result in results))]
-    summary: dict[str, Any] = {
-        name: float(np.mean([result[name] for result in results])) for name in names
-    }
+    summary: dict[str, Any] = _means(results, (*AVERAGED, *NETWORK_MEANS))
     if len(results) > 1:
         summary["spread"] = {
-            name: float(np.std([result[name] for result in results], ddof=1)) for name in names
+            name: float(np.std([result[name] for result in results], ddof=1)) for name in summary
         }
-    summary["random"] = first["random"] if len(results) == 1 else _random_mean(results)
-    if len(results) == 1:
-        summary["best_k"] = first["best_k"]
-    ceilings = [result["ceiling"] for result in results if "ceiling" in result]
-    if ceilings:
-        summary["ceiling"] = {
-            name: float(np.mean([ceiling[name] for ceiling in ceilings])) for name in ceilings[0]
-        }
+        randoms = [result["random"] for result in results]
+        summary["random"] = _means(randoms, (*AVERAGED[:5], *NETWORK_MEANS))
+    else:
+        summary |= {"random": first["random"], "best_k": first["best_k"]}
+    if ceilings := [result["ceiling"] for result in results if "ceiling" in result]:
+        summary["ceiling"] = _means(ceilings, ceilings[0])
     for name in ("epochs", "num_threads"):
         summary[name] = max(result.get(name, 0) for result in results)
     if "num_networks" in first:
@@ -270,18 +242,10 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def _random_mean(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    found = [result["random"] for result in results]
-    names = (*AVERAGED[:5], *NETWORK_MEANS)
-    there = [name for name in names if all(name in one for one in found)]  # earlier fits lack some
-    return {name: float(np.mean([one[name] for one in found])) for name in there}
-
-
-def _short(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's row in the summary.
-
-    Its full metrics are in its own folder.
-    """
-    numbers = ("seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
-    names = (*AVERAGED[:5], *NETWORK_MEANS, *numbers)
-    return {name: result[name] for name in names if name in result}
+def _means(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
+    """Mean of every number that all rows have; earlier fits lack some."""
+    return {
+        name: float(np.mean([row[name] for row in rows]))
+        for name in names
+        if all(name in row for row in rows)
+    }

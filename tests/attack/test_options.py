@@ -8,8 +8,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.implied import POSITIONAL
-from pruner.cli.shared.known import composed, groups_of
+from pruner.cli.shared.known import POSITIONAL, composed, groups_of
 from pruner.cli.shared.options import MAX_THREADS, check_options
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.draft_kept.kept import DRAWS, Keeping, KeptPool, kept_rows, variants_of
+from experiments.draft_kept.run import DRAWS, Keeping, KeptPool, kept_rows, variants_of
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.paths import conf_folder
 

@@ -3,11 +3,10 @@
 They are chosen on validation tasks, and judged once on test tasks.
 
 * `cells`: models, settings and seeds to fit, and their expected time
-* `variants`: a change of the model or of its recipe, and several together
-* `candidates`: the changes to try, their questions, the baselines
-* `report`: a diagnosis of fitted cells as a page
+* `candidates`: a change of the model or of its recipe; the changes to try, several together, the
+  baselines
 * `fits`: one cell fitted and judged, in a folder of its own
 * `run`: all cells of a stage, one source of programs after another
 * `choice`: the changes that help, by a rule that was fixed before
-* `diagnosis`: the parts of the remaining error
+* `diagnosis`: the parts of the remaining error, as a page
 """

@@ -15,10 +15,16 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from experiments.model.ablation.cells import AblationCell
+from experiments.model.ablation.fits import SCORES, load_scores
+from experiments.model.ablation.run import Ablation
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
+from pruner.models.programs.assemble import divide
 from pruner.models.programs.program_table import ProgramTable
+from pruner.study.markdown import markdown_table
 
+Rows = list[dict[str, Any]]
 GAPS = (0.02, 0.05, 0.1, 0.25, 1.0)  # relative differences of latency: edges of the ranges
 _BLOCK = 1024  # rows of the pair matrix held at once
 _SMALL = 200  # programs: tasks below are told apart
@@ -138,9 +144,8 @@ def operator_of(task: ScoredTask) -> str:
 
 def size_of(task: ScoredTask) -> str:
     """Small pools apart."""
-    return (
-        f"below {_SMALL} programs" if task.num_programs < _SMALL else f"{_SMALL} programs or more"
-    )
+    small = task.num_programs < _SMALL
+    return f"below {_SMALL} programs" if small else f"{_SMALL} programs or more"
 
 
 def rows_of(has_rows: Mapping[str, bool]) -> Callable[[ScoredTask], str]:
@@ -185,8 +190,17 @@ class Twins:
 
 def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
     """The twins among the programs `index` of one task."""
+
+    def content(program: int) -> bytes:
+        """All that a model sees of a program."""
+        start, end = programs.row_start[program : program + 2].tolist()
+        parts = [programs.rows[start:end], programs.dataflow[program]]
+        if programs.draft is not None:
+            parts.append(programs.draft[program])
+        return b"".join(part.numpy().tobytes() for part in parts)
+
     kind: dict[bytes, int] = {}
-    kinds = np.array([kind.setdefault(_bytes(programs, int(n)), len(kind)) for n in index])
+    kinds = np.array([kind.setdefault(content(int(n)), len(kind)) for n in index])
     latency_s = programs.latency_s[index].numpy()
     pairs, same = _ordered_pairs(latency_s), 0
     for number in range(len(kind)):
@@ -204,32 +218,113 @@ def _ordered_pairs(latency_s: Float[np.ndarray, " program"]) -> int:
     return int(len(latency_s) * (len(latency_s) - 1) / 2 - (counts * (counts - 1) / 2).sum())
 
 
-def _bytes(programs: ProgramTable, program: int) -> bytes:
-    """All that a model sees of a program."""
-    start, end = programs.row_start[program : program + 2].tolist()
-    parts = [programs.rows[start:end], programs.dataflow[program]]
-    if programs.draft is not None:
-        parts.append(programs.draft[program])
-    return b"".join(part.numpy().tobytes() for part in parts)
-
-
 def by_heart(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Metrics on training tasks less metrics on validation tasks.
 
     The difference measures how much was learned by heart. `found` are the metrics of cells:
     ``train`` and ``valid``, platform to numbers.
     """
-    names = ("top1_task_mean", "pairwise_accuracy")
+    sides = [
+        (one["train"][platform], one["valid"][platform])
+        for one in found
+        for platform in one["valid"]
+        if platform in one["train"]
+    ]
     return {
-        name: float(
-            np.mean(
-                [
-                    one["train"][platform][name] - one["valid"][platform][name]
-                    for one in found
-                    for platform in one["valid"]
-                    if platform in one["train"]
-                ]
-            )
-        )
-        for name in names
+        name: float(np.mean([train[name] - valid[name] for train, valid in sides]))
+        for name in ("top1_task_mean", "pairwise_accuracy")
     }
+
+
+def report(
+    ablation: Ablation, cells: Sequence[AblationCell], tried: Sequence[AblationCell]
+) -> tuple[str, Rows]:
+    """Page and rows of each model's tasks, over platforms and seeds.
+
+    `tried` are the cells of all changes, to compare how much each learned by heart. A row has the
+    columns `table`, `model` and those of its table.
+    """
+    rows: Rows = []
+    text = ["# Where the error lies", "", _ABOUT, ""]
+    for model in dict.fromkeys(cell.model for cell in cells):
+        own = [cell for cell in cells if cell.model == model]
+        tables = _tables([load_scores(ablation.folder / cell.name / SCORES) for cell in own])
+        text += [f"## {model}", ""]
+        for title, found in tables.items():
+            text += [f"{title}:", "", markdown(found), ""]
+            rows += [{"table": title, "model": model, **row} for row in found]
+    heart: Rows = []
+    for model in dict.fromkeys(cell.model for cell in tried):
+        own_metrics = [cell.done(ablation.folder) for cell in tried if cell.model == model]
+        heart.append({"model": model, **by_heart([one for one in own_metrics if one is not None])})
+    text += ["## Learned by heart", "", _HEART, "", markdown(heart), ""]
+    rows += [{"table": "learned by heart", **row} for row in heart]
+    told = _twins(ablation, cells)
+    text += ["## What the features tell apart", "", _TWINS, "", markdown(told), ""]
+    rows += [{"table": "twins", **row} for row in told]
+    return "\n".join(text), rows
+
+
+_ABOUT = (
+    "Validation tasks of every platform and seed, models trained per platform. Shares of regret "
+    "are of the task-mean Top-1 regret, shares of errors of the pairs ordered wrongly."
+)
+_HEART = (
+    "Numbers on training tasks less those on validation tasks, mean over settings, platforms and "
+    "seeds: the larger, the more was learned by heart."
+)
+_TWINS = (
+    "Programs of a task with the same features; a model that is right wherever features differ "
+    "orders the bound of the pairs rightly. Noise of single timings comes on top: records that "
+    "were timed once do not tell it."
+)
+
+
+def _tables(found: Sequence[Sequence[tuple[ScoredTask, bool]]]) -> dict[str, Rows]:
+    """Tables of a model; a task counts once for each seed."""
+    tasks = [task for of_cell in found for task, _ in of_cell]
+    has_rows = {task.name: there for of_cell in found for task, there in of_cell}
+    by_name: dict[str, list[ScoredTask]] = {}
+    for task in tasks:
+        by_name.setdefault(task.name, []).append(task)
+    hardest = sorted(by_name, key=lambda name: metrics.top_k_task_mean(by_name[name], 1))
+    return {
+        "By operator": by_group(tasks, operator_of),
+        "By platform": by_group(tasks, lambda task: task.name.partition("/")[0]),
+        "Dataflow rows": by_group(tasks, rows_of(has_rows)),
+        "Size of the pool": by_group(tasks, size_of),
+        "Pairs by how far apart they are": gap_rows(by_gap(tasks)),
+        "Worst tasks": [worst(by_name[name], 1)[0] for name in hardest[:10]],
+    }
+
+
+def _twins(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
+    """A row a setting: means over the validation tasks of all seeds."""
+    rows = []
+    model = cells[0].model
+    first = [cell for cell in cells if cell.model == model]
+    for name in dict.fromkeys(cell.setting.name for cell in first):
+        own = [cell for cell in first if cell.setting.name == name]
+        programs = ablation.read(ablation.source(own[0]))
+        numbers = set[int]()  # of the validation tasks of any seed
+        for cell in own:
+            split = cell.setting.divided(programs.keys, cell.seed)
+            numbers |= set(programs.task[divide(programs, split)["valid"]].tolist())
+        found = [twins_of(programs, programs.programs_of([number])) for number in sorted(numbers)]
+        bounds, weights = ([t.pairwise_bound for t in found], [t.programs for t in found])
+        kinds = float(np.mean([t.kinds / t.programs for t in found]))
+        row = {"setting": name, "tasks": len(found), "kinds of features a program": kinds}
+        rows.append(row | {"pairwise bound": float(np.average(bounds, weights=weights))})
+    return rows
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table; nothing for no rows."""
+    if not rows:
+        return ""
+
+    def cell(value: Any) -> str:
+        return f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)
+
+    names = list(rows[0])
+    return markdown_table(names, [[cell(row.get(name)) for name in names] for row in rows])

@@ -19,7 +19,6 @@ from experiments.model.ablation.cells import AblationCell
 from pruner.archives import read_arrays
 from pruner.data.frozen import Side
 from pruner.errors import DataError, PrunerError
-from pruner.files import read_json, save_metrics, write_json
 from pruner.models.analyzer.columns import SCORE
 from pruner.models.judging import metrics
 from pruner.models.judging.ceiling import noise_ceiling
@@ -91,54 +90,31 @@ def judged_side(
 def fit_cell(
     cell: AblationCell, recipe: Recipe, programs: ProgramTable, folder: Path
 ) -> Mapping[str, Any]:
-    """Fit a cell and judge it on validation tasks.
-
-    A finished cell is read instead.
-    """
-    finished = cell.done(folder)
-    if finished is not None:
-        return finished
+    """Fit a cell and judge it on validation tasks; returns its metrics."""
     own = folder / cell.name
     split = cell.setting.divided(programs.keys, cell.seed)
     fitted = fit(replace(recipe, seed=cell.seed), programs, split, folder=own)
     sides = divide(programs, split)
     valid = judged_side(fitted.ranker, programs, sides["valid"], cell.setting.learned)
-    learned = judged_side(
-        fitted.ranker, programs, _few_tasks(programs, sides["train"]), cell.setting.learned
-    )
+    measured = sides["train"][torch.isfinite(programs.latency_s[sides["train"]])]
+    tasks = programs.by_task(measured)
+    few = torch.cat(tasks[:: max(1, len(tasks) // BY_HEART)]) if tasks else measured
+    learned = judged_side(fitted.ranker, programs, few, cell.setting.learned)
     save_scores(own / SCORES, programs, [task for tasks in valid.values() for task in tasks])
-    found = {
+    return {
         **fitted.numbers,
         "valid": {name: numbers_of(tasks) for name, tasks in valid.items()},
         "train": {name: numbers_of(tasks) for name, tasks in learned.items()},
         "split": split.name,
         "split_fingerprint": split.fingerprint,
     }
-    save_metrics(own, found)
-    return found
 
 
-def _few_tasks(programs: ProgramTable, index: Tensor) -> Tensor:
-    """Measured programs of some tasks, evenly spread over all tasks."""
-    index = index[torch.isfinite(programs.latency_s[index])]
-    tasks = programs.by_task(index)
-    step = max(1, len(tasks) // BY_HEART)
-    return torch.cat(tasks[::step]) if tasks else index
-
-
-def judge_cell(cell: AblationCell, programs: ProgramTable, folder: Path) -> Mapping[str, Any]:
-    """Judge a fitted cell on test tasks, or read its result.
-
-    Returns numbers by platform.
-    """
-    path = folder / cell.name / TEST
-    if path.is_file():
-        return read_json(path, dict)
+def judge_cell(cell: AblationCell, programs: ProgramTable, folder: Path) -> dict[str, Numbers]:
+    """Judge a fitted cell on test tasks; returns numbers by platform."""
     ranker, _ = ranker_of(folder / cell.name)
     tested = tasks_of(ranker, cell, programs, "test")
-    found = {name: numbers_of(tasks) for name, tasks in tested.items()}
-    write_json(path, found, indent=1)
-    return found
+    return {name: numbers_of(tasks) for name, tasks in tested.items()}
 
 
 def tasks_of(

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.model.ablation.candidates import Change
 from experiments.model.ablation.cells import AblationCell, Guess, planned
-from experiments.model.ablation.fits import fit_cell, judge_cell, references
-from experiments.model.ablation.variants import Change
+from experiments.model.ablation.fits import TEST, fit_cell, judge_cell, references
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, jsonable, read_json, write_json
 from pruner.models.programs.program_table import ProgramTable
+from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Log, silent
 from pruner.study.grid import Job, results
@@ -59,11 +60,8 @@ class Ablation:
     def source(self, cell: AblationCell) -> Source:
         """The programs that a cell reads."""
         change = self.changes[cell.model]
-        return Source(
-            platforms=cell.setting.platforms,
-            draft=change.reads_draft(),
-            failures=change.failures,
-        )
+        spec = ReadSpec(draft=change.reads_draft(), failures=change.failures)
+        return cell.setting.platforms, spec
 
     def fit(self, cells: Sequence[AblationCell]) -> None:
         """Fit the missing cells, grouped by source.
@@ -72,10 +70,28 @@ class Ablation:
         a folder has a cell of other options.
         """
         for cell in cells:
-            self._check(cell)
+            path = self.folder / cell.name / ABOUT
+            before, now = read_json(path, dict) if path.is_file() else {}, self.about(cell)
+            for name, was in before.items():
+                if now.get(name) != was:
+                    raise PrunerError(
+                        f"{path.parent} was fitted with {name}={was}, not {now.get(name)}: give "
+                        "another folder for other options (work=), or delete this one"
+                    )
         for source, own in self._by_source(cells, made=False):
             programs = self.read(source)
-            self._fit_all(own, programs)
+            jobs = [
+                Job(
+                    name=cell.name,
+                    leaves=self.folder / cell.name / METRICS_FILE,
+                    run=partial(self._fit_one, cell, programs),
+                )
+                for cell in own
+            ]
+            try:
+                list(results(jobs, num_workers=self.num_workers, log=self.log))
+            except PrunerError as error:  # other sources may have better luck
+                self.log(f"error: {error}")
             rows = planned(cells, self.folder, self.guess)
             left = sum(row["minutes left"] for row in rows) / self.num_workers
             self.log(f"about {left:.0f} minutes left")
@@ -84,30 +100,6 @@ class Ablation:
             raise PrunerError(
                 f"{len(lacking)} fits failed, the first {lacking[0]}; the same command tries again"
             )
-
-    def _fit_all(self, cells: Sequence[AblationCell], programs: ProgramTable) -> None:
-        jobs = [
-            Job(
-                name=cell.name,
-                leaves=self.folder / cell.name / METRICS_FILE,
-                run=partial(self._fit_one, cell, programs),
-            )
-            for cell in cells
-        ]
-        try:
-            list(results(jobs, num_workers=self.num_workers, log=self.log))
-        except PrunerError as error:  # other sources may have better luck
-            self.log(f"error: {error}")
-
-    def _check(self, cell: AblationCell) -> None:
-        path = self.folder / cell.name / ABOUT
-        before, now = read_json(path, dict) if path.is_file() else {}, self.about(cell)
-        for name, was in before.items():
-            if now.get(name) != was:
-                raise PrunerError(
-                    f"{path.parent} was fitted with {name}={was}, not {now.get(name)}: give "
-                    "another folder for other options (work=), or delete this one"
-                )
 
     def _fit_one(self, cell: AblationCell, programs: ProgramTable) -> Mapping[str, Any]:
         (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
@@ -142,8 +134,11 @@ class Ablation:
         for source, own in self._by_source(cells, made=True):
             programs = self.read(source)
             for cell in own:
-                found = cell.done(self.folder) or {}
-                rows += rows_of(cell, judge_cell(cell, programs, self.folder), found)
+                run = partial(judge_cell, cell, programs, self.folder)
+                (tested,) = results(
+                    [Job(name=cell.name, leaves=self.folder / cell.name / TEST, run=run)]
+                )
+                rows += rows_of(cell, tested, cell.done(self.folder) or {})
         return rows
 
     def reference_rows(self, cells: Sequence[AblationCell], side: Side) -> list[dict[str, Any]]:
@@ -151,7 +146,7 @@ class Ablation:
         one_each = {(cell.setting.name, cell.seed): cell for cell in cells}
         groups: dict[Source, list[AblationCell]] = {}
         for cell in one_each.values():
-            source = Source(platforms=cell.setting.platforms, draft=True)
+            source = cell.setting.platforms, ReadSpec(draft=True)
             groups.setdefault(source, []).append(cell)
         return [
             row

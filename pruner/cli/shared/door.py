@@ -23,8 +23,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
-from pruner.cli.shared.implied import HELP
-from pruner.cli.shared.known import CommandLine, nearest, read_words
+from pruner.cli.shared.known import HELP, CommandLine, nearest, read_words
 from pruner.cli.shared.options import check_options
 from pruner.cli.shared.output import (
     UNSUCCESSFUL,
@@ -147,10 +146,7 @@ def _sweep(command: str, command_line: CommandLine, run: Task) -> None:
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        words = [
-            *command_line.words,
-            "hydra.mode=MULTIRUN",
-        ]  # `sweep_name` reads the mode in a cell
+        words = [*command_line.words, "hydra.mode=MULTIRUN"]  # which `sweep_name` reads in a cell
         hydra.multirun(command, partial(run_cell, checked), words)
 
 
@@ -164,10 +160,7 @@ def mistakes_in_one_line() -> Iterator[None]:
         yield
     except PrunerError as error:
         fail(str(error))
-    except (
-        HydraException,
-        OmegaConfBaseException,
-    ) as error:  # an unknown choice is an OSError, too
+    except (HydraException, OmegaConfBaseException) as error:  # an unknown choice: an OSError, too
         fail(_one_line(error))
     except OSError as error:  # a folder that cannot be written, a disk that is full
         fail(f"{error.filename or 'files'}: {error.strerror or error}")

@@ -6,14 +6,14 @@ the options in ``conf/``.
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pruner.cli.shared.known import CommandLine, command_file, groups_of, plain_values
+from pruner.cli.shared.known import CommandLine, command_file, files_of, groups_of, plain_values
 from pruner.paths import conf_folder
 
 WIDTH = 100
@@ -46,11 +46,16 @@ def list_of_commands() -> str:
 def help_text(command: str, command_line: CommandLine) -> str:
     """Make a command's help, with the options' values for its words."""
     values, groups = plain_values(command_line.config), groups_of(command)
-    chosen = groups | _choices(command_line.words, groups)
+    pairs = [word.lstrip("+").split("=", 1) for word in command_line.words if "=" in word]
+    chosen = groups | {name: value for name, value in pairs if name in groups}
     lines = [str(command_file(command)["hydra"]["help"]["template"]).rstrip(), ""]
     shown = {name: now for name, now in chosen.items() if not _of_hydra(name)}
     if shown:
-        lines += ["Choices (group=name), with the one that is chosen now", *_groups(shown), ""]
+        lines.append("Choices (group=name), with the one that is chosen now")
+        for group, now in shown.items():
+            text = f"  {group}: {', '.join(files_of(group))} (now {now or 'none'})"
+            lines += textwrap.wrap(text, WIDTH, subsequent_indent="      ", break_on_hyphens=False)
+        lines.append("")
     lines.append("Options and their values now (option=value)")
     own = comments(conf_folder() / f"{command}.yaml")
     for name, value in values.items():
@@ -76,11 +81,6 @@ def _notes(path: Path) -> dict[str, str]:
     return found | {f"{group}{key}": note for key, note in comments(path).items()}
 
 
-def _choices(words: Sequence[str], groups: Mapping[str, Any]) -> dict[str, str]:
-    pairs = [word.lstrip("+").split("=", 1) for word in words if "=" in word]
-    return {name: value for name, value in pairs if name in groups}
-
-
 def _of_hydra(group: str) -> bool:
     """Check whether a group only configures Hydra.
 
@@ -90,14 +90,6 @@ def _of_hydra(group: str) -> bool:
         path.read_text(encoding="utf-8").startswith("# @package hydra")
         for path in (conf_folder() / group).glob("*.yaml")
     )
-
-
-def _groups(chosen: Mapping[str, str | None]) -> Iterator[str]:
-    for group, now in chosen.items():
-        text = f"{group}: {', '.join(_files(group))} (now {now or 'none'})"
-        yield from textwrap.wrap(
-            text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
-        )
 
 
 def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
@@ -114,18 +106,11 @@ def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
             yield from _wrapped(f"  {name}.NAME=", f"any other argument of {target}")
         return
     meaning = _FILES.sub(
-        lambda found: f"{found[0]} ({', '.join(_files(found[1]))})", notes.get(name, "")
+        lambda found: f"{found[0]} ({', '.join(files_of(found[1]))})", notes.get(name, "")
     )
-    yield from _wrapped(f"  {name}={_written(value)}", meaning)
-
-
-def _files(group: str) -> list[str]:
-    return sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
-
-
-def _written(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...").replace(", ", ",")
+    text = text.removesuffix("\n").removesuffix("\n...").replace(", ", ",")
+    yield from _wrapped(f"  {name}={text}", meaning)
 
 
 def _wrapped(option: str, meaning: str) -> Iterator[str]:

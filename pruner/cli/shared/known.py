@@ -25,17 +25,22 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.shared.implied import HELP, full_words
 from pruner.cli.shared.options import RENAMED, check_options
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 
 _ANY = ("workload", "variants", "sizes")  # nodes whose keys only the command can judge
 _SWEEP = ("-m", "--multirun")
-_OURS = (
-    "pruner.models."  # would import torch: these files list every argument (tests/cli/test_conf)
-)
+_OURS = "pruner.models."  # would import torch: these files list every argument (see test_conf)
 _NEAR = 0.6  # similarity above which a name is worth proposing
+HELP = {"-h", "--help"}
+# Option that a bare word or path gives.
+POSITIONAL = {"compare": "runs", "get": "set", "import_checkpoint": "file"}
+ONLY_INPUT = "input="  # of a file: its shape is a size like any other
+NETWORK_POLICY = "policy=pruner_network"  # of tune.py network=, unless a policy is chosen ...
+CHOOSERS = {"policy", "resume", "plot", "experiment"}  # ... by an option that brings its own
+LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
+_ABSENT = ("null", "")  # values of an option that is not given after all
 Options = TypeVar("Options")
 
 
@@ -70,6 +75,49 @@ def groups_of(command: str) -> dict[str, str | None]:
     return {name: chosen for name, chosen in pairs if not name.startswith("override ")}
 
 
+def files_of(group: str) -> list[str]:
+    """List the files of a group of choices."""
+    return sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
+
+
+def full_words(command: str, words: Sequence[str]) -> list[str]:
+    """Complete the words of a command line by all implied words.
+
+    Raises:
+        PrunerError: tune.py is to tune for this machine, whose CPU no platform describes.
+    """
+    if option := POSITIONAL.get(command):
+        # bare paths are a value of the option; a path that exists may contain an equals sign
+        bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
+        quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
+        value = quoted[0] if option != "runs" and len(bare) == 1 else f"[{','.join(quoted)}]"
+        return [*(w for w in words if w not in bare), *([f"{option}={value}"] if bare else [])]
+    if command != "tune":
+        return list(words)
+    words = [f"sizes.{word}" if word.startswith(ONLY_INPUT) else word for word in words]
+    pairs = (word.lstrip("+").partition("=") for word in words)
+    given = {name for name, _, value in pairs if value not in _ABSENT}
+    network = [NETWORK_POLICY] if "network" in given and not given & CHOOSERS else []
+    return [*network, *with_local_platform(words)]
+
+
+def with_local_platform(words: Sequence[str]) -> list[str]:
+    """Add this machine's CPU where no other platform is named.
+
+    Raises:
+        PrunerError: this CPU has the instructions of no described platform.
+    """
+    from pruner.tune.measure.targets import local_platform
+
+    given = [word for word in words if word.startswith("platform=")]
+    unasked = any(word in HELP or word.startswith(("resume=", "plot=")) for word in words)
+    if given != [f"platform={LOCAL}"] and (given or unasked):
+        return list(words)
+    rest = [word for word in words if word not in given]
+    host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
+    return [*rest, f"platform={local_platform()}", *host]
+
+
 def read_words(command: str, given: Sequence[str]) -> CommandLine:
     """Compose the configuration of a command line and check every option.
 
@@ -87,8 +135,9 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
         override = _override(word)
         if override is None:
             chosen.append(word)
-        elif override.key_or_group in groups and not isinstance(override.value(), dict):
-            _check_choice(override, groups)
+        elif (name := override.key_or_group) in groups and not isinstance(override.value(), dict):
+            if override.value() is None and groups[name] is not None:
+                raise PrunerError(f"{name}=null: choose one of {', '.join(files_of(name))}")
             chosen.append(word)
         else:
             values.append(override)
@@ -107,13 +156,7 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
         del config["hydra"]
     if not sweep:
         check_options(config, defaults)
-    return CommandLine(
-        words=in_order,
-        config=config,
-        hydra=whole,
-        sweep=sweep,
-        defaults=defaults,
-    )
+    return CommandLine(words=in_order, config=config, hydra=whole, sweep=sweep, defaults=defaults)
 
 
 def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
@@ -195,13 +238,6 @@ def _override(word: str) -> Override | None:
     return override
 
 
-def _check_choice(override: Override, groups: Mapping[str, str | None]) -> None:
-    name = override.key_or_group
-    if override.value() is None and groups[name] is not None:
-        files = sorted(path.stem for path in (conf_folder() / name).glob("*.yaml"))
-        raise PrunerError(f"{name}=null: choose one of {', '.join(files)}")
-
-
 def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
     """Yield each choice of a sweep with other choices, or the words."""
     overrides = [(word, _override(word)) for word in chosen]
@@ -218,23 +254,17 @@ def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
 def _check_names(
     values: Sequence[Override], groups: Mapping[str, Any], defaults: Sequence[Mapping[str, Any]]
 ) -> None:
+    names = [name for held in defaults for name in _names(held)]
     for override in values:
-        for name in _names_given(override, defaults):
+        option, value = override.key_or_group, override.value()
+        given = [option]  # and the names in its mapping
+        has_parts = any(name.startswith(f"{option}.") for name in names)
+        if has_parts and isinstance(value, Mapping) and "_target_" not in value:
+            given += _names(value, option)
+        for name in given:
             parts = name.split(".")
-            if override.package is None and any(_accepts(held, parts) for held in defaults):
-                continue
-            known = {*groups, *(n for held in defaults for n in _names(held))}
-            raise PrunerError(unknown(name, known))
-
-
-def _names_given(override: Override, defaults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield an option, and the names in its mapping."""
-    name, value = override.key_or_group, override.value()
-    yield name
-    if not isinstance(value, Mapping) or "_target_" in value:
-        return
-    if any(known.startswith(f"{name}.") for held in defaults for known in _names(held)):
-        yield from _names(value, name)
+            if override.package is not None or not any(_accepts(d, parts) for d in defaults):
+                raise PrunerError(unknown(name, {*groups, *names}))
 
 
 def _set(config: DictConfig, values: Sequence[Override]) -> None:

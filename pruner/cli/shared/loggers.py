@@ -1,15 +1,18 @@
 """Log curves and results: CSV files, TensorBoard, Weights & Biases."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.sweep import sweep_name
 from pruner.errors import MissingExtra, PrunerError
 
 
@@ -142,20 +145,23 @@ def report(
 
 
 def log_result(
-    make: Callable[..., Logger],
+    config: DictConfig,
     folder: Path,
-    about: About,
     numbers: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     *,
     under: str,
+    tags: Sequence[str],
+    group: str | None = None,
     step: int = 0,
 ) -> None:
     """Log a result without curves: numbers, and a table of rows.
 
-    W&B's history has the numbers by their names, its summary as ``<under>/<name>``.
+    W&B's history has the numbers by their names, its summary as ``<under>/<name>``. `group` is the
+    sweep's by default.
     """
-    logger = make(folder=folder, name=folder.name, about=about)
+    about = About(config=plain(config), group=group or sweep_name(), tags=tags)
+    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     finite = {
         name: float(value)
         for name, value in numbers.items()

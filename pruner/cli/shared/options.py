@@ -40,18 +40,12 @@ def _one_of(*known: str) -> Rule:
     return Rule(lambda value: value in known, f"one of {', '.join(known)}")
 
 
-def _seeds(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not all(map(_whole(0, MAX_SEED), value)):
-        return False
-    return len(set(value)) == len(value)
+def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(accepts, value))
 
 
-def _labels(value: Any) -> bool:
-    return isinstance(value, list) and all(item == "all" or _whole(0)(item) for item in value)
-
-
-def _items(*types: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(type(item) in types for item in value)
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _between_0_and_1(value: Any) -> bool:
@@ -60,10 +54,6 @@ def _between_0_and_1(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < math.inf
-
-
-def _share(value: Any) -> bool:
-    return _number(value) and 0 <= value <= 1
 
 
 def _positive(value: Any) -> bool:
@@ -84,10 +74,10 @@ COUNT = Rule(_whole(0), "a whole number, 0 or more")
 POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
 SIZE = Rule(
-    lambda v: v is None or isinstance(v, str) or _whole(1)(v),
+    lambda v: v is None or _text(v) or _whole(1)(v),
     "a whole number, 1 or more, or the shape of an input",
 )
-SHARE = Rule(_share, "a number from 0 to 1")
+SHARE = Rule(lambda v: _number(v) and 0 <= v <= 1, "a number from 0 to 1")
 POSITIVE_NUMBER = Rule(_positive, "a number above 0")
 POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
 NOT_NEGATIVE = Rule(_not_negative, "a number, 0 or more")
@@ -100,15 +90,15 @@ EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
 
-TEXT = Rule(lambda v: v is None or isinstance(v, str), "a path (a number in quotes: \"'3'\")")
-WORDS = Rule(_optional(lambda v: isinstance(v, str)), "text (a number in quotes: \"'3'\")")
-NAMES = Rule(lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v), "a list [...]")
+TEXT = Rule(_optional(_text), "a path (a number in quotes: \"'3'\")")
+WORDS = Rule(_optional(_text), "text (a number in quotes: \"'3'\")")
+NAMES = Rule(_list_of(_text), "a list [...]")
 ONE_OR_SEVERAL = Rule(
-    lambda v: v is None or isinstance(v, str) or _items(str, int, float)(v),
+    lambda v: v is None or _text(v) or _list_of(lambda x: type(x) in (str, int, float))(v),
     "a name or a list [...] of them",
 )
-NUMBERS = Rule(lambda v: isinstance(v, list) and all(map(_number, v)), "a list [...] of numbers")
-ENTRIES = Rule(lambda v: _items(dict)(v), "a list [...] of entries {...}")
+NUMBERS = Rule(_list_of(_number), "a list [...] of numbers")
+ENTRIES = Rule(_list_of(lambda x: type(x) is dict), "a list [...] of entries {...}")
 CHOSEN = Rule(  # the choice of a group, which some commands take as a plain name
     lambda v: isinstance(v, dict) or ONE_OR_SEVERAL.accepts(v), ONE_OR_SEVERAL.wanted
 )
@@ -162,17 +152,16 @@ _SHARED: Sequence[tuple[Rule, str]] = (
 RULES: dict[str, Rule] = {
     **{name: rule for rule, names in _SHARED for name in names.split()},
     "platform": CHOSEN,
-    "data.root": Rule(
-        _optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"
-    ),
-    "networks": Rule(
-        lambda v: v is None or isinstance(v, str) or NAMES.accepts(v), "a list [...] of names"
-    ),
+    "data.root": Rule(_optional(_text), "a folder (a number in quotes: \"'3'\")"),
+    "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",
     ),
-    "seeds": Rule(_optional(_seeds), "a list with at least one seed, each once, or null"),
+    "seeds": Rule(
+        _optional(lambda v: bool(v) and _list_of(_whole(0, MAX_SEED))(v) and len({*v}) == len(v)),
+        "a list with at least one seed, each once, or null",
+    ),
     "trainer.strategy": _one_of("auto", "ddp"),
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
@@ -183,10 +172,13 @@ RULES: dict[str, Rule] = {
     ),
     "trainer.num_sanity_val_steps": Rule(_whole(-1), "a whole number, 0 or more, or -1 for all"),
     "trainer.gradient_clip_val": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
-    "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
+    "budget.labels": Rule(
+        _list_of(lambda x: x == "all" or _whole(0)(x)),
+        "a list of whole numbers, 0 or more, and all",
+    ),
     "effort.patience": Rule(_optional(_whole(0)), "a whole number, 0 or more, or null"),
     "measure.device": Rule(
-        lambda v: v is None or isinstance(v, str) or (type(v) is int and v >= 0),
+        lambda v: TEXT.accepts(v) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",
     ),
     "measure.lag": Rule(_optional(_whole(0, 8)), "a whole number from 0 to 8, or null"),
@@ -270,14 +262,10 @@ def _like(name: str, default: Any) -> Rule | None:
     if isinstance(default, str) and "${" not in default:
         return ONE_OR_SEVERAL if name in SEVERAL_BY_DEFAULT_ONE else WORDS
     if isinstance(default, list):
-        return _like_items(default)
+        if any(isinstance(item, dict) for item in default):
+            return ENTRIES
+        return NUMBERS if default and all(map(_number, default)) else ONE_OR_SEVERAL
     return None
-
-
-def _like_items(default: list[Any]) -> Rule:
-    if any(isinstance(item, dict) for item in default):
-        return ENTRIES
-    return NUMBERS if default and all(map(_number, default)) else ONE_OR_SEVERAL
 
 
 def _check(name: str, value: Any, rule: Rule) -> None:

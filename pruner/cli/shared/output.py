@@ -58,16 +58,14 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     Missing values stay empty.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    text = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    text = [names, *([cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[column]) for line in text) for column in range(len(names))]
     lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in text)
     return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def show_tasks(path: Path, *, num_tasks: int | None = None, of: str = "") -> None:

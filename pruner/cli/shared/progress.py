@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from pruner import progress
 from pruner.cli.shared.output import say
 
 _Item = TypeVar("_Item")
@@ -54,22 +55,22 @@ def live_bar() -> Iterator[Progress]:
         TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield progress
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+        yield display
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a count of a total; without a terminal, occasional lines."""
     start = last_logged = time.monotonic()
-    with live_bar() as progress:
-        bar = progress.add_task(what, total=None, note="")
+    with live_bar() as display:
+        bar = display.add_task(what, total=None, note="")
 
         def count(done: int, total: int) -> None:
             nonlocal last_logged
-            progress.update(bar, completed=done, total=total)
+            display.update(bar, completed=done, total=total)
             now = time.monotonic()
-            if progress.disable and now - last_logged >= SILENCE_S and 0 < done < total:
+            if display.disable and now - last_logged >= SILENCE_S and 0 < done < total:
                 last_logged = now
                 speed = done / (now - start)
                 left = (total - done) / speed
@@ -85,3 +86,6 @@ def track(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
         for done, item in enumerate(items, 1):
             yield item
             count(done, total)
+
+
+ON_STDERR = progress.Progress(log=say, track=track)  # for functions of the other packages

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import clock, counting, live_bar
 from pruner.cli.shared.sweep import sweep_name
 from pruner.models.judging.judge import Report
-from pruner.models.programs.batch import LabelledBatch
 from pruner.models.registry import ModelFactory
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.training import Throughput, build_network
 from pruner.models.trees.xgboost import Grown
-from pruner.study.training_run import Fold, Watch
+from pruner.study.training_run import Fold, Watch, Watching
 
 
 def recipe_of(config: DictConfig) -> Recipe:
@@ -103,16 +101,9 @@ class TrainingProgress(Throughput):
         """Note that the epoch has validation metrics."""
         self._validated = True
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: LabelledBatch,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Count a batch."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        super().on_train_batch_end(*args, **kwargs)
         if self._progress is not None:
             self._progress.advance(self._bar)
 
@@ -125,18 +116,14 @@ class TrainingProgress(Throughput):
                 "pairwise": "valid/pairwise_accuracy",
             }
         shown = [f"{word} {float(metrics[key]):.3f}" for word, key in parts.items()]
+        done, most = trainer.current_epoch + 1, trainer.max_epochs or 0
+        each_s = (time.monotonic() - self._started) / (done - self._first)  # with validation
         speed = f"{self.programs_per_second:,.0f} programs/s"
-        note = "  ".join([*shown, speed, self._left(trainer)])
+        note = "  ".join([*shown, speed, f"{clock(each_s * (most - done))} left"])
         if self._progress is not None:
             self._progress.update(self._bar, note=note)
         if not sys.stderr.isatty():
             say(f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {note}")
-
-    def _left(self, trainer: pl.Trainer) -> str:
-        """Estimate the time of the remaining epochs, including validation."""
-        done, most = trainer.current_epoch + 1 - self._first, trainer.max_epochs or 0
-        each_s = (time.monotonic() - self._started) / done
-        return f"{clock(each_s * (most - trainer.current_epoch - 1))} left"
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Close the bar, also after an error."""
@@ -145,23 +132,30 @@ class TrainingProgress(Throughput):
             self._context = self._progress = None
 
 
-@contextmanager
-def watched(config: DictConfig, fold: Fold) -> Iterator[Watch]:
-    """Open progress on stderr and the logger of the options."""
-    logger = build(config.logger)(
-        folder=fold.folder, name="/".join(_names(fold)), about=_about(config, fold)
-    )
+def watching(config: DictConfig) -> Watching:
+    """Open progress on stderr and the logger of the options, for every fit."""
 
-    def judged(metrics: Any, report: Report, checkpoint: Path) -> None:
-        loggers.report(logger, metrics, report.rows, checkpoint)
+    @contextmanager
+    def watched(fold: Fold) -> Iterator[Watch]:
+        names = fold.folder.parts[-1 - len(Path(fold.name).parts) :]
+        targets = (config.model._target_, config.loss._target_)
+        tags = [config.platform.name, *(t.rpartition(".")[2] for t in targets), fold.split.name]
+        group = sweep_name() or (names[0] if fold.name else None)  # by sweep, else by run
+        about = loggers.About(config=plain(config), group=group, tags=tags)
+        logger = build(config.logger)(folder=fold.folder, name="/".join(names), about=about)
 
-    name = fold.name or fold.folder.name
-    try:
-        with trees_counted(f"{name} trees") as grown:
-            progress = TrainingProgress(name)
-            yield Watch(callbacks=[progress], loggers=[logger], grown=grown, judged=judged)
-    finally:
-        loggers.close(logger)
+        def judged(metrics: Any, report: Report, checkpoint: Path) -> None:
+            loggers.report(logger, metrics, report.rows, checkpoint)
+
+        name = fold.name or fold.folder.name
+        try:
+            with trees_counted(f"{name} trees") as grown:
+                progress = TrainingProgress(name)
+                yield Watch(callbacks=[progress], loggers=[logger], grown=grown, judged=judged)
+        finally:
+            loggers.close(logger)
+
+    return watched
 
 
 @contextmanager
@@ -179,21 +173,3 @@ def trees_counted(what: str) -> Iterator[Grown]:
             counts[0](done, total)
 
         yield grown
-
-
-def _names(fold: Fold) -> tuple[str, ...]:
-    depth = len(Path(fold.name).parts)
-    return fold.folder.parts[-1 - depth :]
-
-
-def _about(config: DictConfig, fold: Fold) -> loggers.About:
-    """Describe a part; group parts by sweep, else by run."""
-    group = sweep_name() or (_names(fold)[0] if fold.name else None)
-    targets = (config.model._target_, config.loss._target_)
-    words = [config.platform.name, *(t.rpartition(".")[2] for t in targets), fold.split.name]
-    return loggers.About(config=plain(config), group=group, tags=words)
-
-
-def watching(config: DictConfig) -> Any:
-    """Bind `watched` to the options, for every part of a run."""
-    return partial(watched, config)

@@ -1,4 +1,4 @@
-"""Choose the record folders of a command, and split their tasks."""
+"""Choose the record folders of a command, read their programs, and split their tasks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +7,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from pruner.cli.shared.options import plain, several
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
 from pruner.data.bundled import AUTO, BUNDLED, fitting_split
 from pruner.data.networks import networks_of
 from pruner.data.root import RecordRoot
@@ -15,6 +17,8 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.features.device_vector import platform_kind
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.programs.dataset import Dataset, load_programs
+from pruner.models.programs.reading import ReadSpec
 from pruner.paths import datasets_folder
 
 
@@ -106,3 +110,29 @@ def split_of(
     name, own_seed = given.pop("name"), given.pop("seed")
     name = fitting_split(root.path) if name == AUTO else name
     return make_split(name, keys, own_seed if seed is None else seed, **given)
+
+
+def load_dataset(
+    root: RecordRoot, platforms: Sequence[str], spec: ReadSpec, *, folder: Path | None = None
+) -> Dataset:
+    """Call `load_programs` with a progress bar and print a summary.
+
+    Lines set aside are listed in ``<folder>/quarantine.jsonl``.
+    """
+    dataset = load_programs(
+        root,
+        platforms,
+        spec,
+        report=folder / "quarantine.jsonl" if folder else None,
+        watch=lambda files, num: track(files, f"reading {', '.join(platforms)}", num),
+    )
+    store, rate = dataset.store, dataset.store.num_programs / max(dataset.seconds, 1e-9)
+    aside = {**dataset.quarantined, **dataset.tally.failures}
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
+    say(
+        f"{store.num_programs:,} programs of {len(store.keys)} tasks "
+        f"({', '.join(dataset.platforms)}) in {dataset.seconds:.1f} s, {rate:,.0f} a second"
+        + (f", {dataset.num_cached} files from the cache" if dataset.num_cached else "")
+        + (f"; left out: {reasons}" if reasons else "")
+    )
+    return dataset

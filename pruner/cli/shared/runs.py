@@ -22,28 +22,22 @@ _SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may change: they affect how it runs, not its results.
 RESUMABLE = (
-    "outputs",
-    "run_id",
-    "resume",
-    "stop_after",
-    "method",
-    "num_threads",
-    "num_workers",
-    "trainer.accelerator",
-    "trainer.devices",
-    "trainer.max_epochs",
-)
+    "outputs", "run_id", "resume", "stop_after", "method", "num_threads", "num_workers",
+    "trainer.accelerator", "trainer.devices", "trainer.max_epochs",
+)  # fmt: skip
 
 
-def new_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
-    """Make and lock a run folder; refuse a given id that exists."""
-    folder = make_run_folder(outputs, command, run_id, label)
-    hold(folder)
+def open_run(config: DictConfig, command: str, label: str, earlier: Path | None = None) -> Path:
+    """Make and lock a run folder, or take the `earlier` folder; write the configuration."""
+    folder = earlier or new_run_folder(Path(config.outputs), command, config.run_id, label)
+    if earlier is None:
+        hold(folder)
+    save_config(folder, config)
     return folder
 
 
-def make_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
-    """Make a run folder without a lock; see :func:`new_run_folder`."""
+def new_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
+    """Make a run folder, not locked; refuse a given id that exists."""
     parent = outputs / command
     parent.mkdir(parents=True, exist_ok=True)
     label = label.replace("/", "-")
@@ -68,20 +62,15 @@ def save_config(folder: Path, config: DictConfig) -> None:
     text = OmegaConf.to_yaml(config, resolve=True)
     signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
-    command = _command(folder / CONFIG_FILE)
-    with write_atomic(folder / CONFIG_FILE) as partial:
-        partial.write_text(f"# {command}\n{text}" if command else text, encoding="utf-8")
-
-
-def _command(path: Path) -> str:
-    """Return the command in an existing file, else the running command."""
+    path = folder / CONFIG_FILE
     first = path.read_text(encoding="utf-8").partition("\n")[0] if path.is_file() else ""
     if first.startswith("# ") and not first.startswith(_SHA256):
-        return first.removeprefix("# ")
-    if not HydraConfig.initialized():
-        return ""
-    hydra = HydraConfig.get()
-    return shlex.join([hydra.help.app_name, *hydra.overrides.task])
+        text = f"{first}\n{text}"
+    elif HydraConfig.initialized():
+        hydra = HydraConfig.get()
+        text = f"# {shlex.join([hydra.help.app_name, *hydra.overrides.task])}\n{text}"
+    with write_atomic(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def last_checkpoint(outputs: Path) -> Path:
@@ -120,8 +109,12 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
         if not isinstance(config, DictConfig):
             raise DataError(f"{path}: no configuration; start a new run")
         rename_options(config)
-        if not is_own(options, signed):
-            _check_code(path, config, named)
+        for word in () if is_own(options, signed) else named_code(plain(config)):
+            if word not in named:
+                raise DataError(
+                    f"{path}: it executes {word}, and another user or another machine began this "
+                    "run; if you trust it, give the option again with resume=, or start a new run"
+                )
         check_options(config)
     except (
         AssertionError, RecursionError, ValueError, yaml.YAMLError, OmegaConfBaseException
@@ -158,13 +151,11 @@ def _check_size(text: str) -> None:
         raise ValueError("parts that stand for others, which no run writes")
 
 
-def _check_code(path: Path, config: DictConfig, named: Collection[str]) -> None:
-    for word in named_code(plain(config)):
-        if word not in named:
-            raise DataError(
-                f"{path}: it executes {word}, and another user or another machine began this run; "
-                "if you trust it, give the option again with resume=, or start a new run"
-            )
+def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
+    """Return configuration and folder of the run of ``resume=``; else `config` and None."""
+    if config.resume is None:
+        return config, None
+    return resumed_config(Path(config.resume), config), Path(config.resume)
 
 
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:

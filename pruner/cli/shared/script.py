@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, OmegaConf
 
 from pruner.cli.shared.door import mistakes_in_one_line, sigterm_as_ctrl_c
-from pruner.cli.shared.implied import HELP
-from pruner.cli.shared.known import read_fields
+from pruner.cli.shared.known import HELP, read_fields
 from pruner.cli.shared.output import print_result, say
 
 Options = TypeVar("Options")

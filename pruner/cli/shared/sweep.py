@@ -7,7 +7,7 @@ machines, so they share only the sweep's folder.
 
 import sys
 import traceback
-from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,12 @@ def run_cell(task: Any, config: DictConfig) -> None:
         say(traceback.format_exc())
         cell["error"] = f"{type(error).__name__}: {error}"
     else:
-        cell |= _scalars(result)
+        found = jsonable(result)
+        cell |= {k: v for k, v in found.items() if isinstance(v, str | int | float | bool)}
         if result.get(UNSUCCESSFUL):
             cell[UNSUCCESSFUL] = len(result[UNSUCCESSFUL])
     say(f"{title}: {'error: ' + cell['error'] if 'error' in cell else cell.get('run_dir', 'done')}")
     save_metrics(Path(hydra.runtime.output_dir), cell)
-
-
-def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
-    found = jsonable(result)
-    return {k: v for k, v in found.items() if isinstance(v, str | int | float | bool)}
 
 
 class Gather(Callback):
@@ -79,7 +75,11 @@ class Gather(Callback):
         failed = [cell for cell in cells if "error" in cell]
         rows = table_of(cells)
         write_table(folder / TABLE, rows)
-        say(as_table([_short(row) for row in rows]))
+        shown = []
+        for row in rows:
+            names = ("cell", *takewhile("cell".__ne__, row), *SHOWN)  # choices come before it
+            shown.append({name: row[name] for name in names if name in row})
+        say(as_table(shown))
         result = {"sweep_dir": str(folder), "failed": len(failed), "cells": cells}
         save_metrics(folder, result)
         print_result(result)
@@ -97,10 +97,3 @@ def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         choices = dict(choice.lstrip("+~").split("=", 1) for choice in cell["overrides"])
         rows.append(choices | {k: v for k, v in cell.items() if k not in ("overrides", *choices)})
     return rows
-
-
-def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Select the columns of a row for a terminal."""
-    names = list(row)
-    choices = names[: names.index("cell")] if "cell" in names else []
-    return {name: row[name] for name in ("cell", *choices, *SHOWN) if name in row}

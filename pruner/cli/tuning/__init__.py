@@ -1,6 +1,5 @@
 """Parts of ``tune.py``: typed options, display, interrupts.
 
-* `folder`: the run folder
 * `measured_run`: a run that measures
 * `read_options`: the options as typed values
 * `platform`: the platform and its analyzer

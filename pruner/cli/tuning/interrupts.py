@@ -6,7 +6,7 @@ The second signal ends the process.
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from pruner.progress import Log
@@ -42,12 +42,7 @@ class Interrupts:
             self._before[number] = signal.signal(number, self._on_signal)
         return lambda: self.caught is not None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)

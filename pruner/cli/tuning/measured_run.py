@@ -12,8 +12,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, choice, plain, several
 from pruner.cli.shared.output import say
-from pruner.cli.shared.runs import new_run_folder, save_config
-from pruner.cli.tuning.folder import open_run
+from pruner.cli.shared.runs import open_run, save_config
 from pruner.cli.tuning.interrupts import Interrupted, Interrupts
 from pruner.cli.tuning.live import Pace, Show, budget_line, network_display, say_operator
 from pruner.cli.tuning.network import (
@@ -21,6 +20,7 @@ from pruner.cli.tuning.network import (
     estimated,
     network_label,
     network_tasks,
+    run_label,
     tuned_workloads,
 )
 from pruner.cli.tuning.read_options import tune_options
@@ -29,12 +29,12 @@ from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.training.fit import cpu_threads
 from pruner.study.tuning_plots import draw, load_run, time_table
 from pruner.tune.deploy.built_files import DEPLOY_FILE
-from pruner.tune.run.budget import Effort, TuneBudget
+from pruner.tune.run.budget import Effort
 from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.result import Tuned
 from pruner.tune.run.tune_options import TuneOptions
 from pruner.tune.run.tuning import tune
-from pruner.tune.workloads import Workload, load_workloads
+from pruner.tune.workloads import load_workloads
 
 _NEARLY = 0.9  # share of its seconds from which a run counts as finished
 
@@ -52,7 +52,11 @@ def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[s
 def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
     workloads = [] if config.network is not None else load_workloads(plain(config.workload))
     options = tune_options(config)
-    folder = earlier or open_run(config, _label(config, workloads))
+    if config.network is not None:
+        label = network_label(config)
+    else:
+        label = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
+    folder = earlier or open_run(config, "tune", run_label(config, label))
     if config.network is not None:
         tasks = network_tasks(config, options.platform, folder)
         workloads = tuned_workloads(config, tasks)
@@ -64,10 +68,20 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
-    interrupts = Interrupts(say)
+    interrupts, budget = Interrupts(say), options.budget
+    display: AbstractContextManager[Show]  # a network's rows together, operators' singly
+    if config.network is not None:
+        display = network_display(budget)
+    else:
+        display = nullcontext(partial(say_operator, budget, Pace(budget)))
     try:
-        with interrupts as asked, _display(config, options.budget) as show:
-            report = partial(_report, logger, show)
+        with interrupts as asked, display as show:
+
+            def report(row: Mapping[str, Any]) -> None:
+                show(row)
+                numbers = {k: v for k, v in row.items() if k not in ("task", "trials")}
+                logger.log_metrics(numbers, step=row["trials"])
+
             tuned = tune(workloads, options, folder, log=say, report=report, interrupted=asked)
         result = tuned.metrics() | estimated(config, tuned)
         rows = [{"task": name, **task} for name, task in result["tasks"].items()]
@@ -105,12 +119,6 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     return result
 
 
-def _label(config: DictConfig, workloads: list[Workload]) -> str:
-    if config.network is not None:
-        return network_label(config)
-    return workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
-
-
 def _log_verdicts(tuned: Tuned) -> None:
     """Print the result of every task and the path of its kernel.
 
@@ -131,24 +139,21 @@ def _log_verdicts(tuned: Tuned) -> None:
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
     """Refuse to continue a finished run without more trials or time."""
-    with as_written(folder / METRICS_FILE):
-        _check_more(folder, config, options)
-
-
-def _check_more(folder: Path, config: DictConfig, options: TuneOptions) -> None:
-    done, budget = load_metrics(folder), options.budget
+    done, budget, more = load_metrics(folder), options.budget, None
     if done is None or "seconds" not in done or done.get("interrupted"):
         return
-    if options.compile_only:
-        if done["compiled"] + done["failed"] < budget.trials:  # its time was over
-            return
-        raise PrunerError(
-            f"resume={folder}: this run is finished ({done['compiled']} programs compile); start a "
-            "new one for more"
-        )
-    more = "trials" if done["trials"] >= budget.trials else None
-    if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
-        more = more or "seconds"
+    with as_written(folder / METRICS_FILE):
+        if options.compile_only:
+            if done["compiled"] + done["failed"] < budget.trials:  # its time was over
+                return
+            raise PrunerError(
+                f"resume={folder}: this run is finished ({done['compiled']} programs compile); "
+                "start a new one for more"
+            )
+        if done["trials"] >= budget.trials:
+            more = "trials"
+        elif budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
+            more = "seconds"
     if more is not None:
         library = ""
         if config.network is not None and not (folder / DEPLOY_FILE).is_file():
@@ -164,8 +169,7 @@ def plot(config: DictConfig) -> dict[str, Any]:
     runs = [load_run(Path(name)) for name in several(config.plot)]
     if not runs:
         raise PrunerError("plot=[]: name at least one run folder")
-    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
-    save_config(folder, config)
+    folder = open_run(config, "tune", "plot")
     for run in runs:
         say(f"{run.name}\n{time_table(run.seconds)}")
     result = {
@@ -177,17 +181,3 @@ def plot(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     return result
-
-
-def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
-    """Choose the display of rows: a network's together, operators' singly."""
-    if config.network is not None:
-        return network_display(budget)
-    return nullcontext(partial(say_operator, budget, Pace(budget)))
-
-
-def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:
-    show(row)
-    logger.log_metrics(
-        {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
-    )

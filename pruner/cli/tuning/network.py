@@ -7,10 +7,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import open_run
 from pruner.cli.shared.trust import named_code
-from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.live import milliseconds
 from pruner.cli.tuning.platform import chosen_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
@@ -36,85 +36,10 @@ from pruner.tune.workloads import Workload
 
 
 def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Show the tasks of a network; return the last line's object."""
+    """Print the tasks of a network; return the last line's object."""
     platform = chosen_platform(config, measures=False)
-    folder = earlier or open_run(config, network_label(config))
+    folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
     tasks = network_tasks(config, platform, folder, keep=False)
-    return listed(config, platform, tasks, folder)
-
-
-def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Draft and build a network without measuring; return the last line.
-
-    Slow processes are started before they are needed.
-    """
-    with network_worker() as worker, DraftWorkers() as workers:
-        platform = chosen_platform(config, measures=False)
-        folder = earlier or open_run(config, network_label(config))
-        tasks = network_tasks(config, platform, folder, worker=worker)
-        result = drafted(config, tasks, platform, folder, workers)
-        workers.close()
-        return deployed(config, folder, result, worker) if config.deploy else result
-
-
-def network_label(config: DictConfig) -> str:
-    """Return the network's name for a folder."""
-    return NetworkSource(name=str(config.network)).label
-
-
-def network_tasks(
-    config: DictConfig,
-    platform: Platform,
-    folder: Path,
-    *,
-    keep: bool = True,
-    worker: Worker | None = None,
-) -> list[NetworkTask]:
-    """Extract the tasks of ``network=``, or read an earlier start's.
-
-    ``keep``: the folder keeps the lowered network, too, from which its library is built.
-    """
-    if (folder / TASKS).is_file():
-        return read_tasks(folder / TASKS)
-    sizes = NetworkOptions(**plain(config.sizes))
-    source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    form = network_format(config, platform.device)
-    say(f"importing {source.label}, {form} ...")
-    return extract_tasks(
-        source, platform.target_json, folder, form, keep=keep, worker=worker, log=say
-    )
-
-
-def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
-    """List the tasks to spend trials on.
-
-    Raises:
-        PrunerError: there are none.
-    """
-    found = [task.workload for task in tasks if task.tuned]
-    if not found:
-        raise PrunerError(
-            f"network={config.network}: none of its {len(tasks)} tasks has arithmetic to tune; "
-            "effort=draft drafts and builds it"
-        )
-    return found
-
-
-def network_format(config: DictConfig, device: str) -> NetworkFormat:
-    """Resolve ``layout=`` and ``precision=`` for a device.
-
-    Raises:
-        PrunerError: an unknown value.
-    """
-    precision = chosen_precision(config.precision)
-    layout = chosen_layout(config.layout, device=device, precision=precision)
-    return NetworkFormat(layout=layout, precision=precision)
-
-
-def listed(
-    config: DictConfig, platform: Platform, tasks: Sequence[NetworkTask], folder: Path
-) -> dict[str, Any]:
-    """Print the tasks; return the object of the last line."""
     form = NetworkRequest.read(folder / REQUEST).form
     say(f"{config.network}, {form}")
     say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s} {'spaces':>8s}  buffers")
@@ -152,7 +77,71 @@ def listed(
     return result
 
 
-def drafted(
+def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
+    """Draft and build a network without measuring; return the last line.
+
+    Slow processes are started before they are needed.
+    """
+    with network_worker() as worker, DraftWorkers() as workers:
+        platform = chosen_platform(config, measures=False)
+        folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
+        tasks = network_tasks(config, platform, folder, worker=worker)
+        result = _drafted(config, tasks, platform, folder, workers)
+        workers.close()
+        return deployed(config, folder, result, worker) if config.deploy else result
+
+
+def run_label(config: DictConfig, what: str) -> str:
+    """Make the label that follows the time in a folder's name."""
+    return f"{config.platform.name}-{what}-{choice('policy')}"
+
+
+def network_label(config: DictConfig) -> str:
+    """Return the network's name for a folder."""
+    return NetworkSource(name=str(config.network)).label
+
+
+def network_tasks(
+    config: DictConfig,
+    platform: Platform,
+    folder: Path,
+    *,
+    keep: bool = True,
+    worker: Worker | None = None,
+) -> list[NetworkTask]:
+    """Extract the tasks of ``network=``, or read an earlier start's.
+
+    ``keep``: the folder keeps the lowered network, too, from which its library is built.
+    """
+    if (folder / TASKS).is_file():
+        return read_tasks(folder / TASKS)
+    sizes = NetworkOptions(**plain(config.sizes))
+    source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
+    precision = chosen_precision(config.precision)
+    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
+    form = NetworkFormat(layout=layout, precision=precision)
+    say(f"importing {source.label}, {form} ...")
+    return extract_tasks(
+        source, platform.target_json, folder, form, keep=keep, worker=worker, log=say
+    )
+
+
+def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
+    """List the tasks to spend trials on.
+
+    Raises:
+        PrunerError: there are none.
+    """
+    found = [task.workload for task in tasks if task.tuned]
+    if not found:
+        raise PrunerError(
+            f"network={config.network}: none of its {len(tasks)} tasks has arithmetic to tune; "
+            "effort=draft drafts and builds it"
+        )
+    return found
+
+
+def _drafted(
     config: DictConfig,
     tasks: Sequence[NetworkTask],
     platform: Platform,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import quiet
-from pruner.cli.shared.runs import make_run_folder, save_config
+from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tune import run
-from pruner.cli.tuning.folder import run_label
+from pruner.cli.tuning.network import run_label
 from pruner.errors import PrunerError
 from pruner.files import held
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
@@ -83,7 +83,11 @@ def optimize(
         overrides.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
     with quiet(not progress):
         place = _run(model, inputs, [*overrides, *options], folder)
-    return _built(place)
+    library = place / LIBRARY
+    if not library.is_file():
+        raise PrunerError(f"{place}: its options built no network; pruner deploy run={place}")
+    found = json.loads((place / DEPLOY_FILE).read_text(encoding="utf-8"))
+    return Network(library, latency_s=found["median_s"], folder=place)
 
 
 def _run(
@@ -112,7 +116,7 @@ def _run(
 def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Path:
     if folder is None:
         label = run_label(config, name)
-        return make_run_folder(Path(config.outputs), "tune", config.run_id, label)
+        return new_run_folder(Path(config.outputs), "tune", config.run_id, label)
     try:
         Path(folder).mkdir(parents=True)
     except FileExistsError as error:
@@ -121,14 +125,6 @@ def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Pat
             f"loads its network, python tune.py resume={folder} goes on with its run"
         ) from error
     return Path(folder)
-
-
-def _built(folder: Path) -> Network:
-    library = folder / LIBRARY
-    if not library.is_file():
-        raise PrunerError(f"{folder}: its options built no network; pruner deploy run={folder}")
-    found = json.loads((folder / DEPLOY_FILE).read_text(encoding="utf-8"))
-    return Network(library, latency_s=found["median_s"], folder=folder)
 
 
 def _exported(model: nn.Module, arguments: Arguments) -> Any:

@@ -18,8 +18,6 @@ from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.remote import check_health
 
-CPU = "cpu"
-
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
     """Make and print the platform of the options.

@@ -67,92 +67,83 @@ class Cells:
             return MethodRun.from_json(read_json(self.path(wanted), dict))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """The computation of a cell.
-
-    `make` builds a method from its name and its starting point.
-    """
-
-    context: AdaptationContext
-    budget: Budget
-    settings: RoundSettings
-    make: Callable[[str, Setting], Adaptation]
-    cells: Cells
-
-
 def run_cells(
-    work: Work,
+    cells: Cells,
     wanted: Sequence[Wanted],
+    context: AdaptationContext,
+    budget: Budget,
+    settings: RoundSettings,
+    make: Callable[[str, Setting], Adaptation],
     *,
     title: str,
-    num_workers: int = 1,
-    progress: Progress | None = None,
+    num_workers: int,
+    progress: Progress,
 ) -> None:
     """Compute and write cells, in `num_workers` processes.
 
-    Raises PrunerError where a process ended without the result of a cell.
+    `make` builds a method from its name and its starting point. Raises PrunerError where a process
+    ended without the result of a cell.
     """
-    progress = progress or Progress()
-    (work.cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
+    (cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
     jobs = [
-        Job(name=path.stem, leaves=path, run=partial(run_cell, work, cell))
+        Job(
+            name=path.stem,
+            leaves=path,
+            run=partial(_run_cell, cells, cell, context, budget, settings, make),
+        )
         for cell in wanted
-        for path in [work.cells.path(cell)]
+        for path in [cells.path(cell)]
     ]
-    again = f"resume={work.cells.folder} keeps what is finished"
+    again = f"resume={cells.folder} keeps what is finished"
     found = results(jobs, num_workers=num_workers, log=progress.log, again=again)
     for _ in progress.track(found, title, len(jobs)):
         pass
 
 
-def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
+def _run_cell(
+    cells: Cells,
+    wanted: Wanted,
+    context: AdaptationContext,
+    budget: Budget,
+    settings: RoundSettings,
+    make: Callable[[str, Setting], Adaptation],
+) -> dict[str, Any]:
     """Compute a cell: tune, save models, judge by labels and source.
 
     Returns the result as JSON.
     """
     name, seed = wanted
-    context, budget = work.context, work.budget
-    adaptation = None
-    if name != RANDOM:
-        make = partial(_adaptation, work, FROM_SCRATCH if name == NO_DRAFT else name, seed)
-        adaptation = make()
+
+    def begin() -> Adaptation:
+        """Make the method, with the budget's limit of steps an update."""
+        made = make(FROM_SCRATCH if name == NO_DRAFT else name, context.setting(seed))
+        if isinstance(made, FittedAdaptation):
+            limits = [made.fit.max_steps, budget.max_steps]
+            made.fit.max_steps = min((one for one in limits if one is not None), default=None)
+        return made
+
+    adaptation = None if name == RANDOM else begin()
     curve = tune(
         context.pools,
         adaptation,
-        without_draft(work.settings) if name == NO_DRAFT else work.settings,
+        without_draft(settings) if name == NO_DRAFT else settings,
         trials=affordable(context.pools, budget.trials),
         batch=budget.batch,
         seed=seed,
     )
     labels, source = {}, None
     if adaptation is not None:
-        _keep(work, wanted, adaptation)
+        save_models(
+            adaptation,
+            partial(cells.model, wanted),
+            start=context.start,
+            dataflow=context.start.info.dataflow,  # type: ignore[arg-type]
+            keys=[pool.key for pool in context.pools],
+            about={"method": name, "seed": seed},
+        )
     if adaptation is not None and name != NO_DRAFT:
         sizes = label_sizes(budget.labels, context.labelled.num_programs)
-        labels = quality_by_labels(make, context.labelled, context.held_out, sizes, seed=seed)
+        labels = quality_by_labels(begin, context.labelled, context.held_out, sizes, seed=seed)
         if context.source_held_out is not None:
             source = Quality.of(adaptation.ranker, context.source_held_out)
     return MethodRun(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
-
-
-def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
-    """A method by name, with the budget's limit of steps an update."""
-    made = work.make(name, work.context.setting(seed))
-    if isinstance(made, FittedAdaptation):
-        limits = [made.fit.max_steps, work.budget.max_steps]
-        made.fit.max_steps = min((one for one in limits if one is not None), default=None)
-    return made
-
-
-def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
-    """Save the models of the adaptation."""
-    method, seed = wanted
-    save_models(
-        adaptation,
-        partial(work.cells.model, wanted),
-        start=work.context.start,
-        dataflow=work.context.start.info.dataflow,  # type: ignore[arg-type]
-        keys=[pool.key for pool in work.context.pools],
-        about={"method": method, "seed": seed},
-    )

@@ -75,8 +75,14 @@ class AdaptationContext:
 
     def setting(self, seed: int) -> Setting:
         """The starting point of a method."""
+
+        def network() -> RankingNetwork:
+            made = self.start.info.model.build(self.models)
+            assert isinstance(made, RankingNetwork), type(made)
+            return made
+
         return Setting(
-            make_network=self._network,
+            make_network=network,
             source=self.start.ranker,
             source_store=self.source_store,
             seed=seed,
@@ -86,11 +92,6 @@ class AdaptationContext:
         """Quality of the unadapted source model on its own platform."""
         store = self.source_held_out
         return None if store is None else Quality.of(self.start.ranker, store)
-
-    def _network(self) -> RankingNetwork:
-        network = self.start.info.model.build(self.models)
-        assert isinstance(network, RankingNetwork), type(network)
-        return network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,13 @@ def prepare(
     programs = ProgramTable.build(ours.values())
     start = given or train(programs, source_split(programs, chosen, seed))
     pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
-    progress.log(_summary(target, chosen, start.info))
+    known = "has seen none of the first two"
+    if not start.info.says_seen:
+        known = "does not say all that it has seen"
+    progress.log(
+        f"{target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
+        f"from {len(chosen.labelled)}; the source model {known}"
+    )
     return AdaptationContext(
         pools=pools,
         held_out=ProgramTable.build(theirs[key] for key in chosen.held_out),
@@ -312,13 +319,3 @@ def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]
     return store.subset(torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
-
-
-def _summary(target: str, chosen: Chosen, info: CheckpointInfo) -> str:
-    known = "has seen none of the first two"
-    if not info.says_seen:
-        known = "does not say all that it has seen"
-    return (
-        f"{target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
-        f"from {len(chosen.labelled)}; the source model {known}"
-    )

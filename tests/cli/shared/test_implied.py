@@ -3,8 +3,15 @@
 import pytest
 
 from pruner.cli.shared.help import help_text
-from pruner.cli.shared.implied import CHOOSERS, NETWORK_POLICY, POSITIONAL, full_words
-from pruner.cli.shared.known import command_file, groups_of, read_words
+from pruner.cli.shared.known import (
+    CHOOSERS,
+    NETWORK_POLICY,
+    POSITIONAL,
+    command_file,
+    full_words,
+    groups_of,
+    read_words,
+)
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.tune.measure import targets

@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from pruner.cli.shared import runs
 from pruner.cli.shared.options import build
 from pruner.cli.shared.runs import save_config
-from pruner.cli.tuning.folder import resumed
+from pruner.cli.tune import resumed
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.tune.run.journal import JOURNAL_FILE

@@ -11,9 +11,10 @@ from experiments.model.ablation.candidates import (
     EVERY,
     MODEL_S,
     QUESTIONS,
+    Change,
+    together,
 )
 from experiments.model.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
-from experiments.model.ablation.variants import Change, together
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.models.networks.mlp import TenSetMLP

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.model.ablation.candidates import Change
 from experiments.model.ablation.cells import AblationCell, Guess, settings_of
+from experiments.model.ablation.diagnosis import report
 from experiments.model.ablation.fits import (
     ANALYZER,
     CEILING,
@@ -19,9 +21,7 @@ from experiments.model.ablation.fits import (
     numbers_of,
     references,
 )
-from experiments.model.ablation.report import report
 from experiments.model.ablation.run import Ablation
-from experiments.model.ablation.variants import Change
 from pruner.errors import PrunerError
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.checkpoint.tensors import load_tensors
@@ -56,7 +56,7 @@ def ablation(tmp_path):
 
     def programs(source):
         read.append(source)
-        return store_of(source.platforms)
+        return store_of(source[0])
 
     def basis(_):
         return Recipe(epochs=1, batches=TaskBatches(tasks=4), trainer={"accelerator": "cpu"})
@@ -79,7 +79,7 @@ def test_cells_are_fitted_once_and_leave_their_scores(ablation, tmp_path):
     made, read = ablation
     cells = AblationCell.product(settings_of(["k80"]), ["pacm", "residual"], [0, 1])
     made.fit(cells)
-    assert [source.draft for source in read] == [False, True]  # each source is read once
+    assert [spec.draft for _, spec in read] == [False, True]  # each source is read once
     times = {cell: (tmp_path / cell.name / SCORES).stat().st_mtime_ns for cell in cells}
     made.fit(cells)
     assert len(read) == 2

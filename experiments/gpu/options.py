@@ -18,13 +18,8 @@ MATMUL = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
 # Small enough that its unscheduled float16 reference is there in a second, not in six.
 FIRST = {"operator": "matmul", "m": 512, "n": 512, "k": 512}
 CONV = {**_CONV, "n": 8, "ci": 64, "h": 56, "w": 56, "co": 64}
-BATCH_MATMUL = {
-    "operator": "batch_matmul",
-    "batch": 12,
-    "m": 128,
-    "n": 128,
-    "k": 64,
-}  # of BERT-base
+# Of BERT-base.
+BATCH_MATMUL = {"operator": "batch_matmul", "batch": 12, "m": 128, "n": 128, "k": 64}
 DEPTHWISE = {**_DEPTHWISE, "n": 8, "c": 96, "h": 56, "w": 56}
 SOFTMAX = {"operator": "softmax", "rows": 1536, "columns": 128}
 GPT2_LINEAR = {"operator": "matmul", "m": 128, "n": 768, "k": 3072}  # its long reduction

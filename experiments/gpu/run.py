@@ -28,14 +28,15 @@ of kernels and networks (eager, compile, autotune); empty: eager. more: further 
 tune.py, quoted: "more=['measure.builders=8']". results: folder of the tables; null: OUT/results.
 """
 
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu.campaign import Campaign
+from experiments.common.comparison import SECONDS_FILE, Box, Comparison, Ended, Step
 from experiments.gpu.options import (
     CUDA,
     FULL,
@@ -47,13 +48,16 @@ from experiments.gpu.options import (
 )
 from experiments.gpu.ready import check_checkpoint, check_folder, described_gpu, environment_of
 from experiments.gpu.results import compiled_counts, write_results
-from experiments.gpu.state import about_device
+from experiments.gpu.stages import GUESSES, LEAST_BUDGET_S, boxes, left_out
+from experiments.gpu.state import State, about_device
 from pruner.cli.shared.door import LAST, OUTPUTS
+from pruner.cli.shared.known import files_of
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
-from pruner.paths import checkpoint_named, conf_folder
+from pruner.files import held
+from pruner.paths import checkpoint_named, conf_folder, sources_folder
 from pruner.program.device import GpuDevice, load_device
 from pruner.tune.compare.baselines import FOR_KERNELS
 from pruner.tune.measure.targets import local_platform
@@ -97,6 +101,106 @@ class Options:
                 raise PrunerError(f"{name}={value}: a whole number, 2 or more, or null")
 
 
+class Campaign(Comparison):
+    """All stages of a device, each started again until it is done.
+
+    ``write`` is called after every stage; ``environment`` is added to that of every command, and
+    ``more`` are arguments of `Comparison`.
+    """
+
+    def __init__(
+        self,
+        options: CampaignOptions,
+        *,
+        write: Callable[[CampaignOptions], Any],
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        self._options, self._write = options, write
+        self._state = State(options.out, options.device)
+        paths = [str(sources_folder()), os.environ.get("PYTHONPATH", "")]
+        super().__init__(
+            options.out,
+            options.out,
+            GUESSES,
+            # Apart from compiled runs: their seconds predict nothing for a machine with the device.
+            times=options.outputs / SECONDS_FILE,
+            environment={
+                **(environment or {}),
+                "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            },
+            **more,
+        )
+
+    @property
+    def boxes(self) -> list[Box]:
+        """The stages as time slots."""
+        return boxes(self._options)
+
+    def log_left_out(self) -> None:
+        """Report stages without work, and their missing inputs."""
+        for line in left_out(self._options):
+            self.log(line)
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The work to do: a row a step, with minutes.
+
+        Minutes are those of the step and of its stage.
+        """
+        limits = {box.name: box.seconds / 60 for box in self.boxes}
+        return [{**row, "of": limits[row["box"]]} for row in super().plan()]
+
+    def show_plan(self) -> dict[str, Any]:
+        """Print the work to do with its minutes, and stages without work."""
+        rows = self.plan()
+        self.log_left_out()
+        self.log(as_table(rows) if rows else "nothing is left to do")
+        return {"steps": len(rows), "minutes": round(sum(row["minutes"] for row in rows), 1)}
+
+    def run_campaign(self, asked: Mapping[str, Any]) -> None:
+        """Run the missing stages within the minutes.
+
+        ``asked``: the options, which are stored.
+
+        Raises:
+            PrunerError: another process works in the folder.
+        """
+        self.runs.mkdir(parents=True, exist_ok=True)
+        with held(self.runs):
+            self._state.begin(asked)
+            self.log_left_out()
+            self.run_all()
+
+    def after(self, box: Box) -> None:
+        """Write the tables so far; an error is reported and ends nothing.
+
+        The minutes of a device cannot be repeated, tables can be made later.
+        """
+        try:
+            self._write(self._options)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self.log(f"no tables ({what}); they can be made later, by summary=true")
+
+    @property
+    def undone(self) -> list[str]:
+        """Names of the steps that are not done."""
+        return [step.name for box in self.boxes for step in box.steps() if not step.done]
+
+    def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
+        """Run one command, with readings of the device before and after it."""
+        self._state.note(step.name, "before")
+        try:
+            return self.command(step, share_s, limit_s)
+        finally:
+            self._state.note(step.name, "after")
+
+    def command(self, step: Step, share_s: float, limit_s: float) -> Ended:
+        """Run one command, its budget shortened by the seconds around it."""
+        least_s = min(LEAST_BUDGET_S, limit_s - step.start_s)
+        return super().run(step, max(1.0, least_s, share_s - step.start_s), limit_s)
+
+
 def run(config: Options) -> dict[str, Any]:
     """Run the missing work, or list it; returns the last line's object."""
     start = time.monotonic()
@@ -108,7 +212,7 @@ def run(config: Options) -> dict[str, Any]:
     check_checkpoint(options)
     write = partial(write_results, folder=results)
     if config.plan:
-        return _planned(Campaign(options, write=write))
+        return Campaign(options, write=write).show_plan()
     work = Campaign(options, write=write, environment=environment_of(options))
     say(f"{options.platform}, into {options.out}; the same command continues it")
     asked = {name: value for name, value in asdict(config).items() if name not in PLACES}
@@ -174,9 +278,8 @@ def options_of(config: Options) -> CampaignOptions:
 
 def _platform(config: Options) -> str:
     """The named platform, or the description of this machine's device."""
-    folder = conf_folder() / "platform"
+    folder, known = conf_folder() / "platform", files_of("platform")
     if config.platform is not None:
-        known = sorted(path.stem for path in folder.glob("*.yaml"))
         if config.platform not in known:
             raise PrunerError(f"platform={config.platform} is unknown; known: {', '.join(known)}")
         is_gpu = isinstance(load_device(folder / f"{config.platform}.yaml"), GpuDevice)
@@ -187,7 +290,7 @@ def _platform(config: Options) -> str:
             )
         return str(config.platform)
     if config.device == CUDA:
-        described = (load_device(path) for path in sorted(folder.glob("*.yaml")))
+        described = (load_device(folder / f"{name}.yaml") for name in known)
         return described_gpu(about_gpus(), described)
     return local_platform()
 
@@ -227,14 +330,6 @@ def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
     if of:  # of pools nothing is known before they are timed
         say(f"{built['compiled']} of {of} programs of operators and networks compile")
     return {**counts, **built}
-
-
-def _planned(work: Campaign) -> dict[str, Any]:
-    rows = work.plan()
-    work.log_left_out()
-    say(as_table(rows) if rows else "nothing is left to do")
-    minutes = sum(row["minutes"] for row in rows)
-    return {"steps": len(rows), "minutes": round(minutes, 1)}
 
 
 if __name__ == "__main__":

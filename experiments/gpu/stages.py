@@ -7,6 +7,7 @@ machine with the device does not have to build the pools again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from experiments.common.comparison import Box, Step, quoted, taken_up
@@ -60,7 +61,7 @@ def boxes(options: CampaignOptions) -> list[Box]:
     return [
         Box(
             name=name,
-            steps=_bound(make, options),
+            steps=partial(make, options),
             seconds=60 * options.minutes * share / whole,
             least_s=LEAST_S,
         )
@@ -73,10 +74,6 @@ def left_out(options: CampaignOptions) -> list[str]:
     asked = {box.name for box in boxes(options)}
     lacks_model = options.checkpoint is None and not options.compile_only
     return [NO_MODEL] if lacks_model and ADAPTATION in asked else []
-
-
-def _bound(make: _Stage, options: CampaignOptions) -> Callable[[], Iterator[Step]]:
-    return lambda: make(options)
 
 
 def _sanity(options: CampaignOptions) -> Iterator[Step]:
@@ -324,12 +321,8 @@ def _network_beside(
 ) -> Step:
     """Time a network in turns with torch's, and with other runs' networks."""
     folder = tuned.leaves.parent
-    words = [
-        "deploy",
-        f"run={quoted(folder)}",
-        f"baselines=[{','.join(names)}]",
-        f"energy={energy_s}",
-    ]
+    words = ["deploy", f"run={quoted(folder)}", f"baselines=[{','.join(names)}]"]
+    words.append(f"energy={energy_s}")
     if others:
         runs = ",".join(quoted(other.leaves.parent) for other in others)
         words.append(f"compare=[{runs}]")

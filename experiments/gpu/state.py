@@ -1,6 +1,5 @@
 """Describe device and machine once, and before and after every step."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import read_json, write_json
+from pruner.files import JsonLines, complete_lines, json_of, read_json, write_json
 from pruner.tune.pools.conditions import Conditions, about_gpus, about_machine
 
 STATE_FILE, READINGS_FILE = "device.json", "readings.jsonl"
@@ -39,9 +38,8 @@ class State:
 
         ``when``: before or after the step.
         """
-        line = json.dumps({"step": step, "when": when, **self._conditions.read()})
-        with (self._out / READINGS_FILE).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        reading = {"step": step, "when": when, **self._conditions.read()}
+        JsonLines(self._out / READINGS_FILE).append(reading)
 
 
 def begun_with(about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -69,25 +67,13 @@ def about_device(out: Path) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = read_json(path, dict)
     values: dict[str, list[float]] = {}
-    for reading in _readings(out / READINGS_FILE):
-        for name, value in reading.items():
-            if isinstance(value, float) and name != "at":
-                values.setdefault(name, []).append(value)
+    for line in complete_lines(out / READINGS_FILE):
+        with suppress(ValueError):  # earlier versions may have appended behind a cut line
+            for name, value in json_of(line).items():
+                if isinstance(value, float) and name != "at":
+                    values.setdefault(name, []).append(value)
     found["readings"] = {
         name: {"min": min(v), "median": float(np.median(v)), "max": max(v), "number": len(v)}
         for name, v in sorted(values.items())
     }
-    return found
-
-
-def _readings(path: Path) -> list[dict[str, Any]]:
-    """Complete lines; a kill may have cut a line in the middle.
-
-    A later start appends behind it.
-    """
-    found = []
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
-        with suppress(ValueError):
-            reading = json.loads(line)
-            found += [reading] if isinstance(reading, dict) else []
     return found

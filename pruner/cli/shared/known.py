@@ -205,7 +205,10 @@ def plain_values(config: DictConfig) -> dict[str, Any]:
 
 
 def _compose(command: str, words: Sequence[str]) -> DictConfig:
-    """Compose with Hydra's own node; the same words once a process, since it takes 0.3 s."""
+    """Compose with Hydra's own node, once a process.
+
+    Composing takes 0.3 s; a caller gets a copy.
+    """
     config = copy.deepcopy(_composed(command, tuple(words)))
     OmegaConf.clear_cache(config)  # of times
     with open_dict(config):

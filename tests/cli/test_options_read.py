@@ -15,6 +15,8 @@ from pruner.cli.shared.known import composed
 
 # What every command shares: it handles options of all of them.
 SHARED = {"door", "known", "help", "options", "output", "runs", "sweep", "progress"}
+# What functions of shared.runs read of the options of the command that imports them.
+READ_IN_RUNS = {"open_run": {("outputs",), ("run_id",)}, "continued": {("resume",)}}
 # Nodes that go whole to a constructor or a check that refuses unknown names.
 HANDED_ON = {
     "platform",  # device_from_mapping
@@ -81,6 +83,9 @@ def leaves(node, path=()):
 def unread(command, values, repository):
     trees = cli_modules(command, repository)
     reads = {found for tree in trees for node in ast.walk(tree) if (found := chain(node))}
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.ImportFrom):
+            reads |= set().union(*(READ_IN_RUNS.get(alias.name, ()) for alias in node.names))
     words = {word for tree in trees for word in names(tree)}
     dotted = {tuple(word.split(".")) for word in words if "." in word and " " not in word}
     listed = {(word,) for word in words}  # ``config[name]`` over a tuple of names

@@ -123,7 +123,8 @@ class ResultsTable:
                     self.programs(self.variant(cell).source)
         again = f"resume={self.folder} tries it again"
         found = results(jobs, num_workers=self.num_workers, log=self.log, again=again)
-        yield from map(row_of, missing, found)
+        for cell, metrics in zip(missing, found, strict=True):
+            yield row_of(cell, metrics)
         for seed in seeds:
             for name, path in self.checkpoints.items():
                 cell = TableCell(platform=platform, model=name, seed=seed)

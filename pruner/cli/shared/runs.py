@@ -153,7 +153,7 @@ def _check_size(text: str) -> None:
 
 def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
     """Return configuration and folder of the run of ``resume=``; else `config` and None."""
-    if config.resume is None:
+    if not config.resume:
         return config, None
     return resumed_config(Path(config.resume), config), Path(config.resume)
 

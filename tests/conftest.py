@@ -70,14 +70,19 @@ def shared() -> Path:
 
 @pytest.fixture
 def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are drafted as those of little weight are; what is built is timed for 0.4 s, not 9."""
+    """The library of a network is timed for 0.4 s, not 9."""
     from pruner.tune.compare.benchmark import BenchmarkSettings
     from pruner.tune.deploy import network
-    from pruner.tune.networks import draft_task
 
     settings = BenchmarkSettings(warm_up_s=0.1, rounds=3, turn_s=0.1)
     monkeypatch.setattr(network, "SHORT_BENCHMARK", settings)
-    monkeypatch.setattr(draft_task, "_DEPTHS", ())
+
+
+@pytest.fixture(autouse=True)
+def _tvm_is_complete() -> Iterator[None]:
+    """A command for a CPU, run in this process, leaves no part of TVM out of later processes."""
+    yield
+    os.environ.pop("PRUNER_TVM_CPUS_ONLY", None)
 
 
 @pytest.fixture(autouse=True)

@@ -69,3 +69,10 @@ def allocate(size):
 
 
 ENVIRONMENT = os.environ.get("OF_THIS_TEST")
+
+
+def tvm_has(name):
+    """Whether TVM has a global function, once the worker has loaded it."""
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm.get_global_func(name, True) is not None

@@ -18,6 +18,7 @@ from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.journal import JOURNAL_FILE
+from pruner.tune.tvm_import import cpus_only
 
 ENDS = ("trials", "seconds", "patience")  # of a budget
 MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")  # may change
@@ -32,6 +33,8 @@ def tune(config: DictConfig) -> dict[str, Any]:
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed(earlier, config)
+    if config.platform.kind == "cpu":
+        cpus_only()
     try:
         return run(config, earlier)
     except Interrupted as ended:

@@ -11,7 +11,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import copies_ahead, lanes_written_out
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
@@ -22,6 +22,7 @@ def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
     ``exact``: exp and similar functions call the C library, also where vector units could compute
     them. See :func:`pass_context` for the arguments.
     """
+    load_intrinsics(target)
     # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
     with scope, pass_context(module, target):

@@ -3,7 +3,7 @@
 The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
 source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. They use
 only file, line and function, which a plain walk over the frames gives at once. The parser still
-takes 4 s, nearly all of it for tensor cores, which :func:`load_intrinsics` adds where needed.
+takes 4 s, nearly all of it for tensor cores. A command for a CPU saves them by :func:`cpus_only`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from pruner.errors import MissingExtra
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
+_CPUS_ONLY = "PRUNER_TVM_CPUS_ONLY"  # in the environment, so that worker processes inherit it
 _OF_CPUS = ("x86", "arm_cpu", "riscv_cpu")
 _NO_TENSOR_CORES = ("llvm", "c", "opencl")  # kinds of targets
 
@@ -65,7 +66,10 @@ def load_tvm() -> Tvm:
         with _quick_stacks():
             names = ("tvm", "tvm.s_tir", "tvm.tirx", "tvm.s_tir.meta_schedule")
             found = Tvm(*map(importlib.import_module, names))
-            _load_intrinsics_of_cpus()
+            if _CPUS_ONLY in os.environ:
+                _load_intrinsics_of_cpus()
+            else:
+                importlib.import_module(_INTRINSICS)
         if first:  # imported objects stay: the collector need not walk them again and again
             gc.freeze()
         return found
@@ -75,10 +79,24 @@ def load_tvm() -> Tvm:
         raise MissingExtra("apache-tvm", "tvm") from error
 
 
+def cpus_only() -> None:
+    """Import TVM without the instructions of tensor cores, here and in workers.
+
+    Only for processes of our own that serve a CPU: TVM's own code does not find what is left out.
+    """
+    os.environ[_CPUS_ONLY] = "1"
+
+
 def load_intrinsics(target: Any) -> None:
-    """Register a GPU's instructions before TVM generates or replays schedules."""
-    if str(target.kind.name) not in _NO_TENSOR_CORES:
-        _load_all_intrinsics()
+    """Register what :func:`cpus_only` left out, if the target can need it.
+
+    Before TVM generates, replays or compiles schedules.
+    """
+    left_out = getattr(sys.modules.get(_INTRINSICS), "of_cpus_only", False)
+    if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:
+        del sys.modules[_INTRINSICS]
+        with _quick_stacks():
+            importlib.import_module(_INTRINSICS)
 
 
 def _load_intrinsics_of_cpus() -> None:
@@ -86,16 +104,10 @@ def _load_intrinsics_of_cpus() -> None:
         # Its own code imports every family: TVM's later imports find this module in its place.
         spec = importlib.util.find_spec(_INTRINSICS)
         assert spec is not None
-        sys.modules[_INTRINSICS] = importlib.util.module_from_spec(spec)
+        sys.modules[_INTRINSICS] = found = importlib.util.module_from_spec(spec)
+        vars(found)["of_cpus_only"] = True
         for family in _OF_CPUS:
             importlib.import_module(f"{_INTRINSICS}.{family}")
-
-
-@cache
-def _load_all_intrinsics() -> None:
-    sys.modules.pop(_INTRINSICS, None)
-    with _quick_stacks():
-        importlib.import_module(_INTRINSICS)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,45 @@ from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged, flattened
 
 _ALIGNED = 64  # bytes; vector instructions of the programs rely on it
+_NUMBER, _BIND = "TVM_NUM_THREADS", "TVM_BIND_THREADS"
 _ALL_CORES = 1  # TVM's mode of a thread pool without a preference for cores
 _pool = threading.local()  # TVM has a pool of threads for every calling thread
+
+
+class _Environment:
+    """The variables that TVM reads at every call, set while networks run, in any thread.
+
+    TVM alone uses half of the processors that the system reports; if that is one, it runs without
+    its pool of threads. It would also pin the calling thread to cores, which belongs to the caller.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._before: dict[str, str | None] = {}
+
+    @contextmanager
+    def of(self, threads: int) -> Iterator[int]:
+        """Yield the number of threads: `threads`, unless ``TVM_NUM_THREADS`` was set."""
+        with self._lock:
+            if not self._running:
+                self._before = {name: os.environ.get(name) for name in (_NUMBER, _BIND)}
+                os.environ.setdefault(_NUMBER, str(max(threads, os.cpu_count() or 1)))
+                os.environ[_BIND] = "0"
+            self._running += 1
+            number = int(self._before[_NUMBER] or threads)
+        try:
+            yield number
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    for name, value in self._before.items():
+                        os.environ.pop(name, None)
+                        os.environ.update({} if value is None else {name: value})
+
+
+_environment = _Environment()
 
 
 class Network:
@@ -94,8 +132,8 @@ class Network:
             self._of_torch(value, one, torch) if of_torch else self._of_numpy(value, one)
             for value, one, of_torch in zip(inputs, wanted, is_torch, strict=True)
         ]
-        with self._turn:
-            self._use_threads()
+        with self._turn, _environment.of(self.interface.threads) as threads:
+            self._use_threads(threads)
             result = self._main(*given)
             if self.interface.device != "cpu":
                 self._device.sync()
@@ -182,26 +220,11 @@ class Network:
                 f"input {wanted.name} is on {device}, the network on {self.interface.device}"
             )
 
-    def _use_threads(self) -> None:
-        """Use the threads that the network was built for; ``TVM_NUM_THREADS`` takes precedence.
-
-        TVM alone uses half of the processors that the system reports. It reads the environment at a
-        thread's first call, and would pin this thread to cores, which belongs to the caller.
-        """
-        number = int(os.environ.get("TVM_NUM_THREADS", self.interface.threads))
-        if self.interface.device != "cpu" or getattr(_pool, "threads", None) == number:
-            return
-        asked = {"TVM_NUM_THREADS": str(max(number, os.cpu_count() or 1)), "TVM_BIND_THREADS": "0"}
-        before = {name: os.environ.get(name) for name in asked}
-        os.environ.update(asked)
-        try:
-            # within the changed environment: the pool of this thread is created by this call
+    def _use_threads(self, number: int) -> None:
+        if self.interface.device == "cpu" and getattr(_pool, "threads", None) != number:
+            # the pool of this thread is created by this call
             self._tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, number)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                os.environ.update({} if value is None else {name: value})
-        _pool.threads = number
+            _pool.threads = number
 
 
 def load(path: str | Path) -> Network:

@@ -199,6 +199,14 @@ def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
 
     number, found = load_tvm().tvm.get_global_func("runtime.NumThreads"), []
 
+    main, at_call = network._main, []
+
+    def recorded(*given):
+        at_call.append(int(os.environ["TVM_NUM_THREADS"]))
+        return main(*given)
+
+    monkeypatch.setattr(network, "_main", recorded)
+
     def call():
         network(*two[1])
         found.append(number())
@@ -212,6 +220,8 @@ def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
         thread.join()
         assert os.environ.get("TVM_NUM_THREADS") == given
     assert found == [min(2, os.cpu_count()), 1]
+    # TVM reads it at every call, and with 1 it uses no pool: half of two processors
+    assert at_call == [max(2, os.cpu_count()), 1]
 
 
 WITHOUT = """

@@ -30,7 +30,9 @@ _pool = threading.local()  # TVM has a pool of threads for every calling thread
 
 
 class _Environment:
-    """The variables that TVM reads at every call, set while networks run, in any thread.
+    """Variables that TVM reads at every call.
+
+    They are set while networks run, in any thread.
 
     TVM alone uses half of the processors that the system reports; if that is one, it runs without
     its pool of threads. It would also pin the calling thread to cores, which belongs to the caller.

@@ -90,7 +90,7 @@ def cpus_only() -> None:
 def load_intrinsics(target: Any) -> None:
     """Register what :func:`cpus_only` left out, if the target can need it.
 
-    Before TVM generates, replays or compiles schedules.
+    Before TVM generates, replays or compiles schedules: a sweep over platforms may go on to a GPU.
     """
     left_out = getattr(sys.modules.get(_INTRINSICS), "of_cpus_only", False)
     if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:

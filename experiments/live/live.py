@@ -135,12 +135,17 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
     """A row a run and rival of the same seed and ground.
 
     See `contest_rows`. ``trials_to`` and ``seconds_to`` the rival's final latency of that seed:
-    infinite where it is never reached.
+    infinite where it is never reached. ``at_equal_s``: the best latency, in seconds, at the end of
+    the shortest run of that ground and seed; infinite where there is none yet.
     """
     rows = []
     for ground, members in by_ground(runs).items():
         known = dict(zip(GROUND, ground, strict=True))
         cells = cells_of(members)
+        shortest = {
+            seed: min(run.elapsed_s[-1] for run in members if run.seed == seed)
+            for seed in {run.seed for run in members}
+        }
         for rival in rivals:
             seeds = {cell.seed for cell in cells if cell.method == rival}
             if not seeds:
@@ -156,12 +161,18 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
                     "seconds_to": seconds if reached else np.inf,
                     "trials": int(run.trials[-1]),
                     "final_latency_s": float(run.best_s[-1]),
+                    "at_equal_s": _best_at(run, shortest[run.seed]),
                     "run_s": run.total_s,
                     "exploration_share": run.exploration_share,
                     "failed": run.failed,
                 }
                 rows.append(row)
     return rows
+
+
+def _best_at(run: LiveRun, elapsed_s: float) -> float:
+    made = np.searchsorted(run.elapsed_s, elapsed_s, side="right")
+    return float(run.best_s[made - 1]) if made else np.inf
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -172,8 +183,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """
     key = [*GROUND, "against", "method"]
     grouped = pd.DataFrame(rows).groupby(key, sort=False)
-    columns = ["final_latency_s", "area", "run_s", "trials_to", "seconds_to", "speedup",
-               "cost_share", "exploration_share", "failed"]  # fmt: skip
+    columns = ["final_latency_s", "at_equal_s", "area", "run_s", "trials_to", "seconds_to",
+               "speedup", "cost_share", "exploration_share", "failed"]  # fmt: skip
     out = grouped[columns].median()
     out["reached"] = grouped["reached"].sum()
     for name in ("trials_to", "seconds_to"):

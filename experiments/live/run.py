@@ -13,6 +13,9 @@ part before the next:
 * ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
 * value: our rounds from a PaCM of the bundled records of all targets, and from scratch
 * longer: Ansor with four times the trials, against the paper's rounds, ours and MoA (Table 5)
+* systems: our rounds against the ideas of the paper's Table 6 in the same spaces: construction
+  (Roller), AdaTune; and the rivals of rounds
+* systems_network: the same on a small network
 
 Finished cells are skipped and ended cells continue, so the script can be stopped and started at any
 time. The machine must have nothing else to do; home= is its description, cpu-avx512, cpu-epyc or
@@ -190,6 +193,16 @@ LONGER = {
     "pruner_live": ROUNDS["pruner_live"],
     "moa": ADAPTATION["moa"],
 }
+SYSTEMS = {
+    **{name: ROUNDS[name] for name in ("pruner_live", "pruner_live_without_pacm")},
+    "construct": Contender(words=["policy=construct", *BATCH], kind="draft"),
+    # its own number of repeats: as many as the spread of a program asks for
+    "adatune": Contender(
+        words=["policy=adatune", *BATCH, "measure.repeats=6", "measure.cv_limit=0.1"],
+        kind="evolution",
+    ),
+    **{name: ROUNDS[name] for name in ("ansor", "metaschedule", "random")},
+}
 PARTS = {
     "rounds": ROUNDS,
     "adaptation": ADAPTATION,
@@ -198,6 +211,8 @@ PARTS = {
     "ablation": ABLATION,
     "value": VALUE,
     "longer": LONGER,
+    "systems": SYSTEMS,
+    "systems_network": SYSTEMS,
 }
 RIVALS = {
     "rounds": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
@@ -207,7 +222,10 @@ RIVALS = {
     "ablation": ["pruner_paper", "ansor"],
     "value": ["pruner_live", "metaschedule", "ansor"],
     "longer": ["ansor_longer"],
+    "systems": list(SYSTEMS),
+    "systems_network": list(SYSTEMS),
 }
+OF_NETWORKS = ["network", "systems_network"]
 BESIDE = {"adaptation": ["ansor"], "ablation": ["ansor"]}  # cells of rounds that tables have, too
 UNEQUAL = ["longer"]  # contenders have other budgets: areas say nothing
 REFUSED = {
@@ -308,7 +326,7 @@ class LiveComparison(Comparison):
         options = self.options
         adapts = part == "adaptation" and not beside
         targets = options.all_targets if adapts else [options.home]
-        workloads = [options.network] if part == "network" else options.operators
+        workloads = [options.network] if part in OF_NETWORKS else options.operators
         for seed, target, workload in product(range(options.seeds), targets, workloads):
             for method in beside or self._methods(part):
                 yield LiveCell(
@@ -357,7 +375,7 @@ class LiveComparison(Comparison):
                 if cell.name in self._kept:
                     continue
                 needs = []
-                if cell.part == "network":
+                if cell.part in OF_NETWORKS:
                     needs.append(self._listing())
                 if cell.contender.model:
                     needs += self.trainings(cell.contender.model, cell.seed)
@@ -368,7 +386,7 @@ class LiveComparison(Comparison):
         """The call of ``tune.py``; a network gets as many trials a task."""
         who, words = cell.contender, [f"platform={cell.target}"]
         kind, trials = who.kind, cell.trials
-        if cell.part == "network":
+        if cell.part in OF_NETWORKS:
             kind, trials = f"network {kind}", trials * self._tasks()
             given = who.words if who.of_network is None else who.of_network
             words += [f"network={cell.workload}", *given, *OF_NETWORK]
@@ -377,7 +395,9 @@ class LiveComparison(Comparison):
         if who.model:
             trained = needs[-1].leaves.parent
             words.append(f"checkpoint={quoted(trained)}")
-        words += [f"budget.trials={trials}", *SETTINGS, f"seed={cell.seed}", *self.options.more]
+        own = {word.partition("=")[0] for word in words}
+        words += [f"budget.trials={trials}", f"seed={cell.seed}", *self.options.more]
+        words += [word for word in SETTINGS if word.partition("=")[0] not in own]
         return self.tuned(cell.name, words, kind=kind, size=trials, needs=needs)
 
     def trainings(self, model: str, seed: int) -> list[Step]:
@@ -495,12 +515,16 @@ def run(options: Options) -> dict[str, Any]:
     if not runs:
         hint = "; run without summary=true" if options.summary else ""
         raise DataError(f"{options.runs}: no finished cell{hint}")
-    rows, every = [], max(1, options.trials // POINTS)
+    rows, points, curves = [], [], []
+    for budget in sorted({run.budget_trials for run in runs}):
+        alike, every = [run for run in runs if run.budget_trials == budget], budget // POINTS or 1
+        points += point_rows(alike, every)
+        curves += live_curves(alike, every)
     for part in PARTS:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
     equal = [run for run in runs if run.part not in UNEQUAL]
-    write_table(options.folder / POINTS_FILE, point_rows(runs, every), floats=".9g")
-    tables = {"results": rows, "tests": p_rows(equal), "curves": live_curves(runs, every)}
+    write_table(options.folder / POINTS_FILE, points, floats=".9g")
+    tables = {"results": rows, "tests": p_rows(equal), "curves": curves}
     if rows:  # without a rival's cell there is nothing to summarise
         tables["summary"] = summarise(rows).to_dict("records")
     for name, content in tables.items():

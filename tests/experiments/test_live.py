@@ -71,8 +71,8 @@ def test_every_command_has_options_that_exist(item, options):
         "adaptations=[moa,finetune,distill,moa_official,moa_gentle,none]",
     )
     steps = steps_of(item, given)
-    # rounds, adapted twice, offline, ablation, value, longer; network
-    contenders = 9 + 6 + 7 + 3 + 2 + 1 + 1 + 9
+    # rounds, adapted twice, offline, ablation, value, longer, systems; network, systems of it
+    contenders = 9 + 6 + 7 + 3 + 2 + 1 + 1 + 2 + 9 + 2
     trainings, listing = 5, 1
     assert len(steps) == contenders + trainings + listing
     for name, step in steps.items():
@@ -80,7 +80,7 @@ def test_every_command_has_options_that_exist(item, options):
         if step.words[0] != "tune.py" or step.kind == "list":
             continue
         assert config.measure.min_repeat_ms == 30, name
-        assert config.measure.repeats == 3, name
+        assert config.measure.repeats == (6 if "-adatune-" in name else 3), name
         single = 800 if "-ansor-800-" in name else 200
         assert config.budget.trials == (1000 if config.network else single), name
         build(config.policy)

@@ -31,7 +31,7 @@ def test_programs_that_failed_are_learnt_from_and_judge_nobody(train):
     assert more["data"]["num_measured"] == plain["data"]["num_measured"]
 
 
-@pytest.mark.parametrize("schedule", ["averaged", "soup"])
+@pytest.mark.parametrize("schedule", ["averaged", pytest.param("soup", marks=pytest.mark.slow)])
 def test_averaged_weights_are_one_model(train, schedule):
     code, result, err = train("model=tensetmlp", f"schedule={schedule}", "schedule.soup_epochs=1")
     assert code == 0, err
@@ -39,6 +39,7 @@ def test_averaged_weights_are_one_model(train, schedule):
     assert result["checkpoint"].endswith("best.safetensors")
 
 
+@pytest.mark.slow
 def test_a_table_has_variants_that_read_other_things(command, toy_root):
     code, result, err = command(
         "results_table",

@@ -148,7 +148,7 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
 
 
 # of each network once; pacm is what most tests here train, and of two that read the draft one does
-OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft")
+OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft", "pacm_official", "mtl_tlp", "attention")
 MODELS = [
     pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else ())
     for name in zoo.choices()

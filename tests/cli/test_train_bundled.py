@@ -91,6 +91,7 @@ def test_a_described_device_with_bundled_records_learns_from_its_own(command, se
     assert "no records of orin, only of cpu-avx2, cpu-sse4, which are no gpus" in line
 
 
+@pytest.mark.slow
 def test_the_records_of_the_h200_train_and_test_by_their_own_split(door):
     code, result, err = door("train", "platform=h200", "model=tensetmlp", *ONE_EPOCH)
     assert code == 0, err

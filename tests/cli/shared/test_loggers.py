@@ -183,9 +183,16 @@ def test_ways_to_adapt_are_a_run_beside_that_of_the_source(monkeypatch, capsys, 
 
 
 SWEEPS = ["losses", "dataflow", "statement", "penalties"]
+QUICK = ("dataflow", "penalties")  # of each command the one with the fewest cells
 
 
-@pytest.mark.parametrize("name", [f"ablation_{name}" for name in SWEEPS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(f"ablation_{name}", marks=() if name in QUICK else pytest.mark.slow)
+        for name in SWEEPS
+    ],
+)
 def test_every_choice_of_a_committed_sweep_composes(repository, name):
     command = "evaluate" if name == "ablation_penalties" else "train"
     GlobalHydra.instance().clear()

@@ -102,6 +102,7 @@ def test_records_of_tenset_find_their_dag(network_info: Path, shared: Path) -> N
         assert dag_text(index.dag(golden.workload_key)) == golden.dag_text, golden.name
 
 
+@pytest.mark.slow
 def test_a_key_has_the_same_dag_on_every_target(network_info: Path) -> None:
     dags: dict[str, object] = {}
     for (_, key), task in unique_tasks(network_info).items():

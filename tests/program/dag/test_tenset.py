@@ -167,6 +167,7 @@ def test_a_load_with_a_missing_index_is_refused() -> None:
     assert refused(g.text(g.compute("C", [i], g.load(a, g.var_of(i))))) == "damaged-graph"
 
 
+@pytest.mark.slow
 def test_every_task_of_tenset_becomes_a_dag(network_info: Path) -> None:
     tasks = unique_tasks(network_info)
     assert len(tasks) == 653

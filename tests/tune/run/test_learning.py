@@ -178,7 +178,7 @@ def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared
     np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("rows", [8, 10])
+@pytest.mark.parametrize("rows", [pytest.param(8, marks=pytest.mark.slow), 10])
 def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, rows):
     path, told = saved(tmp_path / "k80", rows=rows, seen=[synthetic.key("old", "k80")]), []
     first = tmp_path / "first"

@@ -20,7 +20,17 @@ def analyzer():
     return load_analyzer(conf_folder(), "a100")
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name not in RIVALS])
+FAST = ("pool", "pruner_live", "pruner_network", "pruner_paper", "random")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in PRESETS
+        if name not in RIVALS
+    ],
+)
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
     from hydra import compose, initialize_config_dir
 

@@ -106,7 +106,7 @@ def made_by(module, target, rules, draws=1):
     [
         ("nvidia/nvidia-a100", 3, 3),
         ("nvidia/nvidia-a100", 1, 1),
-        ("nvidia/geforce-rtx-2080-ti", 3, 3),
+        pytest.param("nvidia/geforce-rtx-2080-ti", 3, 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, image, kernel, capfd):

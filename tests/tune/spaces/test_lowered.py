@@ -52,9 +52,10 @@ def module_of(tensors, **attrs):
 @pytest.mark.parametrize(
     ("operator", "target"),
     [
-        *((name, LLVM) for name in ("matmul", "conv", "odd conv", "softmax", "norm")),
-        *((name, CUDA) for name in ("odd matmul", "conv", "softmax", "half")),
-        pytest.param("padded half", CUDA, marks=pytest.mark.slow),
+        *((name, LLVM) for name in ("matmul", "conv", "norm")),
+        *((name, CUDA) for name in ("odd matmul", "softmax", "half")),
+        *(pytest.param(name, LLVM, marks=pytest.mark.slow) for name in ("odd conv", "softmax")),
+        *(pytest.param(name, CUDA, marks=pytest.mark.slow) for name in ("conv", "padded half")),
     ],
     ids=lambda x: x if isinstance(x, str) and x != CUDA else ("cuda" if x == CUDA else "llvm"),
 )
@@ -135,7 +136,10 @@ def refusal(design):
     return None
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(n, marks=pytest.mark.slow if n == "slice-half" else ()) for n in REFUSED],
+)
 def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
     from pruner.tune.spaces.tvm import ReplaySpace
 

@@ -23,7 +23,7 @@ def test_an_encoder_with_padding(tvm):
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
         def forward(self, x, padding):
             return self.layers(x, src_key_padding_mask=padding)

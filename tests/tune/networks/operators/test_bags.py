@@ -9,7 +9,7 @@ from tests.tune.networks.operators.against_torch import assert_equal
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("mode", ["sum", pytest.param("mean", marks=pytest.mark.slow), "max"])
 def test_bags_of_equal_sizes_without_a_padding(tvm, mode):
     rows = torch.tensor([[1, 2, 3], [1, 1, 4], [5, 6, 7]])
     assert_equal(nn.EmbeddingBag(20, 6, mode=mode, padding_idx=1), rows)

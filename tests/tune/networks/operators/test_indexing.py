@@ -13,10 +13,17 @@ def test_negative_numbers_count_from_the_end(tvm):
     assert_equal(lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)), torch.randn(3, 5, 8))
 
 
+ROWS, COLUMNS = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
+
+
 def test_lists_pair_their_elements(tvm):
-    i, j = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
+    assert_equal(lambda x: (x[ROWS, :, COLUMNS], x[ROWS[:, None], COLUMNS]), torch.randn(3, 5, 8))
+
+
+@pytest.mark.slow
+def test_more_lists_pair_their_elements(tvm):
     assert_equal(
-        lambda x: (x[:, i, j], x[i, :, j], x[i[:, None], j], x[..., j], x[:, :, i.view(1, 3)]),
+        lambda x: (x[:, ROWS, COLUMNS], x[..., COLUMNS], x[:, :, ROWS.view(1, 3)]),
         torch.randn(3, 5, 8),
     )
 

@@ -7,12 +7,19 @@ from torch import nn
 from tests.tune.networks.operators.against_torch import assert_equal
 
 pytestmark = pytest.mark.tvm
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
-def test_layers_directions_and_last_states(tvm, kind):
-    layer = kind(6, 8, num_layers=2, bidirectional=True, batch_first=True)
-    assert_equal(layer, torch.randn(2, 4, 6))
+@pytest.mark.parametrize(
+    ("kind", "layers", "both_ways", "steps"),
+    [
+        *((nn.LSTM, 2, True, 2), (nn.GRU, 1, True, 2), (nn.RNN, 2, False, 2)),
+        *(pytest.param(kind, 2, True, 4, marks=SLOW) for kind in (nn.GRU, nn.LSTM, nn.RNN)),
+    ],
+)
+def test_layers_directions_and_last_states(tvm, kind, layers, both_ways, steps):
+    layer = kind(6, 8, num_layers=layers, bidirectional=both_ways, batch_first=True)
+    assert_equal(layer, torch.randn(2, steps, 6))
 
 
 def test_given_states(tvm):

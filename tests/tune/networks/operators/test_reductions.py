@@ -42,10 +42,13 @@ def test_moments_and_norms(tvm):
 
 
 def test_extremes_of_beginnings(tvm):
+    assert_equal(lambda x: (*x.cummax(1), x.logcumsumexp(1)), torch.randn(5, 6))
+
+
+@pytest.mark.slow
+def test_more_extremes_of_beginnings(tvm):
     assert_equal(
-        lambda x, n: (*x.cummax(1), *x.cummin(0), *n.cummax(1), x.logcumsumexp(1)),
-        torch.randn(5, 6),
-        torch.randint(0, 3, (5, 6)),
+        lambda x, n: (*x.cummin(0), *n.cummax(1)), torch.randn(5, 6), torch.randint(0, 3, (5, 6))
     )
 
 

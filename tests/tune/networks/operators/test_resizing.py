@@ -9,7 +9,10 @@ from tests.tune.networks.operators.against_torch import assert_equal
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+SLOW = pytest.param("nearest-exact", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("mode", ["nearest", SLOW, "bilinear", "bicubic", "area"])
 def test_sizes_and_scales(tvm, mode):
     def resized(x):
         return [
@@ -31,8 +34,20 @@ def test_smoothing_before_shrinking(tvm, mode):
 def test_signals_and_volumes(tvm):
     assert_equal(
         lambda x, y: (
-            *(functional.interpolate(x, size=9, mode="linear"), functional.interpolate(x, size=9)),
+            functional.interpolate(x, size=9, mode="linear", align_corners=True),
+            functional.interpolate(x, size=9),
             *(functional.interpolate(y, scale_factor=2), functional.pad(y, (-1, 2, 0, -1))),
+        ),
+        torch.randn(2, 3, 6),
+        torch.randn(1, 2, 3, 4, 5),
+    )
+
+
+@pytest.mark.slow  # 20 s of TVM's arithmetic, on which the sizes have no influence
+def test_volumes_between_their_points(tvm):
+    assert_equal(
+        lambda x, y: (
+            functional.interpolate(x, size=9, mode="linear"),
             functional.interpolate(y, size=(5, 6, 7), mode="trilinear", align_corners=True),
         ),
         torch.randn(2, 3, 6),
@@ -40,6 +55,15 @@ def test_signals_and_volumes(tvm):
     )
 
 
+def test_pixels_next_to_points(tvm):
+    def sampled(x, turn):
+        grid = functional.affine_grid(turn, (2, 3, 5, 4), align_corners=False)
+        return functional.grid_sample(x, grid, "nearest", "border", align_corners=True)
+
+    assert_equal(sampled, torch.randn(2, 3, 6, 8), torch.randn(2, 2, 3), tolerance=1e-4)
+
+
+@pytest.mark.slow  # 7 s each
 def test_pixels_at_points(tvm):
     def sampled(x, points, turn):
         grid = functional.affine_grid(turn, (2, 3, 5, 4), align_corners=False)

@@ -8,7 +8,7 @@ from tests.tune.networks.operators.against_torch import assert_equal
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("include_self", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_reductions_of_repeated_places(tvm, include_self):
     places = torch.randint(0, 5, (9, 4))  # the last row gets nothing
 

@@ -26,6 +26,7 @@ def test_greatest_elements_and_medians(tvm):
     )
 
 
+@pytest.mark.slow
 def test_a_few_of_a_long_dimension(tvm):
     assert_equal(
         lambda x: (*x.topk(40), (x > 0).sort(1)[0]), torch.randperm(10000).view(2, 5000).float()

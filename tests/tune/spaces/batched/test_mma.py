@@ -133,7 +133,7 @@ def test_static_shared_memory_is_judged_by_its_own_limit(tvm):
         assert int(one.target.attrs["max_shared_memory_per_block"]) == 49152
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", ["relu", pytest.param("padded", marks=pytest.mark.slow)])
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     design, space = mma_space(tvm, OPERATORS[operator])
     rng = np.random.default_rng(3)

@@ -1,6 +1,7 @@
 """Batched design spaces against the programs and features that TVM makes of the same decisions."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ OPERATORS = {
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
 }
 PROGRAMS = 3
+SLOW_MARK = pytest.mark.slow
 
 
 def spaces(operator, target, **options):
@@ -57,8 +59,20 @@ def trees(space, decisions):
             yield int(row), place, tree, len(rows)
 
 
-@pytest.mark.parametrize("target", [CUDA, LLVM], ids=["cuda", "llvm"])
-@pytest.mark.parametrize("operator", OPERATORS)
+# the other target of each has the same operator
+SLOW = [("batch", "cuda"), ("depthwise", "llvm"), ("norm", "llvm"), ("pool", "llvm")]
+
+
+@pytest.mark.parametrize(
+    ("operator", "target"),
+    [
+        pytest.param(
+            name, {"cuda": CUDA, "llvm": LLVM}[kind], id=f"{name}-{kind}",
+            marks=SLOW_MARK if (name, kind) in SLOW else (),
+        )
+        for name, kind in product(OPERATORS, ("cuda", "llvm"))
+    ],
+)  # fmt: skip
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     rng = np.random.default_rng(3)
     compared = 0
@@ -81,7 +95,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     assert compared >= PROGRAMS
 
 
-@pytest.mark.parametrize("operator", ["conv", "softmax", "norm"])
+@pytest.mark.parametrize("operator", ["conv", pytest.param("softmax", marks=SLOW_MARK), "norm"])
 def test_a_program_is_the_same_alone_and_among_others(operator):
     """Among others its locations share a tree with theirs, alone they have one of their own."""
     analyzer = load_analyzer(CONF, "cpu-avx512")
@@ -160,7 +174,7 @@ def test_mutations_change_one_decision_and_stay_in_the_space(operator, target):
                 assert (children[:, start] < len(inst.attrs[0])).all()
 
 
-@pytest.mark.parametrize("operator", ["matmul", "depthwise"])
+@pytest.mark.parametrize("operator", ["matmul", pytest.param("depthwise", marks=SLOW_MARK)])
 def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
     for design, space in spaces(operator, CUDA):
         rng = np.random.default_rng(2)

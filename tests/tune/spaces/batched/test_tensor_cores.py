@@ -41,7 +41,10 @@ def of_wmma(design):
     return kind_of(design) == "wmma"
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("matmul", "batch")]
+
+
+@pytest.mark.parametrize("operator", ["padded", "conv", *SLOW])
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     rng = np.random.default_rng(3)
     compared = 0
@@ -221,7 +224,7 @@ def is_transposed(space):
     return bool(np.all(extents["B_reindex_shared.dyn"][-1] == 16 * draws[:, 11] * draws[:, 12]))
 
 
-@pytest.mark.parametrize("operator", ["matmul", "batch"])
+@pytest.mark.parametrize("operator", [pytest.param("matmul", marks=pytest.mark.slow), "batch"])
 def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
     """S1 to S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
     for _, space in spaces(OPERATORS[operator]):

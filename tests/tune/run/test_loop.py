@@ -67,11 +67,12 @@ def run(
     from pruner.search.policy import RoundSettings
     from pruner.tune import workloads
     from pruner.tune.measure.measurer import MeasureSettings
+    from pruner.tune.networks import draft_task
     from pruner.tune.phases import Phases
+    from pruner.tune.run import setup
     from pruner.tune.run.budget import TuneBudget
     from pruner.tune.run.database import Database
     from pruner.tune.run.loop import TuningRun
-    from pruner.tune.run.setup import prepare
     from pruner.tune.run.tune_options import RunContext, TuneOptions
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
@@ -93,13 +94,27 @@ def run(
         platform=platform, measurer=measurer, phases=Phases(), database=Database(folder),
         folder=folder, log=log, interrupted=interrupted,
     )  # fmt: skip
-    prepared = prepare([workloads.from_operator(spec) for spec in specs], options, context)
-    tuning = TuningRun(
-        prepared, context, budget=options.budget,
-        report=(lambda _: None) if rows is None else rows.append,
-    )  # fmt: skip
-    tuning.run()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (setup, draft_task):
+            patch.setattr(module, "design_spaces", two_of(module.design_spaces))
+        tasks = [workloads.from_operator(spec) for spec in specs]
+        prepared = setup.prepare(tasks, options, context)
+        tuning = TuningRun(
+            prepared, context, budget=options.budget,
+            report=(lambda _: None) if rows is None else rows.append,
+        )  # fmt: skip
+        tuning.run()
     return tuning
+
+
+def two_of(design_spaces):
+    """Two spaces of three or more: the seconds of a run are those of its spaces."""
+
+    def few(module, target):
+        found = design_spaces(module, target)
+        return found[1:3] or found
+
+    return few
 
 
 _FINISHED = {}
@@ -138,7 +153,8 @@ def measured(folder):
 
 
 @pytest.mark.parametrize(
-    ("model", "lag", "prior"), [("trees", 0, 16.0), ("pacm", 1, 0.0), ("trees", 3, 0.0)]
+    ("model", "lag", "prior"),
+    [("trees", 0, 16.0), ("pacm", 1, 0.0), pytest.param("trees", 3, 0.0, marks=pytest.mark.slow)],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
@@ -153,10 +169,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, mod
 
 
 def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
-    options = {"specs": (SIZES, OTHER), "trials": 30, "model": "pacm"}
+    options = {"specs": (SIZES, OTHER), "trials": 18, "model": "pacm"}
     run(tmp_path / "whole", platform, FakeMeasurer(), **options)
     with pytest.raises(Killed):
-        run(tmp_path / "killed", platform, FakeMeasurer(dies_at=20), **options)
+        run(tmp_path / "killed", platform, FakeMeasurer(dies_at=12), **options)
     run(tmp_path / "killed", platform, FakeMeasurer(), **options)
     rows = measured(tmp_path / "whole")
     assert measured(tmp_path / "killed") == rows
@@ -174,7 +190,7 @@ def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, p
     assert [tasks[n] for n in (1, 2, 3)] == [first, second, first]
 
 
-@pytest.mark.parametrize("lag", [1, 3])
+@pytest.mark.parametrize("lag", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measured(
     tmp_path, platform, lag
 ):
@@ -207,7 +223,7 @@ class Falling(FakeMeasurer):
             yield position, Outcome(costs_s=(10.0 if self.asked <= 6 else 5.0,))
 
 
-@pytest.mark.parametrize("measured_before", [7, 8])
+@pytest.mark.parametrize("measured_before", [7, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(
     tmp_path, platform, measured_before
 ):
@@ -368,7 +384,7 @@ def test_a_task_without_programs_costs_only_itself(tmp_path, platform, monkeypat
 
 
 def test_a_run_that_is_asked_to_end_keeps_what_it_has_and_goes_on_exactly(tmp_path, platform):
-    options = {"specs": (SIZES, OTHER), "trials": 30, "model": "pacm"}
+    options = {"specs": (SIZES, OTHER), "trials": 18, "model": "pacm"}
     run(tmp_path / "whole", platform, FakeMeasurer(1), **options)
     fake = FakeMeasurer(1)
     first = run(tmp_path / "ended", platform, fake, interrupted=lambda: fake.asked >= 10, **options)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -54,12 +55,18 @@ CODE_SPAN = re.compile(r":\w+:`[^`]*`|``[^`]*``|`[^`]*`")
 LARGER: dict[str, str] = {}
 
 
+@cache
+def parsed(path):
+    """The syntax tree of a file; nobody may change it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def name_of(path):
     return path.relative_to(PACKAGE).as_posix()
 
 
 def functions(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -102,7 +109,7 @@ def test_only_the_doors_print():
     def prints(path):
         return any(
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(parsed(path))
         )
 
     talkers = [name_of(p) for p in FILES if prints(p) and not name_of(p).startswith("cli/")]
@@ -111,7 +118,7 @@ def test_only_the_doors_print():
 
 @pytest.mark.parametrize("path", DOORS, ids=lambda p: p.name)
 def test_a_root_script_only_opens_its_door(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
     assert imported
@@ -120,11 +127,7 @@ def test_a_root_script_only_opens_its_door(path):
 
 
 def test_every_room_says_what_it_holds():
-    silent = [
-        name_of(path)
-        for path in FILES
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    silent = [name_of(path) for path in FILES if not ast.get_docstring(parsed(path))]
     assert silent == []
 
 
@@ -137,7 +140,7 @@ def test_a_room_describes_no_file_that_is_gone(room):
 
 
 def first_lines(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -196,7 +199,7 @@ def repeated(names):
 
 
 def test_no_public_class_name_is_used_twice():
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
+    trees = [parsed(path) for path in FILES]
     classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     assert repeated(name for name in classes if name[0] != "_") == set()
 

@@ -1,8 +1,9 @@
 """Import TVM once, quickly, and explain where it is missing.
 
 The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
-source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. They use
-only file, line and function, which a plain walk over the frames gives at once. The parser still
+source file of every frame through all loaded modules: 40 to 90 s when torch is loaded, half a
+second for a function of a user's file. They use only file, line and function, and the text of the
+nearest frames, which a plain walk over the frames gives at once. The parser still
 takes 4 s, nearly all of it for tensor cores. A command for a CPU saves them by :func:`cpus_only`.
 """
 
@@ -12,6 +13,7 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import linecache
 import os
 import shutil
 import sys
@@ -25,6 +27,7 @@ from pruner.errors import MissingExtra
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 _CPUS_ONLY = "PRUNER_TVM_CPUS_ONLY"  # in the environment, so that worker processes inherit it
+_READ_FRAMES = 4
 _OF_CPUS = ("x86", "arm_cpu", "riscv_cpu")
 _NO_TENSOR_CORES = ("llvm", "c", "opencl")  # kinds of targets
 
@@ -63,7 +66,7 @@ def load_tvm() -> Tvm:
     # process can use the device then: every program ends with cudaErrorInitializationError.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     try:
-        with _quick_stacks():
+        with quick_stacks():
             names = ("tvm", "tvm.s_tir", "tvm.tirx", "tvm.s_tir.meta_schedule")
             found = Tvm(*map(importlib.import_module, names))
             if _CPUS_ONLY in os.environ:
@@ -95,7 +98,7 @@ def load_intrinsics(target: Any) -> None:
     left_out = getattr(sys.modules.get(_INTRINSICS), "of_cpus_only", False)
     if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:
         del sys.modules[_INTRINSICS]
-        with _quick_stacks():
+        with quick_stacks():
             importlib.import_module(_INTRINSICS)
 
 
@@ -136,7 +139,8 @@ def warm_worker() -> None:
 
 
 @contextmanager
-def _quick_stacks() -> Iterator[None]:
+def quick_stacks() -> Iterator[None]:
+    """Let `inspect.stack` look for source text of the nearest frames alone in the body."""
     original = inspect.stack
     inspect.stack = _quick_stack  # type: ignore[assignment]
     try:
@@ -145,13 +149,16 @@ def _quick_stacks() -> Iterator[None]:
         inspect.stack = original
 
 
-def _quick_stack(*_: object) -> list[inspect.FrameInfo]:
+def _quick_stack(*_: object, **__: object) -> list[inspect.FrameInfo]:
     frames: list[inspect.FrameInfo] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
+        code, line, found = frame.f_code, frame.f_lineno, None
+        if len(frames) < _READ_FRAMES:  # the third tells whether a function is in a class
+            linecache.checkcache(code.co_filename)
+            found = [linecache.getline(code.co_filename, line)]
         frames.append(
-            inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None)
+            inspect.FrameInfo(frame, code.co_filename, line, code.co_name, found, found and 0)
         )
         frame = frame.f_back
     return frames

@@ -14,7 +14,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import task_options as operators
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_tvm, quick_stacks
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,8 @@ def _run_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where the parser looks for the source of a class
     try:
-        spec.loader.exec_module(module)
+        with quick_stacks():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         line += _older(path.read_text(encoding="utf-8", errors="replace"))

@@ -44,8 +44,9 @@ plugin.write()
 def ran(folder, seconds=1000, **environment):
     (folder / "test_some.py").write_text(CASES)
     command = [sys.executable, "-c", RUN, str(folder), str(seconds)]
+    quick = {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        command, cwd=REPOSITORY, env={"PYTHONPATH": str(REPOSITORY), **environment},
+        command, cwd=REPOSITORY, env={**quick, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -64,7 +64,18 @@ def targets(node):
             yield from targets(value)
 
 
-@pytest.mark.parametrize("words", [*chain(*ROUNDS.values())], ids=" ".join)
+# Choices of the other commands are in the rounds of these two; of each the first is taken.
+WHOLE = ("train", "tune")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=" ".join(words), marks=() if fast else pytest.mark.slow)
+        for command, found in ROUNDS.items()
+        for words, fast in zip(found, [True, *[command in WHOLE] * len(found)], strict=False)
+    ],
+)
 def test_every_choice_composes_and_names_allowed_classes(words):
     found = [node["_target_"] for node in targets(container(*words))]
     assert [target for target in found if not target.startswith(ALLOWED)] == []

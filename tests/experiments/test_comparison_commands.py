@@ -1,5 +1,6 @@
 """Commands of steps: exit code, last line of the log, what is started."""
 
+import signal
 import sys
 
 from experiments.common.comparison import run_command, started
@@ -25,4 +26,7 @@ def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
 def test_its_environment_and_its_limit(tmp_path):
     code = "import os; print(os.environ['OF_THIS_TEST'])"
     assert run(tmp_path, code, environment={"OF_THIS_TEST": "here"}).line == "here"
+    # ignored behind a shell's &, an interrupt would be waited for
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     assert run(tmp_path, "import time; time.sleep(60)", limit_s=0.1).code is None
+    signal.signal(signal.SIGINT, before)

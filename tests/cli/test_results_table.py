@@ -47,7 +47,7 @@ def test_a_resumed_table_repeats_no_fit(table, command, tmp_path):
 
 
 def test_two_processes_make_the_same_table(table, tmp_path):
-    choices = ("models=[random,tensetmlp,xgboost]", "seeds=[0,1]")
+    choices = ("models=[random,xgboost]", "seeds=[0,1]")
     tables = []
     for workers in (1, 2):
         code, result, err = table(*choices, f"num_workers={workers}", f"out=with-{workers}")
@@ -72,6 +72,7 @@ def test_a_fit_that_fails_is_told(table, option, says):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
     code, first, err = table("models=[tensetmlp,random]", "seeds=[0]", "out=kept")
     assert code == 0, err
@@ -197,6 +198,7 @@ def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_p
     assert not [name for name in weights if name.startswith("dataflow")]
 
 
+@pytest.mark.slow
 def test_a_variant_may_learn_from_several_platforms_and_is_judged_on_its_own(table):
     code, result, err = table(
         "platforms=[v100,k80]",

@@ -68,6 +68,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
         assert whole[name] == resumed[name]
 
 
+@pytest.mark.slow
 def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     _, whole, _ = train("schedule=constant", "trainer.max_epochs=4")
     _, short, _ = train("schedule=constant", "trainer.max_epochs=2")
@@ -93,6 +94,7 @@ def test_resume_refuses_another_computation(train, command):
     assert "leave out loss=mse" in err
 
 
+@pytest.mark.slow
 def test_several_seeds_give_mean_and_spread(train):
     _, result, _ = train("seeds=[0,1,2]", "model=tensetmlp")
     values = [part["pairwise_accuracy"] for part in result["parts"].values()]
@@ -148,7 +150,7 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
 
 
 # of each network once; pacm is what most tests here train, and of two that read the draft one does
-OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft", "pacm_official", "mtl_tlp", "attention")
+OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft", "pacm_official", "mtl_tlp", "attention", "tlp")
 MODELS = [
     pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else ())
     for name in zoo.choices()

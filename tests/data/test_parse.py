@@ -333,7 +333,7 @@ ODD_STEPS = st.tuples(RIGHT_STEPS, st.integers(0, 5), WRONG).map(
 
 
 @given(st.lists(ODD_STEPS, max_size=1), st.lists(RIGHT_STEPS, max_size=3))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_the_pattern_of_steps_takes_what_a_look_at_every_field_takes(odd, right):
     """Oracle for the pattern: the same checker with one that takes nothing."""
 

@@ -21,12 +21,11 @@ def gpu_records(shared):
     return path
 
 
-@pytest.fixture(scope="module")
-def read_once(gpu_records):
+def read(folder):
     """Per file: key, latencies, fused and the number of tasks; plus the quarantine."""
     files = {}
     quarantine = Quarantine()
-    for task in RecordRoot(gpu_records).read(quarantine, duplicates="keep"):
+    for task in RecordRoot(folder).read(quarantine, duplicates="keep"):
         parts = files.setdefault((task.key.platform, task.key.task), [])
         programs = Counter(task.digest.tolist())
         repeated = sum(count - 1 for count in programs.values())
@@ -34,6 +33,25 @@ def read_once(gpu_records):
     return files, quarantine
 
 
+@pytest.fixture(scope="module")
+def read_once(gpu_records):
+    return read(gpu_records)
+
+
+def test_some_files_match_the_table(gpu_records, tmp_path):
+    """Every 24th, of all platforms; the slow tests take all."""
+    for file in RecordRoot(gpu_records).task_files()[::24]:
+        place = tmp_path / "measure_records" / file.platform
+        place.mkdir(parents=True, exist_ok=True)
+        (place / file.path.name).symlink_to(file.path)
+    files, quarantine = read(tmp_path)
+    assert quarantine.counts == {}
+    assert len(files) == 15
+    with (gpu_records / "tasks.csv").open() as handle:
+        assert_rows(files, [row for row in csv.DictReader(handle) if name_of(row) in files])
+
+
+@pytest.mark.slow
 def test_every_line_of_every_file_is_a_record(read_once):
     files, quarantine = read_once
     assert quarantine.counts == {}
@@ -41,14 +59,21 @@ def test_every_line_of_every_file_is_a_record(read_once):
     assert sum(len(latency_s) for parts in files.values() for _, latency_s, _ in parts) == 289_839
 
 
+@pytest.mark.slow
 def test_counts_best_latency_and_fusion_match_the_table(read_once, gpu_records):
     files, _ = read_once
     with (gpu_records / "tasks.csv").open() as handle:
-        rows = list(csv.DictReader(handle))
+        assert_rows(files, list(csv.DictReader(handle)))
+
+
+def name_of(row):
+    return row["platform"], row["file"].rsplit("/", 1)[-1].removesuffix(".json.gz")
+
+
+def assert_rows(files, rows):
     assert len(rows) == len(files)
     for row in rows:
-        task = row["file"].rsplit("/", 1)[-1].removesuffix(".json.gz")
-        parts = files[row["platform"], task]
+        parts = files[name_of(row)]
         latency_s = np.concatenate([part[1] for part in parts])
         ran_s = latency_s[np.isfinite(latency_s)]
         assert len(latency_s) == int(row["records"]), row
@@ -63,6 +88,7 @@ def test_counts_best_latency_and_fusion_match_the_table(read_once, gpu_records):
             assert json.dumps(key.workload.args) == json.dumps(json.loads(row["args"])), row
 
 
+@pytest.mark.slow
 def test_tasks_of_two_campaigns_are_not_pooled(read_once):
     """Six files hold two target texts; in the A100 folder, 20 records are of another GPU."""
     files, _ = read_once
@@ -78,6 +104,7 @@ def test_tasks_of_two_campaigns_are_not_pooled(read_once):
     assert [len(latency_s) for latency_s in strangers] == [10, 10]
 
 
+@pytest.mark.slow
 def test_repeated_programs(read_once):
     """Found once by comparing the raw step texts: 897 + 70 on A100, 440 on K80."""
     repeated = Counter()
@@ -91,6 +118,7 @@ def keys(read_once):
     return [key for parts in read_once[0].values() for key, _, _ in parts]
 
 
+@pytest.mark.slow
 def test_the_same_work_is_found_across_padding_spellings(keys):
     on = {name: {key.identity for key in keys if key.platform == name} for name in ("k80", "mi50")}
     on["v100"] = {key.identity for key in keys if key.platform == "v100"}
@@ -103,6 +131,7 @@ def test_the_same_work_is_found_across_padding_spellings(keys):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_frozen_splits_cover_all_and_test_every_platform(keys, seed):
     """make_split runs the leak check itself."""
@@ -116,6 +145,7 @@ def test_frozen_splits_cover_all_and_test_every_platform(keys, seed):
         assert 0.1 <= len(held_out) / len(here) <= 0.3
 
 
+@pytest.mark.slow
 def test_platforms_are_judged_on_work_unseen_anywhere(keys):
     for platform in ("k80", "mi50", "v100", "a100"):
         split = make_split("by_platform", keys, held_out=[platform])

@@ -53,7 +53,12 @@ def test_every_method_gets_better_on_a_shifted_task(method, network):
     assert accuracy(adapted, here.others) > before + 0.02
 
 
-@pytest.mark.parametrize("method", METHODS)
+# plain fits, as `continue` is
+SLOW = ("finetune", "finetune_official", "scratch")
+SOME = [pytest.param(m, marks=pytest.mark.slow if m in SLOW else ()) for m in METHODS]
+
+
+@pytest.mark.parametrize("method", SOME)
 def test_the_seed_decides(method):
     here = world()
     one, same, other = (adaptation(method, here, seed=seed) for seed in (1, 1, 2))
@@ -95,7 +100,7 @@ def test_the_source_itself_is_never_changed(method):
         assert torch.equal(value, before[name]), name
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOME)
 def test_absolute_inputs_work_too(method):
     here = world(relative=False)
     adapted = adaptation(method, here)

@@ -1,7 +1,8 @@
 """Features from the cache are those held in memory, to the last bit, and so is a fit."""
 
-import shutil
+import gzip
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -36,7 +37,9 @@ def root(tmp_path_factory):
     there = folder / "measure_records" / PLATFORM
     there.mkdir(parents=True)
     for name in TASKS:
-        shutil.copy(DATASETS / "ansor/measure_records" / PLATFORM / f"{name}.json.gz", there)
+        given = DATASETS / "ansor/measure_records" / PLATFORM / f"{name}.json.gz"
+        with gzip.open(given) as lines, gzip.open(there / given.name, "wb") as kept:
+            kept.writelines(islice(lines, 32))
     return RecordRoot(folder)
 
 
@@ -68,7 +71,7 @@ def equal(ours, theirs):
 
 def test_what_needs_no_features_is_the_same(store, streamed):
     assert streamed.keys == store.keys
-    assert streamed.num_programs == store.num_programs > 180
+    assert streamed.num_programs == store.num_programs > 90
     assert len(streamed.dataflow) == len(TASKS)  # an example each
     for name in ("task", "latency_s", "line", "label", "task_start", "platform"):
         assert torch.equal(getattr(streamed, name), getattr(store, name)), name
@@ -171,7 +174,10 @@ def fitted(programs, folder, stop_after=None, **changes):
     return fit(recipe, programs, split, folder=folder, stop_after=stop_after)
 
 
-@pytest.mark.parametrize("changes", [{}, {"relative": False, "scale": "max"}, {"model": TLP}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"relative": False, "scale": "max"}, pytest.param({"model": TLP}, marks=pytest.mark.slow)],
+)
 def test_a_fit_is_that_in_memory(store, streamed, tmp_path, changes):
     ours = fitted(streamed, tmp_path / "ours", **changes)
     theirs = fitted(store, tmp_path / "theirs", **changes)

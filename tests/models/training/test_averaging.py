@@ -132,6 +132,7 @@ def test_members_have_other_batches_of_the_same_programs(tmp_path):
     assert member.seen_tasks == first.seen_tasks
 
 
+@pytest.mark.slow
 def test_a_soup_that_is_given_more_epochs_is_that_of_a_fit_that_had_them(tmp_path):
     def cooked(epochs, folder):
         plan = recipe(epochs, soup=1, soup_epochs=1, schedule=None, keep="last")

@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import Callback
 from pruner.errors import PrunerError
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.judging import metrics
+from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.datamodule import RankingData
@@ -62,8 +63,18 @@ def fit(tmp_path, store, *, batches=None, epochs=6, lr=7e-4, **kwargs):
     return module, result, saved
 
 
-@pytest.mark.parametrize("loss", [LambdaRank, RankNet, ListNet, MeanSquare])
-@pytest.mark.parametrize("network", zoo.network_classes())
+SLOW = pytest.mark.slow
+MIXED = pytest.param(MixedBatches(programs=16), marks=SLOW)
+LOSSES = [LambdaRank, RankNet, ListNet, MeanSquare]
+# every network, and every loss: the other pairs are slow
+PAIRS = [
+    pytest.param(one, loss, marks=() if TenSetMLP is one or LambdaRank is loss else SLOW)
+    for one in zoo.network_classes()
+    for loss in LOSSES
+]
+
+
+@pytest.mark.parametrize(("network", "loss"), PAIRS)
 def test_every_network_and_loss_overfits_a_dozen_programs(network, loss):
     """By the plain loop, at a third of the cost of Lightning's, which the next test is of."""
     store = synthetic.store(sizes=(12,))
@@ -117,7 +128,7 @@ def overfits(trees):
     assert metrics.top_k(scored, 1) > 0.99
 
 
-@pytest.mark.parametrize("batches", [TaskBatches(tasks=2, programs=8), MixedBatches(programs=16)])
+@pytest.mark.parametrize("batches", [TaskBatches(tasks=2, programs=8), MIXED])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, batches):
     store = synthetic.store()
     whole, result, _ = fit(tmp_path / "whole", store, batches=batches)

@@ -20,7 +20,7 @@ def analyzer():
     return load_analyzer(conf_folder(), "a100")
 
 
-FAST = ("pool", "pruner_live", "pruner_network", "pruner_paper", "random")
+FAST = ("pool", "pruner_live", "pruner_network", "random")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,11 @@ def workload(spec):
 
 
 @pytest.mark.parametrize(
-    ("damage", "model"), [("cut", "trees"), ("gone", "trees"), ("nonsense", "pacm")]
+    ("damage", "model"),
+    [
+        pytest.param("cut", "trees", marks=pytest.mark.slow),  # test_snapshot cuts it everywhere
+        *(("gone", "trees"), ("nonsense", "pacm")),
+    ],
 )
 def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, damage, model):
     told = []

@@ -133,7 +133,10 @@ def test_fetches_of_weights_step_where_chunks_of_depth_are_as_long_as_a_row(tvm)
     assert [True, False, True, False] in answers  # of operands that are turned
 
 
-@pytest.mark.parametrize("epilogue", [["bias"], []], ids=["bias", "alone"])
+@pytest.mark.parametrize(
+    "epilogue",
+    [pytest.param(["bias"], id="bias"), pytest.param([], marks=pytest.mark.slow, id="alone")],
+)
 def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
     """196 of 208 rows: the guard of 13 warps of one fragment each is ``f // 16 < 196``, a quotient
     that indices of the image divide again. It is none where another loop moves the rows, or the

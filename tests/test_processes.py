@@ -468,7 +468,9 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_a_worker_at_work_ends_with_its_killed_parent(method):
     words = [sys.executable, "-c", _AT_WORK, method]
     done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=120, cwd=REPOSITORY)

@@ -73,8 +73,9 @@ def direct(root, **options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"form": "paper"}, {"without": "m"}, {"without": "spill_m"}, {"form": "official"},
-     {"form": "paper", "without": "wave_c"}, {"form": "official", "without": "registers"}],
+    [{}, {"form": "paper"}, {"without": "m"}, {"form": "official", "without": "registers"},
+     *(pytest.param(one, marks=pytest.mark.slow) for one in
+       ({"without": "spill_m"}, {"form": "official"}, {"form": "paper", "without": "wave_c"}))],
 )  # fmt: skip
 def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
     arguments = [f"model.{name}={value}" for name, value in options.items()]

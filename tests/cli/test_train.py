@@ -276,7 +276,7 @@ def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
 @pytest.mark.parametrize(
     ("logger", "pattern"),
     [
-        ("csv", "start-0/metrics.csv"),
+        pytest.param("csv", "start-0/metrics.csv", marks=pytest.mark.slow),
         ("tensorboard", "start-0/events.out.tfevents.*"),
     ],
 )

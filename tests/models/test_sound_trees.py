@@ -97,7 +97,7 @@ def read_all(kind, path):
     sys.stdout.write(f"{refused}\n")
 
 
-@pytest.mark.parametrize("kind", ["json", "ubj", "text"])
+@pytest.mark.parametrize("kind", ["json", pytest.param("ubj", marks=pytest.mark.slow), "text"])
 def test_what_passes_ends_no_process(theirs, text, tmp_path, kind):
     """Without the checks 15 of 60 flipped bits did of XGBoost, and 15 of 60 of LightGBM."""
     payload = text.encode() if kind == "text" else bytes(theirs.save_raw(kind))

@@ -39,9 +39,9 @@ def go_on(tmp_path, monkeypatch):
         ([], 0),  # as it was: drafts what is left
         (["effort=quick"], 8),
         (["effort=normal"], 20),  # whose file says nothing of trials: nothing of draft's stays
-        (["budget.trials=9"], 20),
+        pytest.param(["budget.trials=9"], 20, marks=pytest.mark.slow),
         (["budget.seconds=60"], 20),
-        (["budget.trials=9", "effort=thorough"], 60),
+        pytest.param(["budget.trials=9", "effort=thorough"], 60, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_drafted_run_is_tuned_once_it_is_given_a_budget(go_on, words, trials_per_task):

@@ -75,6 +75,7 @@ def pairs_right(name, records, platform, folder, few=3):
     return np.mean(shares)
 
 
+@pytest.mark.slow
 def test_the_cpu_model_orders_bundled_programs_that_it_has_not_seen(tmp_path):
     assert pairs_right("cpu", DATASETS / "bundled", "cpu-avx2", tmp_path) > 0.65
 

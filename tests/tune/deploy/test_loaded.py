@@ -239,7 +239,11 @@ print(json.dumps([kinds, heavy]))
 """
 
 
-@pytest.mark.parametrize("runtime", [{}, {"TVM_USE_RUNTIME_LIB": "1"}], ids=["whole", "runtime"])
+RUNTIME = {"TVM_USE_RUNTIME_LIB": "1"}
+WHOLE = pytest.param({}, marks=pytest.mark.slow, id="whole")
+
+
+@pytest.mark.parametrize("runtime", [WHOLE, pytest.param(RUNTIME, id="runtime")])
 def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtime):
     module, inputs, _ = two
     saved = network.save(tmp_path / "elsewhere" / "mine.so")

@@ -102,6 +102,7 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert len(np.unique(history.keys)) == 24
 
 
+@pytest.mark.slow
 def test_records_of_another_target_do_not_count(module, tmp_path):
     first, _ = tune(module, tmp_path, 6, seed=1)
     other, _ = tune(module, tmp_path, 6, seed=1, target=cpu("skylake-avx512"))

@@ -42,7 +42,7 @@ def signals():
     return network.eval(), (torch.randn(2, 4, 64),)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("layout", [pytest.param("NCHW", marks=pytest.mark.slow), "NHWC"])
 def test_signals_are_convolved_as_images(layout):
     from pruner.tune.networks.lowering import NetworkFormat, lower
     from pruner.tune.networks.network_tasks import network_tasks

@@ -28,11 +28,13 @@ Json = TypeVar("Json")
 
 
 @contextmanager
-def write_atomic(path: Path) -> Iterator[Path]:
+def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """Yield a file to write, which replaces `path` after success.
 
     A reader sees the old file or the new one, never a part; an error leaves the old one, and so
-    does a machine that stops: content and name are on the disk before this returns.
+    does a machine that stops: content and name are on the disk before this returns. Without
+    `lasting` the file may be damaged where the machine stops: for content that is checked when it
+    is read and can be made again.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill, or put there
@@ -41,9 +43,11 @@ def write_atomic(path: Path) -> Iterator[Path]:
             left.unlink(missing_ok=True)
     try:
         yield partial
-        _to_disk(partial)
+        if lasting:
+            _to_disk(partial)
         partial.replace(path)
-        names_to_disk(path.parent)
+        if lasting:
+            names_to_disk(path.parent)
     except OSError as error:
         if error.filename is None and error.errno in _OF_DISKS:  # name the file in the message
             raise OSError(error.errno, error.strerror, str(path)) from error

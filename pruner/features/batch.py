@@ -1,11 +1,14 @@
 """Compute features into one ragged container, from records, vectors or nests."""
 
 import logging
+import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -21,11 +24,13 @@ from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS, text_flags, workload_flags
+from pruner.processes import Worker
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests
 from pruner.program.replay import (
     Definition,
     Definitions,
+    alike_groups,
     find_definition,
     replay_groups,
     space_of,
@@ -35,11 +40,13 @@ from pruner.program.tir.saved import SpaceFolder
 
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
+_WORTH_A_WORKER = 4096  # traces whose features take longer than the start of another process
+_Found = TypeVar("_Found")
 
 WorkloadFlags = Float32[np.ndarray, " flag"]
 ProgramColumns = Float32[np.ndarray, "program extra"]
-Extra = Callable[[LoopNests], ProgramColumns]
-"""Computes further columns of programs from their loop nests, such as the analyzer's."""
+Extra = Callable[[Sequence[LoopNests]], Sequence[ProgramColumns]]
+"""Computes further columns of the programs of each nest, such as the analyzer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -278,24 +285,102 @@ def featurize(
 
 
 def featurize_traces(
-    spaces: SpaceFolder, tasks: Sequence[Sequence[list[list[Any]]]], spec: FeatureSpec = DEFAULT
+    spaces: SpaceFolder,
+    tasks: Sequence[Sequence[list[list[Any]]]],
+    spec: FeatureSpec = DEFAULT,
+    extras: Sequence[Extra] = (),
 ) -> list[ProgramFeatures]:
     """Compute features of several tasks' traces together, as :func:`featurize` of each.
 
-    Programs of all tasks share trees and arrays, so many small tasks cost little more than one.
+    Programs of all tasks share trees and arrays, so many small tasks cost little more than one; of
+    thousands of programs a second process computes a half. ``extras``: ``extra`` of each task, in
+    place of the one of the ``spec``.
     """
     steps_list = [steps for task in tasks for steps in task]
-    groups, unreadable = group_programs(steps_list)
-    nests = replay_groups(spaces, groups, lambda nests: nests, _CHUNK)
-    failures = nests.failures | {row: error.reason for row, error in unreadable.items()}
-    nothing = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
-    every = featurize_nests(nests.parts, len(steps_list), spec, workload=nothing, failures=failures)
     task_of = np.repeat(np.arange(len(tasks)), [len(task) for task in tasks])
+    kinds = list(dict.fromkeys(extras))
+    extra_of = np.array([kinds.index(extra) for extra in extras] or [0] * len(tasks))[task_of]
+    shared = len(steps_list) >= _WORTH_A_WORKER and not multiprocessing.current_process().daemon
+    with nullcontext() if not shared or len(os.sched_getaffinity(0)) < 2 else _worker() as worker:
+        groups, unreadable = group_programs(steps_list)
+        job = (spec, kinds, extra_of)
+        if worker is None:
+            parts = [featurize_groups(spaces, groups, *job)]
+        else:
+            ours, theirs = _halves(spaces, groups)
+            worker.send(featurize_groups.__name__, SpaceFolder(spaces.folder), theirs, *job)
+            parts = [featurize_groups(spaces, ours, *job)]
+            reply = worker.receive()
+            # A worker that was killed, or could not start, costs only time.
+            alone = reply.error is not None
+            parts.append(featurize_groups(spaces, theirs, *job) if alone else reply.value)
+    failures = {row: error.reason for row, error in unreadable.items()}
+    nothing = ProgramFeatures.empty(len(steps_list), spec, failures=failures)
+    every = nothing.scatter(parts)
     flags = _flags_of_traces(spaces, groups, task_of)
     return [
-        _reported(replace(every.take(task_of == task), workload=flags.get(task, nothing)))
+        _reported(replace(every.take(task_of == task), workload=flags.get(task, nothing.workload)))
         for task in range(len(tasks))
     ]
+
+
+def _worker() -> Worker:
+    """Start a fresh process for :func:`featurize_groups`, which needs no torch."""
+    worker = Worker(__name__, method="spawn", environment={"OMP_NUM_THREADS": "1"})
+    worker.start()
+    return worker
+
+
+def _halves(
+    spaces: SpaceFolder, groups: Sequence[SkeletonGroup]
+) -> tuple[list[SkeletonGroup], list[SkeletonGroup]]:
+    """Deal groups into halves of about equal work.
+
+    Groups with common trees stay together.
+    """
+    failures: dict[int, str] = {}
+    alike = alike_groups(spaces, groups, failures)
+    # Many blocks have many locations, each a tree of its own, and a tree costs by its blocks.
+    alike.sort(key=lambda members: -sum(1 for _ in members[0][0].tree.blocks()))
+    halves: tuple[list[SkeletonGroup], list[SkeletonGroup]] = ([], [])
+    for place, members in enumerate(alike):
+        halves[place % 4 in (1, 2)].extend(group for _, group in members)
+    halves[0].extend(group for group in groups if int(group.rows[0]) in failures)
+    return halves
+
+
+def featurize_groups(
+    spaces: SpaceFolder,
+    groups: Sequence[SkeletonGroup],
+    spec: FeatureSpec,
+    extras: Sequence[Extra],
+    extra_of: Ints,
+) -> tuple[Ints, ProgramFeatures]:
+    """Compute features of grouped traces; return the programs' numbers, too.
+
+    ``extra_of``: the place among ``extras`` of each program's further columns.
+    """
+    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *(group.rows for group in groups)]))
+    replayed = replay_groups(spaces, groups, lambda nests: nests, _CHUNK)
+    num, nothing = len(extra_of), np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+    columns: ProgramColumns | None = None
+    for number, extra in enumerate(extras):
+        some = [(of, nests) for of, nests in replayed.parts if (extra_of[of] == number).any()]
+        found = _of_each([nests for _, nests in some], extra, together=True)
+        for (of, _), values in zip(some, found, strict=True):
+            here = extra_of[of] == number
+            if isinstance(values, UnsupportedProgram):
+                replayed.failures.update(dict.fromkeys(of[here].tolist(), values.reason))
+                continue
+            if columns is None:
+                columns = np.zeros((num, values.shape[1]), np.float32)
+            columns[of[here]] = values[here]
+    failures = replayed.failures
+    every = featurize_nests(replayed.parts, num, spec, workload=nothing, failures=failures)
+    if columns is not None:
+        columns[~every.valid] = 0
+        every = replace(every, extra=columns)
+    return rows, every.take(rows)
 
 
 def _flags_of_traces(
@@ -340,7 +425,11 @@ def featurize_nests(
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     every = list(groups)
     parts = []
-    each = _of_each([nests for _, nests in every], workload, spec)
+    alike = [nests for _, nests in every]
+    # Only CPU programs are analysed together, and only their paper rows need a single statement.
+    together = spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, alike))
+    compute = partial(_of_nests, workload=workload, spec=spec, node_keys="unique")
+    each = _of_each(alike, compute, together=together)
     for (rows, _), found in zip(every, each, strict=True):
         known = ~np.isin(rows, bad)
         if isinstance(found, UnsupportedProgram):
@@ -351,22 +440,24 @@ def featurize_nests(
 
 
 def _of_each(
-    nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
-) -> list[ProgramFeatures | UnsupportedProgram]:
-    """Compute features of each nest, together where that is cheaper.
+    nests: Sequence[LoopNests],
+    compute: Callable[[Sequence[LoopNests]], Iterable[_Found]],
+    *,
+    together: bool,
+) -> list[_Found | UnsupportedProgram]:
+    """Apply `compute` to each nest, or to all ``together``.
 
     Where the joint computation fails, each nest is computed alone and only faulty nests get an
     error.
     """
-    # Only CPU programs are analysed together, and only their paper rows need a single statement.
-    if spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, nests)):
+    if together:
         with suppress(UnsupportedProgram), unforeseen_refused():
-            return [*_of_nests(nests, workload, spec, "unique")]
-    out: list[ProgramFeatures | UnsupportedProgram] = []
+            return [*compute(nests)]
+    out: list[_Found | UnsupportedProgram] = []
     for one in nests:
         try:
             with unforeseen_refused():
-                out += _of_nests([one], workload, spec, "unique")
+                out += compute([one])
         except UnsupportedProgram as error:
             out.append(error)
     return out
@@ -384,7 +475,8 @@ def _of_nests(
     ``node_keys``: records are measured with the defect of Ansor's extractor. Programs with unknown
     sizes become invalid.
     """
-    for one, stores in zip(nests, analyse(nests, node_keys), strict=True):
+    extras = [None] * len(nests) if spec.extra is None else spec.extra(nests)
+    for one, stores, extra in zip(nests, analyse(nests, node_keys), extras, strict=True):
         statement = statement_features(one, stores)
         num, width = statement.shape[:2]
         psa = official_symbols(one, stores) if spec.psa else None
@@ -395,7 +487,7 @@ def _of_nests(
             workload=workload,
             valid=np.ones(num, bool),
             psa=None if psa is None else psa.reshape(num * width, psa.shape[2]),
-            extra=None if spec.extra is None else spec.extra(one),
+            extra=extra,
         )
         resolved = np.broadcast_to(one.resolved, num)
         if not resolved.all():

@@ -121,7 +121,8 @@ def replay_groups(
     """Apply `compute` like :func:`replay`, to programs that are decision vectors already."""
     out: Replayed[Found] = Replayed(groups=list(groups))
     if not isinstance(definition, ComputeDAG):
-        for program, group in _alike(definition, groups, out.failures):
+        for members in alike_groups(definition, groups, out.failures):
+            program, group = _joined(members)
             for some in group.chunks(chunk or len(group.rows)):
                 found = _trees(program, some.rows, some.decisions, compute, out.failures)
                 out.parts.extend(found)
@@ -164,12 +165,13 @@ def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
     return space
 
 
-def _alike(
+def alike_groups(
     spaces: SpaceFolder, groups: Sequence[SkeletonGroup], failures: dict[int, str]
-) -> Iterator[tuple[TraceProgram, SkeletonGroup]]:
-    """Yield programs with the groups that share their trees, joined.
+) -> list[list[tuple[TraceProgram, SkeletonGroup]]]:
+    """Return programs and groups, those together that share their trees.
 
-    Spaces of several devices often differ in annotated numbers alone.
+    Spaces of several devices often differ in annotated numbers alone. ``failures`` receives the
+    reason by row of groups without a space.
     """
     alike: dict[bytes, list[tuple[TraceProgram, SkeletonGroup]]] = {}
     for group in groups:
@@ -181,19 +183,24 @@ def _alike(
             failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
             continue
         alike.setdefault(structure, []).append((space.program, group))
-    for members in alike.values():
-        program, first = members[0]
-        if len(members) > 1:
-            numbers = [[one.numbers] * len(group.rows) for one, group in members]
-            decisions = np.concatenate([group.decisions for _, group in members])
-            program = program.with_open_numbers()
-            first = replace(
-                first,
-                rows=np.concatenate([group.rows for _, group in members]),
-                decisions=np.hstack([decisions, np.concatenate(numbers).astype(np.int64)]),
-                extents=None,
-            )
-        yield program, first
+    return list(alike.values())
+
+
+def _joined(
+    members: Sequence[tuple[TraceProgram, SkeletonGroup]],
+) -> tuple[TraceProgram, SkeletonGroup]:
+    """Return one program with the groups of all members."""
+    program, first = members[0]
+    if len(members) == 1:
+        return program, first
+    numbers = [[one.numbers] * len(group.rows) for one, group in members]
+    decisions = np.concatenate([group.decisions for _, group in members])
+    return program.with_open_numbers(), replace(
+        first,
+        rows=np.concatenate([group.rows for _, group in members]),
+        decisions=np.hstack([decisions, np.concatenate(numbers).astype(np.int64)]),
+        extents=None,
+    )
 
 
 def _trees(

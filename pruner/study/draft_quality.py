@@ -14,9 +14,9 @@ from pruner.data.root import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
-from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer
+from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.calibrate import CalibrationResult, calibrate
-from pruner.models.analyzer.choice import AnalyzerChoice, terms
+from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
     TaskSymbols,

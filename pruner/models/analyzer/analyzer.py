@@ -5,7 +5,7 @@ released form (`ReleasedAnalyzer`) computes its own eleven symbols from the loop
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -25,7 +25,7 @@ from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.switches import HardwareSwitches, Switches
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay
@@ -33,8 +33,18 @@ from pruner.program.replay import Definition, replay
 Formula = Literal["paper", "hardware"]
 AnyFormula = Literal["official"] | Formula
 FORMULAS = ("official", *get_args(Formula))
+GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
+    "official": OfficialSwitches,
+    "paper": PaperSwitches,
+    "hardware": HardwareSwitches,
+}
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
+
+
+def terms(form: AnyFormula, device: type[Device]) -> type[Switches]:
+    """The terms of a form on a kind of device."""
+    return CpuSwitches if issubclass(device, CpuDevice) else GPU_TERMS[form]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,10 @@ class SymbolAnalyzer(Analyzer):
     @abstractmethod
     def symbols(self, nests: LoopNests) -> Symbols:
         """Symbols of N programs."""
+
+    def all_symbols(self, nests: Sequence[LoopNests]) -> list[Symbols]:
+        """Symbols of several loop nests, computed at once where that is cheaper."""
+        return [self.symbols(one) for one in nests]
 
     @abstractmethod
     def latency_s(self, symbols: Symbols) -> Scores:
@@ -181,9 +195,13 @@ class CpuAnalyzer(SymbolAnalyzer):
         """Symbols of N programs."""
         return cpu_symbols(nests, self.device)
 
+    def all_symbols(self, nests: Sequence[LoopNests]) -> list[Symbols]:
+        """See :class:`SymbolAnalyzer`."""
+        return cpu_symbols_of(nests, self.device)
+
     def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
         """See :class:`Analyzer`."""
-        return [self.scores(symbols) for symbols in cpu_symbols_of(nests, self.device)]
+        return [self.scores(symbols) for symbols in self.all_symbols(nests)]
 
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""

@@ -1,29 +1,14 @@
 """The user's choice for ``model=symbolic``: form, ablation, calibration."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer
-from pruner.models.analyzer.cpu import CpuSwitches
-from pruner.models.analyzer.official import OfficialSwitches
-from pruner.models.analyzer.paper import PaperSwitches
-from pruner.models.analyzer.switches import GROUPS, HardwareSwitches, Switches
+from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer, terms
+from pruner.models.analyzer.switches import GROUPS
 from pruner.models.model import Model
 from pruner.program.device import CpuDevice, Device, GpuDevice
-
-GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
-    "official": OfficialSwitches,
-    "paper": PaperSwitches,
-    "hardware": HardwareSwitches,
-}
-
-
-def terms(form: AnyFormula, device: type[Device]) -> type[Switches]:
-    """The terms of a form on a kind of device."""
-    return CpuSwitches if issubclass(device, CpuDevice) else GPU_TERMS[form]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ A column that a kind of device lacks is zero there. Values are of the device, so
 from many: what a wave or a spilled register costs is the same thing on each.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -24,8 +25,7 @@ from jaxtyping import Float32
 
 from pruner.features.column import Column
 from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, Symbols
-from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
-from pruner.models.analyzer.choice import terms
+from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.paths import conf_folder
@@ -72,9 +72,9 @@ class DraftColumns:
         names = terms(analyzer.form, type(analyzer.device)).names()
         self._without = {name: replace(analyzer, without=name) for name in names}
 
-    def __call__(self, nests: LoopNests) -> DraftValues:
-        """float32 [N, NUM_DRAFT_COLUMNS]."""
-        return self.of(self._analyzer.symbols(nests))
+    def __call__(self, nests: Sequence[LoopNests]) -> list[DraftValues]:
+        """float32 [N, NUM_DRAFT_COLUMNS] of each nest."""
+        return [self.of(symbols) for symbols in self._analyzer.all_symbols(nests)]
 
     def of(self, symbols: Symbols) -> DraftValues:
         """float32 [N, NUM_DRAFT_COLUMNS] from given symbols."""

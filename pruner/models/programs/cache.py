@@ -129,7 +129,8 @@ def write_entry(path: Path, key: str, found: FilePrograms) -> None:
     packed = io.BytesIO()
     np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomic(path) as partial:
+    # a damaged entry is computed again, and waiting for the disk takes longer than writing
+    with write_atomic(path, lasting=False) as partial:
         partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
 
 

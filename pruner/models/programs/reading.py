@@ -13,7 +13,7 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
-from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
+from pruner.data.tasks import Duplicates, TaskRecords, read_tasks, without_cycle_search
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
@@ -196,20 +196,19 @@ def _features_of_traces(
     """Return features of the tasks of traces, by the id of their records."""
     if definitions is None or definitions.spaces is None:
         return {}
-    together: dict[str, list[tuple[int, list[Any]]]] = {}
+    numbers, together, extras = list[int](), list[list[Any]](), list[Extra]()
     for one in files:
-        # Only the analyzer's columns depend on the platform.
-        same = one.file.platform if spec.draft else ""
         for records in one.tasks:
             steps = _taken(records, failures=spec.failures).steps
             if records.valid.any() and mostly_traces(steps):
-                together.setdefault(same, []).append((id(records), steps))
-    out: dict[int, features.ProgramFeatures] = {}
-    for platform, some in together.items():
-        how = features.FeatureSpec(dataflow=spec.dataflow, extra=_extra(spec, platform))
-        found = features.featurize_traces(definitions.spaces, [steps for _, steps in some], how)
-        out |= {number: of_task for (number, _), of_task in zip(some, found, strict=True)}
-    return out
+                numbers.append(id(records))
+                together.append(steps)
+                # Only the analyzer's columns depend on the platform.
+                extras += [draft_columns(one.file.platform)] if spec.draft else []
+    how = features.FeatureSpec(dataflow=spec.dataflow)
+    with without_cycle_search():
+        found = features.featurize_traces(definitions.spaces, together, how, extras)
+    return dict(zip(numbers, found, strict=True))
 
 
 def featurize_task(

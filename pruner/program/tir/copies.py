@@ -15,7 +15,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.dag.expr import Const, Expr, PerProgram, rewrite
-from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, plain
+from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, everywhere, plain
 from pruner.program.nests import Buffer
 from pruner.program.tir.tree import (
     Binding,
@@ -145,7 +145,7 @@ class Copy:
         for child in loop.body:
             # A loop that no program of the part has would keep structures apart: its children move
             # up, its variable becomes 0.
-            if isinstance(child, LoopNode) and np.all(self._mask(child.absent)):
+            if isinstance(child, LoopNode) and everywhere(self._mask(child.absent)):
                 self._lacking.append(self._variable(child.var))
                 yield from self._children(child)
             else:

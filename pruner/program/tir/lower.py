@@ -100,7 +100,8 @@ def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike
     same = next((x for x in loops if x.is_bound and x.mark == node.mark), None)
     if same is not None and e.form == "metaschedule" and node.mark is not Mark.VTHREAD:
         e.unified[node.var] = e.unified.get(same.var, same.var)
-    elif not np.all(node.absent):  # else no program has it: half of a loop, or gone into another
+    # Absent everywhere: half of a loop, or gone into another.
+    elif not af.everywhere(node.absent):
         loops = (*loops, Loop(node.var, node.extent, node.mark, e.kinds.get(node.var)))
     _allocate(e, node, loops)
     for child in node.body:

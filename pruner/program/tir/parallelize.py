@@ -98,10 +98,10 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
     pending: Mask | np.bool_ = np.bool_(True)
     for loop in loops:
         here = pending & ~np.asarray(loop.absent)
-        if np.any(here):
+        if af.any_nonzero(here):
             loop.unroll = af.plain(np.where(here, depth, 0 if loop.unroll is None else loop.unroll))
         pending = pending & ~here
-        if not np.any(pending):
+        if not af.any_nonzero(pending):
             return
 
 
@@ -299,7 +299,7 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
     0 where the old loop was not fused.
     """
     mask = fusion.masks[row]
-    if not mask.any():
+    if not af.any_nonzero(mask):
         return Affine()
     quotient = floordiv(source, af.plain(np.where(mask, fusion.steps[row], 1)))
     inside = floormod(quotient, af.plain(np.where(mask, extent, 1)))
@@ -309,7 +309,7 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
 
 def _insert(node: LoopNode | Block, made: LoopNode, where: Mask) -> None:
     """Put a loop around a node, for the programs of the mask."""
-    if not np.any(where):
+    if not af.any_nonzero(where):
         return
     replace_child(node, [made])
     made.body, node.parent = [node], made

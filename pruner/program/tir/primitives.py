@@ -524,7 +524,7 @@ def _move(
     if block in set(tree.blocks(loop)):
         raise UnsupportedProgram("compute-at-own-loop", block.name)
     stays = lacking(tree, loop)
-    kept = _kept_loops(tree, block, stays) if np.any(stays) else []
+    kept = _kept_loops(tree, block, stays) if af.any_nonzero(stays) else []
     remove(block)
     bindings: list[Binding] = []
     made: _Loops = []
@@ -539,12 +539,12 @@ def _move(
         # Where the block stays, its new loops have one iteration and its old ones go on.
         extent = af.where(stays, 1, region.hi - region.lo + 1)
         unknown = np.greater_equal(extent, UNKNOWN_WIDTH)
-        if np.any(unknown):
+        if af.any_nonzero(unknown):
             tree.uncertain = tree.uncertain | unknown
             extent = af.where(unknown, 1, extent)
         var = LoopVar(f"ax{slot}", af.plain(extent))
         value, uses = af.add(start_of(region), af.variable(var)), uses | {var: 1}
-        if np.any(stays):
+        if af.any_nonzero(stays):
             value = af.add(block.bindings[slot].value, af.mul(value, af.where(stays, 0, 1)))
             uses = block.bindings[slot].uses | uses
         bindings.append(Binding(value, uses))

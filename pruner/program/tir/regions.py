@@ -123,7 +123,7 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
             runs = runs | (divided & (id(var) in moving))
             stands = stands | (divided & (id(var) not in moving))
-        if np.any(runs & stands):
+        if af.any_nonzero(runs & stands):
             region = relax(Region(tree.values(block)[slot], 0, 0), moving)
             several = np.greater(region.hi, region.lo) | (slot != derived[0])
             out = out | (runs & stands & several & af.fails(af.is_constant(region.start)))

@@ -60,7 +60,7 @@ def _place(tree: Tree, key: int) -> Place:
 def _known(tree: Tree, region: Region) -> Region:
     """Return the region; one uncertain element where its width is no number."""
     unknown = np.greater_equal(region.hi - region.lo, UNKNOWN_WIDTH)
-    if not np.any(unknown):
+    if not af.any_nonzero(unknown):
         return region
     # Refused later, not guessed (see `Tree.uncertain`).
     tree.uncertain = tree.uncertain | unknown

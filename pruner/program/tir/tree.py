@@ -334,9 +334,9 @@ class Tree:
             # A loop whose parts all run covers its own range, whatever its parts overrun (see
             # `regions`).
             here = moves(leaves)
-            if np.any(here):
+            if af.any_nonzero(here):
                 whole.add(id(var))
-            if np.all(here):
+            if af.everywhere(here):
                 return None
             return af.select(here, af.variable(var), substitute(self.definitions[var], lookup))
 

@@ -58,13 +58,14 @@ def test_stores_with_one_value_are_measured_once(names, groups):
 
 
 def test_further_columns_are_of_each_program():
-    def extra(nests):
+    def columns(nests):
         num = nests.num_programs
         return np.stack([np.arange(num), np.full(num, len(nests.stores))], 1).astype(np.float32)
 
-    found, starts = featurized(list(NESTS.values()), extra)
+    found, starts = featurized(list(NESTS.values()), lambda some: list(map(columns, some)))
     for start, nests in zip(starts, NESTS.values(), strict=False):
-        np.testing.assert_array_equal(found.extra[start : start + nests.num_programs], extra(nests))
+        some = found.extra[start : start + nests.num_programs]
+        np.testing.assert_array_equal(some, columns(nests))
 
 
 def test_many_programs_are_measured_by_themselves(monkeypatch):

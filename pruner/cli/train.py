@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,8 @@ from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.training.fit import check_recipe
+from pruner.models.training.fit import check_recipe, cpu_threads
+from pruner.study.grid import Job, results
 from pruner.study.training_run import (
     NETWORK_MEANS,
     TASKS_FILE,
@@ -56,8 +57,10 @@ def train(config: DictConfig) -> dict[str, Any]:
     root = record_root(config.data, bundled_of(config.platform.name))
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
+    num_workers = _num_workers(config)
     folder = _open_run(config, earlier, platforms)
-    with _log_to(folder):
+    # before the records are read: a process whose torch has used several threads must not fork
+    with _log_to(folder), cpu_threads(1 if num_workers > 1 else None):
         dataset = load_dataset(root, platforms, spec, folder=folder)
         _log_about(config, model, dataset)
         keys = dataset.store.keys
@@ -79,21 +82,51 @@ def train(config: DictConfig) -> dict[str, Any]:
         )
         if start is not None:
             log_start(start, folds)
-        results = {fold.name: fit_fold(fold) for fold in folds}
+        if len(folds) > 1 and num_workers > 1:
+            _fit_together(folds, fit_fold, num_workers, again=f"resume={folder} tries it again")
+        # each fit, or the result that it has left
+        found = {fold.name: fit_fold(fold) for fold in folds}
         if start is not None:
-            log_blind(start, list(results.values()))
-            log_unchanged(results)
+            log_blind(start, list(found.values()))
+            log_unchanged(found)
     result = {
         "run_dir": str(folder),
         "went_on_from": None if start is None else start.inherited["lineage"],
         "data": dataset.report(),
-        **summarise(folds, results, transfer=not own),
+        **summarise(folds, found, transfer=not own),
         "seconds": round(time.perf_counter() - began, 2),
     }
     if result["finished"]:
         save_metrics(folder, result)
         _log_end(config, model, folds, result)
     return result
+
+
+def _num_workers(config: DictConfig) -> int:
+    """Return the number of processes for the fits.
+
+    Raises:
+        PrunerError: another option needs a single process.
+    """
+    number: int = config.get("num_workers") or 1  # runs of earlier versions have no such option
+    if number > 1 and (config.num_threads != 1 or config.stop_after is not None):
+        raise PrunerError(
+            f"num_workers={number}: several processes have one thread each and fit to the end; "
+            "leave num_threads= and stop_after= out"
+        )
+    return number
+
+
+def _fit_together(
+    folds: Sequence[Fold], fit: Callable[[Fold], Any], num_workers: int, *, again: str
+) -> None:
+    """Run all fits in several processes; each leaves its result in its folder."""
+    jobs = [
+        Job(name=fold.name, run=partial(fit, fold), leaves=fold.folder / METRICS_FILE)
+        for fold in folds
+    ]
+    for _ in results(jobs, num_workers=num_workers, log=say, again=again):
+        pass
 
 
 def _read_spec(config: DictConfig, model: Model) -> ReadSpec:

@@ -105,6 +105,23 @@ def test_several_seeds_give_mean_and_spread(train):
     assert result["spread"]["pairwise_accuracy"] == pytest.approx(variance**0.5)
 
 
+def test_seeds_in_two_processes_are_those_of_one(train):
+    (_, one, _), (_, two, _) = (
+        train("seeds=[0,1]", "model=tensetmlp", f"num_workers={number}") for number in (1, 2)
+    )
+    for found in (one, two):
+        for part in found["parts"].values():
+            del part["fit_seconds"]
+    assert one["parts"] == two["parts"]
+    assert one["spread"] == two["spread"]
+
+
+def test_several_processes_have_one_thread_each(train):
+    code, _, err = train("seeds=[0,1]", "num_workers=2", "num_threads=2")
+    assert code == 2
+    assert "leave num_threads= and stop_after= out" in err
+
+
 def test_one_thread_unless_told_otherwise(command, toy_root):
     before = torch.get_num_threads()
     arguments = ("train", f"data.root={toy_root}", "platform=v100", "trainer.accelerator=cpu")

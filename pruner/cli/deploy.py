@@ -14,8 +14,9 @@ from pruner.cli.tuning.network import database_of, deploy_run, network_platform
 from pruner.cli.tuning.platform import load_draft, placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
+from pruner.processes import Worker
 from pruner.study.network.page import write_report
-from pruner.tune.compare.baselines import FOR_KERNELS, Resources, check_names, installed
+from pruner.tune.compare.baselines import FOR_KERNELS, Resources, by_default, check_names
 from pruner.tune.compare.benchmark import BenchmarkSettings
 from pruner.tune.compare.compare_runs import (
     KERNEL_BENCHMARK,
@@ -25,6 +26,7 @@ from pruner.tune.compare.compare_runs import (
     compare_kernels,
     compare_network,
 )
+from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.built_files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
@@ -49,8 +51,10 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         others = [Path(other) for other in several(config.compare)]
         check_names(several(config.baselines))
         check_others(folder, others)
-        row = deploy_run(folder, run_config, draft=config.draft)
-        return {**row, **_compared(config, folder, run_config, others)}
+        # one process builds all libraries: its import takes seconds
+        with network_worker() as worker:
+            row = deploy_run(folder, run_config, draft=config.draft, worker=worker)
+            return {**row, **_compared(config, folder, run_config, others, worker)}
 
 
 def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
@@ -130,7 +134,11 @@ def _compared_kernels(
 
 
 def _compared(
-    config: DictConfig, folder: Path, run_config: DictConfig, others: Sequence[Path]
+    config: DictConfig,
+    folder: Path,
+    run_config: DictConfig,
+    others: Sequence[Path],
+    worker: Worker,
 ) -> dict[str, Any]:
     """Time the baselines of a network and write its report.
 
@@ -138,7 +146,7 @@ def _compared(
         The additions to the last line.
     """
     platform = network_platform(folder, run_config)
-    names = installed() if config.baselines is None else several(config.baselines)
+    names = by_default() if config.baselines is None else several(config.baselines)
     reason, found = cannot_run(platform), {}
     if reason is not None and (config.baselines or others):
         say(f"no comparison: {reason}")
@@ -152,6 +160,7 @@ def _compared(
             analyzer=load_draft(platform),
             settings=settings,
             meter=meter,
+            worker=worker,
             log=say,
         )
         found = compared.by_name

@@ -147,9 +147,13 @@ def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
         raise PrunerError(f"baselines={unknown}: unknown; known: {', '.join(known)}")
 
 
-def installed() -> list[str]:
-    """List the baselines with installed packages."""
-    return [name for name in BASELINES if name not in _KINDS or _KINDS[name].missing is None]
+def by_default() -> list[str]:
+    """List the baselines to time where none is named.
+
+    Their packages are installed. The autotuned baseline takes minutes: it must be named.
+    """
+    usual = (name for name in BASELINES if name != AUTOTUNE)
+    return [name for name in usual if name not in _KINDS or _KINDS[name].missing is None]
 
 
 def network_baselines(

@@ -12,6 +12,7 @@ from typing import Any
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import (
     BASELINES,
@@ -60,12 +61,14 @@ def compare_network(
     analyzer: Analyzer | None,
     settings: BenchmarkSettings = BenchmarkSettings(),  # noqa: B008  # frozen
     meter: EnergyMeter | None = None,
+    worker: Worker | None = None,
     log: Log = silent,
 ) -> SideBySide:
     """Time a run's deployed network beside baselines; write ``beside.json``.
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
-    for an ONNX file with those of onnxruntime.
+    for an ONNX file with those of onnxruntime. ``worker`` builds TVM's libraries, see
+    :func:`~pruner.tune.deploy.build.network_worker`.
 
     Raises:
         PrunerError: a network that cannot run here, unknown names, or runs that do not fit.
@@ -77,7 +80,7 @@ def compare_network(
     # before libraries are built, which takes minutes
     check_others(folder, others)
     work, request, resources = folder / _WORK, _request(folder), Resources.of(platform)
-    libraries = _libraries(folder, names, others, platform, analyzer, log)
+    libraries = _libraries(folder, names, others, platform, analyzer, worker, log)
     baselines = network_baselines(
         request.source,
         names,
@@ -210,6 +213,7 @@ def _libraries(
     others: Sequence[Path],
     platform: Platform,
     analyzer: Analyzer | None,
+    worker: Worker | None,
     log: Log,
 ) -> dict[str, Library]:
     """Build or find the libraries to compare, of this and other runs.
@@ -222,7 +226,7 @@ def _libraries(
     for other in others:
         found[_name(other)] = _deployed(other, _name(other))
     if UNTUNED in names:
-        found[UNTUNED] = _built(folder, {}, work / UNTUNED, "TVM untuned", {})
+        found[UNTUNED] = _built(folder, {}, work / UNTUNED, "TVM untuned", {}, worker)
     if DRAFT in names:
         start, database = time.perf_counter(), work / "drafts"
         shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
@@ -233,7 +237,7 @@ def _libraries(
         draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}
         sources = {DRAFTED: database}
-        found[DRAFT] = _built(folder, sources, work / DRAFT, "TVM, drafted only", facts)
+        found[DRAFT] = _built(folder, sources, work / DRAFT, "TVM, drafted only", facts, worker)
     return found
 
 
@@ -250,11 +254,14 @@ def _built(
     place: Path,
     label: str,
     facts: Mapping[str, Any],
+    worker: Worker | None,
 ) -> Library:
     start, log_file = time.perf_counter(), place.with_suffix(".log")
     try:
         # no reference: all outputs are compared in the race
-        built = build_network(folder, sources, place / LIBRARY, log_file, reference=False)
+        built = build_network(
+            folder, sources, place / LIBRARY, log_file, reference=False, worker=worker
+        )
     except PrunerError as error:
         return Library(label=label, missing=str(error))
     facts = {**facts, "build_s": time.perf_counter() - start}

@@ -87,7 +87,9 @@ def test_what_cannot_run_says_why(monkeypatch):
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    assert baselines.installed() == [name for name in BASELINES if name != "onnxruntime"]
+    assert baselines.by_default() == [
+        name for name in BASELINES if name not in ("autotune", "onnxruntime")
+    ]
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
 

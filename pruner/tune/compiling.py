@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,16 @@ def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
 
 
-def link(executable: Any, target: Any, path: Path, options: Sequence[str] = ()) -> None:
+def link(
+    executable: Any,
+    target: Any,
+    path: Path,
+    options: Sequence[str] = (),
+    objects: Callable[[], Sequence[str]] | None = None,
+) -> None:
     """Link an executable to a library, with further options of the compiler.
+
+    ``objects`` gives further object files, and is called once all others are written.
 
     Raises:
         PrunerError: it is for processors of another family, and their compiler is missing.
@@ -43,7 +52,15 @@ def link(executable: Any, target: Any, path: Path, options: Sequence[str] = ()) 
                 f"linking for {triple} needs {compiler}, which is not on the PATH (Debian's "
                 f"package g++-{triple} has it)"
             )
-    executable.export_library(str(path), options=list(options), cc=compiler)
+    how: dict[str, Any] = {"options": list(options), "cc": compiler}
+    if objects is not None:
+        create_shared = importlib.import_module("tvm.support.cc").create_shared
+
+        def linked(output: str, files: list[str], **given: Any) -> None:
+            create_shared(output, [*files, *objects()], **given)
+
+        how["fcompile"] = linked
+    executable.export_library(str(path), **how)
 
 
 def foreign_triple(target: Any) -> str | None:

@@ -16,6 +16,7 @@ from pruner.cli.tuning.platform import chosen_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.processes import Worker
+from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
 from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.built_files import LOADER, deploying
 from pruner.tune.deploy.network import deploy_network
@@ -88,7 +89,9 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
         tasks = network_tasks(config, platform, folder, worker=worker)
         result = _drafted(config, tasks, platform, folder, workers)
         workers.close()
-        return deployed(config, folder, result, worker) if config.deploy else result
+        if not config.deploy:
+            return result
+        return deployed(config, folder, result, worker, FIRST_LOOK)
 
 
 def run_label(config: DictConfig, what: str) -> str:
@@ -122,7 +125,14 @@ def network_tasks(
     form = NetworkFormat(layout=layout, precision=precision)
     say(f"importing {source.label}, {form} ...")
     return extract_tasks(
-        source, platform.target_json, folder, form, keep=keep, worker=worker, log=say
+        source,
+        platform.target_json,
+        folder,
+        form,
+        keep=keep,
+        worker=worker,
+        cache=None if config.get("cache") is None else Path(config.cache),
+        log=say,
     )
 
 
@@ -195,7 +205,11 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 
 
 def deployed(
-    config: DictConfig, folder: Path, result: dict[str, Any], worker: Worker | None = None
+    config: DictConfig,
+    folder: Path,
+    result: dict[str, Any],
+    worker: Worker | None = None,
+    settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
     """Build the network of a finished run, as ``pruner deploy`` does.
 
@@ -203,7 +217,7 @@ def deployed(
         The result with the deployment.
     """
     try:
-        row = deploy_run(folder, config, draft=True, worker=worker)
+        row = deploy_run(folder, config, draft=True, worker=worker, settings=settings)
     except KeyboardInterrupt:
         say(f"the run is over; pruner deploy run={folder} builds its network")
         raise
@@ -216,7 +230,12 @@ def deployed(
 
 
 def deploy_run(
-    folder: Path, config: DictConfig, *, draft: bool, worker: Worker | None = None
+    folder: Path,
+    config: DictConfig,
+    *,
+    draft: bool,
+    worker: Worker | None = None,
+    settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
     """Build the network of a run folder; return the content of ``deploy.json``.
 
@@ -237,6 +256,7 @@ def deploy_run(
             draft=draft,
             seed=config.seed,
             worker=worker,
+            settings=settings,
             log=say,
         )
     for line in built.lines():

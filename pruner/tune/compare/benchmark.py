@@ -94,6 +94,7 @@ ROUNDING = 8.0  # units in the last place of the largest term of a sum
 MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
 ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
 SHORT_BENCHMARK = BenchmarkSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
+FIRST_LOOK = BenchmarkSettings(warm_up_s=1.0, rounds=5, turn_s=0.2, most_s=5.0)  # for a draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

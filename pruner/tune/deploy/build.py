@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import Interface, with_interface
+from pruner.tune.deploy.second_half import SecondHalf
 from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs
@@ -113,13 +115,14 @@ def build_here(
         with watch.time("apply"):
             by_rules = target.kind.name != "llvm"
             module, applied = apply_records(module, target, sources, by_rules=by_rules)
-        with watch.time("build"):
-            interface = Interface.of(module, target, threads)
-            executable = compiled(with_interface(module, interface), target)
-        with watch.time("export"):
-            unfinished = library.with_name(f".{library.name}")  # the suffix is the format
-            link(executable, target, unfinished)
-            unfinished.replace(library)
+        with closing(SecondHalf(target, library.parent / TEMPORARY / "half.o")) as half:
+            with watch.time("build"):
+                interface = Interface.of(module, target, threads)
+                executable = compiled(with_interface(module, interface), target, half)
+            with watch.time("export"):
+                unfinished = library.with_name(f".{library.name}")  # the suffix is the format
+                link(executable, target, unfinished, objects=half.objects)
+                unfinished.replace(library)
         if reference:
             with watch.time("reference"):
                 notes += _reference(request.source, library.parent, threads, interface)
@@ -133,10 +136,11 @@ def build_here(
     )
 
 
-def compiled(module: Any, target: Any) -> Any:
+def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
-    It is not lowered again: that would change the functions.
+    It is not lowered again: that would change the functions. ``half``: compiles functions
+    meanwhile, which are to be linked.
 
     Raises:
         PrunerError: TVM cannot build it, in one line.
@@ -148,6 +152,8 @@ def compiled(module: Any, target: Any) -> Any:
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     # without legalize_passes of the default pipeline: the module is lowered already
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
+    if half is not None:
+        passes.append(tvm.transform.module_pass(lambda last, _: half.take(last), opt_level=0))
     try:
         with target, pass_context(module, target):
             written = written_out(module, target)

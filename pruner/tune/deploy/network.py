@@ -16,7 +16,13 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker, ask
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import OURS, Library, Resources, network_baselines
-from pruner.tune.compare.benchmark import SHORT_BENCHMARK, run_interleaved, timings, worst_output
+from pruner.tune.compare.benchmark import (
+    SHORT_BENCHMARK,
+    BenchmarkSettings,
+    run_interleaved,
+    timings,
+    worst_output,
+)
 from pruner.tune.deploy import build
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, Built, build_network
@@ -120,6 +126,7 @@ def deploy_network(
     draft: bool = True,
     seed: int = 0,
     worker: Worker | None = None,
+    settings: BenchmarkSettings = SHORT_BENCHMARK,
     log: Log = silent,
 ) -> Deployed:
     """Build the network of a run folder; all results stay there.
@@ -130,7 +137,7 @@ def deploy_network(
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs). `worker`: see
-    :func:`pruner.tune.deploy.build.network_worker`.
+    :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
 
     Raises:
         PrunerError: not the folder of a network, nothing to apply, records of another target, a
@@ -159,7 +166,7 @@ def deploy_network(
     )
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     try:
-        deployed = _checked(folder, deployed, platform, watch, log, built.interface)
+        deployed = _checked(folder, deployed, platform, watch, log, built.interface, settings)
     except PrunerError:
         remove_built(folder)
         raise
@@ -247,6 +254,7 @@ def _checked(
     watch: Stopwatch,
     log: Log,
     interface: Interface,
+    settings: BenchmarkSettings,
 ) -> Deployed:
     """Run the library in a new process and compare it with torch.
 
@@ -259,7 +267,7 @@ def _checked(
     if reason is None:
         log("running it with TVM's runtime")
         with watch.time("run"):
-            changes = _run(folder, deployed, interface)
+            changes = _run(folder, deployed, interface, settings)
     else:
         notes.append(f"compiled but not run: {reason}")
     seconds = {**deployed.seconds, **watch.seconds}
@@ -319,7 +327,9 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     return deployed
 
 
-def _run(folder: Path, deployed: Deployed, interface: Interface) -> dict[str, Any]:
+def _run(
+    folder: Path, deployed: Deployed, interface: Interface, settings: BenchmarkSettings
+) -> dict[str, Any]:
     """Measure error, run and load times in a fresh process."""
     work = folder / WORK
     baselines = network_baselines(
@@ -329,7 +339,7 @@ def _run(folder: Path, deployed: Deployed, interface: Interface) -> dict[str, An
         inputs=work / INPUTS,
         resources=deployed.resources,
     )
-    (ours,) = run_interleaved(baselines, work, SHORT_BENCHMARK)
+    (ours,) = run_interleaved(baselines, work, settings)
     if ours.error is not None:
         raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
     found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}

@@ -11,13 +11,15 @@ from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_json
 from pruner.processes import KILLED, MEMORY, TIMEOUT, JobFailed, Worker, ask
 from pruner.progress import Log, silent
+from pruner.tune.networks.kept_imports import KeptImports
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network, save_lowered
+from pruner.tune.networks.request import TASKS as TASKS
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.tvm_import import load_tvm
 
-TASKS, LOG = "tasks.json", "import.log"
+LOG = "import.log"
 _LIMIT_S = 3600.0  # of an import
 
 
@@ -29,14 +31,15 @@ def extract_tasks(
     *,
     keep: bool = False,
     worker: Worker | None = None,
+    cache: Path | None = None,
     log: Log = silent,
 ) -> list[NetworkTask]:
     """Extract the tasks of a network, the largest share of arithmetic first.
 
     ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too, for
-    its library. ``worker``: a running worker with a job :func:`write_tasks`. A network that cannot
-    be lowered with channels last is lowered without; `log` gets a line, the request has the form
-    that was used.
+    its library. ``worker``: a running worker with a job :func:`write_tasks`. ``cache``: a folder of
+    earlier imports, which are used again. A network that cannot be lowered with channels last is
+    lowered without; `log` gets a line, the request has the form that was used.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.
@@ -44,25 +47,38 @@ def extract_tasks(
     folder.mkdir(parents=True, exist_ok=True)
     wanted = form or NetworkFormat()
     request = NetworkRequest(source=source.resolved, target=json.loads(target_json), form=wanted)
+    kept = KeptImports(cache)
+    known, reason = kept.restore(request, folder, keep=keep)
+    if not known:
+        reason = _imported(request, folder, keep, worker)
+        kept.keep(request, folder, reason)
+    if reason is not None:
+        log(f"{source.label}: {wanted.layout} cannot be had, {wanted.plain} is taken ({reason})")
+    return read_tasks(folder / TASKS)
+
+
+def _imported(
+    request: NetworkRequest, folder: Path, keep: bool, worker: Worker | None
+) -> str | None:
+    """Import a network in a worker; return the reason for another layout."""
     # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
+    source, wanted = request.source, request.form
     arguments = (__name__, write_tasks.__name__, folder, keep)
     how: dict[str, Any] = {"log_file": folder / LOG, "timeout_s": _LIMIT_S, "worker": worker}
     try:
-        reason = ask(*arguments, **how)
+        found: str | None = ask(*arguments, **how)
     except JobFailed as failed:
         if not (failed.reply.crashed and wanted.channels_last):
             raise _one_line(source, failed) from failed
         # a pass ended the process, which the worker itself could not survive
-        reason = failed.reply.line
+        found = failed.reply.line
         replace(request, form=wanted.plain).save(folder / REQUEST)
         try:
             ask(*arguments, **how)
         except JobFailed as again:
             raise _one_line(source, again) from again
-    if reason is not None:
-        log(f"{source.label}: {wanted.layout} cannot be had, {wanted.plain} is taken ({reason})")
-    return read_tasks(folder / TASKS)
+    return found
 
 
 def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:

@@ -19,7 +19,7 @@ from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_someh
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
-REQUEST = "network.json"
+REQUEST, TASKS = "network.json", "tasks.json"
 LOWERED, WEIGHTS = "lowered.json", "lowered.npz"  # functions, and the constants that `main` takes
 _LARGEST = 4e9  # bytes of constants to store; a larger network is imported again
 

@@ -162,12 +162,12 @@ def read_tasks(
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Pause the cyclic collector: records and features have no cycles.
+    """Pause the cyclic collector in the body.
 
-    Walking them doubles the time. Freezing and thawing moves the new objects into the oldest
-    generation unvisited; otherwise the first collection after the pause walks all of them. Young
-    objects from before are collected first: garbage of the caller does not go there, where it might
-    stay for long.
+    It would walk records and trees of programs again and again, which doubles the time of reading.
+    Freezing and thawing moves the new objects into the oldest generation unvisited; otherwise the
+    first collection after the pause walks all of them. Young objects from before are collected
+    first: garbage of the caller does not go there, where it might stay for long.
     """
     was_enabled = gc.isenabled()
     moves = was_enabled and not gc.get_freeze_count()  # objects frozen by others stay frozen

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Ints, Mask
+from pruner.data.tasks import without_cycle_search
 from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
@@ -349,6 +350,7 @@ def _halves(
     return halves
 
 
+@without_cycle_search()
 def featurize_groups(
     spaces: SpaceFolder,
     groups: Sequence[SkeletonGroup],

@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -69,6 +69,9 @@ class FeatureCache:
             "network_info": _names_and_sizes(root.path / NETWORK_INFO),
             "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
+        # entries with the analyzer's columns serve without them, too
+        more = None if spec.draft else replace(spec, draft=True)
+        self._with_draft = None if more is None else FeatureCache(folder, root, more)
 
     def path(self, file: TaskFile) -> Path:
         """The path of a record file's entry."""
@@ -89,8 +92,19 @@ class FeatureCache:
     def load(self, file: TaskFile, key: str) -> FilePrograms | None:
         """The entry of a record file; None without entry for this key.
 
-        A damaged entry counts as missing, with a warning.
+        Without the analyzer's columns, an entry that has them serves, too, if all its programs have
+        features. A damaged entry counts as missing, with a warning.
         """
+        found = self._entry(file, key)
+        if found is not None or self._with_draft is None:
+            return found
+        found = self._with_draft.load(file, self._with_draft.key(file))
+        if found is None or found.refused:
+            return None
+        bare = [replace(one, features=replace(one.features, extra=None)) for one in found.tasks]
+        return replace(found, tasks=bare)
+
+    def _entry(self, file: TaskFile, key: str) -> FilePrograms | None:
         path = self.path(file)
         if not path.is_file():
             return None

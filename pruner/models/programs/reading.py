@@ -13,7 +13,7 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
-from pruner.data.tasks import Duplicates, TaskRecords, read_tasks, without_cycle_search
+from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
@@ -206,8 +206,7 @@ def _features_of_traces(
                 # Only the analyzer's columns depend on the platform.
                 extras += [draft_columns(one.file.platform)] if spec.draft else []
     how = features.FeatureSpec(dataflow=spec.dataflow)
-    with without_cycle_search():
-        found = features.featurize_traces(definitions.spaces, together, how, extras)
+    found = features.featurize_traces(definitions.spaces, together, how, extras)
     return dict(zip(numbers, found, strict=True))
 
 

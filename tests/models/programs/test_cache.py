@@ -122,6 +122,15 @@ def test_the_analyzer_and_failures_have_entries_of_their_own(root, tmp_path, mon
     assert load(root, tmp_path).num_cached == 4
 
 
+def test_entries_with_the_analyzers_columns_serve_without_them(root, tmp_path):
+    bare = load(root, tmp_path, cache=None)
+    load(root, tmp_path, draft=True)
+    hit = load(root, tmp_path)
+    assert hit.num_cached == 3  # of 4: of a file without features the reasons may be the analyzer's
+    assert hit.store.draft is None
+    same(bare.store, hit.store)
+
+
 def test_another_feature_version_or_other_code_misses(root, tmp_path, monkeypatch):
     load(root, tmp_path)
     with monkeypatch.context() as patch:

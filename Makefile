@@ -24,10 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 PRESET := full
 DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
+SEEDS := seeds=[0,1,2] num_workers=2
 
 demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
-	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=pacm_residual run_id=$(DEMO)-pacm
-	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=xgboost run_id=$(DEMO)-xgboost
+	$(BIN)/python train.py $(BUNDLED) $(SEEDS) model=pacm_residual run_id=$(DEMO)-pacm
+	$(BIN)/python train.py $(BUNDLED) $(SEEDS) model=xgboost run_id=$(DEMO)-xgboost
 
 # Tests run beside each other, single ones to whoever is idle; seconds of each land in .cache/.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal --durations=50 --junitxml=.cache/junit-$@.xml

@@ -1,0 +1,123 @@
+"""Time how long a user waits: for an error, a library, a comparison, the demonstration.
+
+    python benchmarks/first_result.py [network=resnet18 rounds=3] [before=COMMIT] [demo=true]
+
+Every command runs in a process of its own, in an empty folder: its help, a wrong option, the draft
+of a network up to its library, the same command again, and the comparison with baselines. With
+``demo=true`` also the two trainings of ``make demo``. With ``before=`` the commands of an earlier
+commit take turns with those of this tree. Each row has the wall-clock seconds and the CPU seconds
+of all processes, by round. The last line is one JSON object, which ``results/first_result.json``
+keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from io import BytesIO
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from pruner.files import write_json  # noqa: E402
+
+DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
+
+
+def commands(network: str, *, demo: bool) -> dict[str, list[list[str]]]:
+    """The command lines of each row, run one after another."""
+    draft = ["tune.py", f"network={network}", "effort=draft", "target=host"]
+    bundled = ["train.py", "data.platform=all", "split=bundled"]
+    seeds = ["seeds=[0,1,2]", "num_workers=2"]
+    found = {
+        "help": [["tune.py", "--help"]],
+        "wrong option": [["tune.py", "effort=dra"]],
+        "draft to library": [[*draft, "run_id=first"]],
+        "the same again": [[*draft, "run_id=second"]],
+        "deploy with its table": [["-m", "pruner.cli", "deploy", "run=outputs/tune/first"]],
+    }
+    if demo:
+        models = ("pacm_residual", "xgboost")
+        found["demo"] = [[*bundled, *seeds, f"model={name}"] for name in models]
+    return found
+
+
+def children_s() -> float:
+    """CPU seconds of all ended child processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def timed(tree: Path, folder: Path, words: list[list[str]]) -> dict[str, float]:
+    """Run command lines of a tree in a folder; return wall-clock and CPU seconds."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    start, before_s = time.perf_counter(), children_s()
+    for line in words:
+        script = [str(tree / line[0])] if line[0].endswith(".py") else [line[0]]
+        command = [sys.executable, *script, *line[1:]]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        if done.returncode not in (0, 2):
+            raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
+    return {"wall_s": time.perf_counter() - start, "cpu_s": children_s() - before_s}
+
+
+def taken_out(commit: str, folder: Path) -> Path:
+    """The tree of a commit in a folder."""
+    command = ["git", "archive", commit]
+    packed = subprocess.run(command, cwd=HERE.parent, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="tar")
+    return folder
+
+
+def main() -> None:
+    """Measure, print the last line."""
+    given = DEFAULTS | dict(word.split("=", 1) for word in sys.argv[1:])
+    rows: dict[str, dict[str, dict[str, list[float]]]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        trees = {"now": HERE.parent}
+        if given["before"]:
+            trees = {"before": taken_out(given["before"], Path(place) / "before")} | trees
+        wanted = commands(given["network"], demo=given["demo"] == "true")
+        for number in range(int(given["rounds"])):
+            for name, tree in trees.items():
+                folder = Path(place) / "work"
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                for row, lines in wanted.items():
+                    # earlier commits lack this option
+                    left_out = {"num_workers=2"} if name == "before" else set()
+                    words = [[word for word in line if word not in left_out] for line in lines]
+                    found = timed(tree, folder, words)
+                    print(f"{number + 1}: {name}, {row}: {found}", file=sys.stderr)
+                    kept = rows.setdefault(row, {}).setdefault(name, {})
+                    for key, seconds in found.items():
+                        kept.setdefault(key, []).append(round(seconds, 2))
+    result = {
+        "network": given["network"],
+        "before": given["before"] or None,
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "load": list(os.getloadavg()),
+        "rows": rows,
+        "median_wall_s": {
+            row: {name: statistics.median(one["wall_s"]) for name, one in of.items()}
+            for row, of in rows.items()
+        },
+    }
+    (HERE / "results").mkdir(exist_ok=True)
+    write_json(HERE / "results" / "first_result.json", result, indent=1)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@
 * `predict`: scores of recorded programs as rows
 * `networks`: the networks
 * `trees`: gradient-boosted trees and the random forest
+* `proposals`: language models that propose programs
 * `analyzer`: the analyzer, which learns nothing
 * `programs`: programs as tensors
 * `training`: the recipe and the training

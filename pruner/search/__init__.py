@@ -9,6 +9,8 @@
 * `policy`: random search, and draft-then-verify
 * `adatune`: AdaTune's policy
 * `construct`: construction after Roller, without random search
+* `propose_lm`: proposals of a language model alone, after TLM
+* `proposer`: draws of the language model, for a task
 * `explorer`: evolution with the draft score
 * `selection`: choose the best candidates, apart from each other, some at random
 * `failures`: kinds of failures, and a model that avoids them

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys, Scores
+from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
 from pruner.search.history import History
+from pruner.search.proposer import Proposer, proposal_model
 from pruner.search.space import SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
@@ -89,6 +91,8 @@ class RoundSettings:
     """
 
     draft: ExplorerSettings | None = _DRAFT
+    # first population of the draft: random programs, or "lm": those of the language model
+    first: str = "random"
     verify: ExplorerSettings = _VERIFY
     random_sample: int = 1536
     redraft_period: int = 2  # rounds between drafts
@@ -100,6 +104,11 @@ class RoundSettings:
     draft_leads: bool = False
 
     takes_model: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` for an unknown first population."""
+        if self.first not in ("random", "lm"):
+            raise PrunerError(f"policy.first={self.first}: it must be random or lm")
 
     @property
     def trusts_draft(self) -> bool:
@@ -217,6 +226,9 @@ class DraftThenVerify:
         self._settings, self._rng = settings, rng
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
+        self._proposer = None
+        if settings.first == "lm":
+            self._proposer = Proposer(space, proposal_model(None))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
@@ -232,8 +244,12 @@ class DraftThenVerify:
             how = None
         # One draw for both: in a live space few programs cost as much as many.
         number = settings.random_sample
-        drawn = self._space.sample(number + (how.population if how else 0), self._rng)
+        size = how.population if how else 0
+        model_draws = size if self._proposer is not None else 0
+        drawn = self._space.sample(number + size - model_draws, self._rng)
         sample, start = drawn[:number], drawn[number:]
+        if self._proposer is not None and size:
+            start = self._proposer.sample(size, self._rng)[0]
         if draft is not None and how is not None:
             drafted = explore(self._space, draft, how, self._rng, start=start, exclude=seen)
             self._drafted = drafted.decisions

@@ -113,7 +113,7 @@ RENAMED = {"beside": "baselines", "measure.alone": "measure.exclusive"}
 
 # Options that share a rule. Some have no default that would show their kind.
 _SHARED: Sequence[tuple[Rule, str]] = (
-    (TEXT, "outputs checkpoint resume out bundle work_dir"),
+    (TEXT, "outputs checkpoint resume out bundle work_dir policy.weights"),
     (NAMES, "models.own split.held_out"),
     (SEED, "seed split.seed"),
     (POSITIVE_OR_NULL,
@@ -163,6 +163,7 @@ RULES: dict[str, Rule] = {
         "a list with at least one seed, each once, or null",
     ),
     "trainer.strategy": _one_of("auto", "ddp"),
+    "policy.first": _one_of("random", "lm"),
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
     "scaler": Rule(lambda value: value in (None, "keep", "renew"), "keep, renew or null"),

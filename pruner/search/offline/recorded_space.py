@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
+from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.search.space import RowKeys
 
 _NEIGHBOURS = 16
@@ -21,16 +22,19 @@ class RecordedSpace:
     """A finite space: the measured decision vectors of a task.
 
     A sample draws rows; a mutation moves to one of a row's nearest rows (fewest decisions changed).
+    ``spaces``: its design spaces as tokens, for policies that read them.
     """
 
     can_draft = True
     affordable: int | None = None
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(
+        self, decisions: Decisions, spaces: Sequence[TokenSpace | None] = (None,)
+    ) -> None:
         """Raises `PrunerError` for an empty pool."""
         if not len(decisions):
             raise PrunerError("empty pool: no measured program; give a record file with results")
-        self.decisions = decisions
+        self.decisions, self.spaces = decisions, list(spaces)
         self.num_slots = decisions.shape[1]
         self.widths: list[int] = [self.num_slots - 1] * (1 + int(decisions[:, 0].max()))
         self.keys = RowKeys(self.num_slots)
@@ -73,6 +77,10 @@ class RecordedSpace:
         near = self._near[self.rows(parents)]
         pick = rng.integers(0, near.shape[1], len(parents))
         return self.decisions[near[np.arange(len(parents)), pick]]
+
+    def token_spaces(self) -> list[TokenSpace | None]:
+        """The tokens of each design space."""
+        return self.spaces
 
     def instantiate(self, decisions: Decisions) -> Sequence[Any]:
         """The rows themselves, as schedules; none is refused."""

@@ -12,6 +12,7 @@ from pruner.arrays import Decisions, Keys
 from pruner.features.batch import Extra, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import Device
 from pruner.search.construct import Tiling
 from pruner.tune.spaces.design import DesignSpace
@@ -75,6 +76,9 @@ class LiveSpace(Protocol):
 
     def tiling(self, device: Device) -> Tiling | None:
         """Find the tiles and the units of a device; None without a batched form."""
+
+    def tokens(self, device: Device) -> TokenSpace | None:
+        """List the decisions for a proposal model; None without a batched form."""
 
     def clear_cache(self) -> None:
         """Release cached programs after a proposal."""

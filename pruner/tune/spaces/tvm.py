@@ -135,6 +135,9 @@ class ReplaySpace:
     def tiling(self, device: Device) -> None:
         """See :class:`pruner.tune.spaces.base.LiveSpace`."""
 
+    def tokens(self, device: Device) -> None:
+        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Check which rows TVM replays and its postprocessors accept, bool [N]."""
         return np.array([made is not None for made in self.instantiate(decisions)], bool)

@@ -6,18 +6,19 @@ longest vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Mask, Scores
+from pruner.arrays import Decisions, Floats, Ints, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
@@ -153,6 +154,22 @@ class UnionSpace:
         with self._phases.time("draft"):
             values, offered = space.options(decisions, slot)
         return values, offered
+
+    def token_spaces(self) -> list[TokenSpace | None]:
+        """List the tokens of each space, None without tokens or device."""
+        if self.analyzer is None:
+            return [None] * len(self.spaces)
+        return [space.tokens(self.analyzer.device) for space in self.spaces]
+
+    def drawn(
+        self, number: int, draw: Callable[[], tuple[Decisions, Floats]]
+    ) -> tuple[Decisions, Floats]:
+        """Keep the drawn vectors that the sampling of a batched space accepts."""
+        space: Any = self.spaces[number]
+        with self._phases.time("sample"):
+            rows, scores = draw()
+            kept = space.allowed(rows)
+        return rows[kept], scores[kept]
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """Create the schedules of all rows; None where TVM refuses."""

@@ -7,5 +7,6 @@
 * `decisions`: sampling and mutating
 * `mutators`: which decision changes
 * `threads`: draws that have too many threads
+* `token_reading`: decisions as tokens of a proposal model
 * `tiling`: tiles, and the units of the device that they are aligned with
 """

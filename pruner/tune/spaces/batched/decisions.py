@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask
-from pruner.program.tir.apply_trace import location_options
+from pruner.program.tir.apply_trace import location_options, tile_extents
 from pruner.program.tir.trace import TraceProgram
 from pruner.search.space import divisors
 
@@ -173,6 +173,34 @@ class LocationDecision:
 
 
 Decision = TileDecision | ChoiceDecision | LocationDecision
+
+
+def open_decisions(program: TraceProgram, example: NDArray[np.int64]) -> dict[int, Decision]:
+    """Create a decision object for every slot that starts a decision.
+
+    `example` int64 [d] is a vector that replays.
+    """
+    extents = tile_extents(program, example)
+    out: dict[int, Decision] = {}
+    for i in program.instructions:
+        if i.kind == "SamplePerfectTile":
+            parts, limit = int(i.attrs[0]), int(i.attrs[1])
+            extent = extents[i.slot]
+            # TVM writes -1 for an innermost factor without limit
+            limit = extent if limit < 0 else limit
+            out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
+        elif i.kind == "SamplePartitionedTile":
+            parts, inside, divisor = (int(attr) for attr in i.attrs)
+            extent = extents[i.slot]
+            # sample_partitioned_tile limits no innermost factor: the divisor keeps fragments
+            # complete
+            slots = slice(i.slot, i.slot + parts)
+            out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
+        elif i.kind == "SampleCategorical":
+            out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
+        elif i.kind == "SampleComputeLocation":
+            out[i.slot] = LocationDecision(i.slot, program)
+    return out
 
 
 def prime_powers(number: int) -> list[tuple[int, int]]:

@@ -15,9 +15,10 @@ from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize
 from pruner.features.dataflow import DataflowKind
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
-from pruner.program.tir.apply_trace import apply_groups, tile_extents
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.pipeline import waits_are_numbers
@@ -29,15 +30,11 @@ from pruner.search.construct import Tiling
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
 from pruner.tune.spaces.batched import mutators
-from pruner.tune.spaces.batched.decisions import (
-    ChoiceDecision,
-    Decision,
-    LocationDecision,
-    TileDecision,
-)
+from pruner.tune.spaces.batched.decisions import TileDecision, open_decisions
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.batched.threads import thread_ranges
 from pruner.tune.spaces.batched.tiling import tiling_of
+from pruner.tune.spaces.batched.token_reading import tokens_of
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
 
@@ -80,7 +77,7 @@ class BatchedSpace:
         self._limits = TirLimits.of_target(design.target) if on_gpu else None
         self.keys = RowKeys(self.num_slots)
         with unforeseen_refused():
-            self._decisions = self._open_decisions(design.vector(design.trace))
+            self._decisions = open_decisions(self.program, design.vector(design.trace))
         shares = mutators.GPU if on_gpu else mutators.CPU
         self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
@@ -101,30 +98,6 @@ class BatchedSpace:
         """Estimate the share of legal programs among random draws, above zero."""
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
-
-    def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
-        """Create a decision object for every slot that starts a decision."""
-        extents = tile_extents(self.program, example)
-        out: dict[int, Decision] = {}
-        for i in self.program.instructions:
-            if i.kind == "SamplePerfectTile":
-                parts, limit = int(i.attrs[0]), int(i.attrs[1])
-                extent = extents[i.slot]
-                # TVM writes -1 for an innermost factor without limit
-                limit = extent if limit < 0 else limit
-                out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
-            elif i.kind == "SamplePartitionedTile":
-                parts, inside, divisor = (int(attr) for attr in i.attrs)
-                extent = extents[i.slot]
-                # sample_partitioned_tile limits no innermost factor: the divisor keeps fragments
-                # complete
-                slots = slice(i.slot, i.slot + parts)
-                out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
-            elif i.kind == "SampleCategorical":
-                out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
-            elif i.kind == "SampleComputeLocation":
-                out[i.slot] = LocationDecision(i.slot, self.program)
-        return out
 
     @property
     def design(self) -> DesignSpace:
@@ -168,7 +141,7 @@ class BatchedSpace:
             wanted = int(1.2 * (num - count) / self._legal_share) + 16
             size = min(wanted, 4 * _BATCH)
             draws = self._plausible(size, rng)
-            good = draws[self.legal(draws)]
+            good = draws[self.allowed(draws)]
             found.append(good)
             count, drawn = count + len(good), drawn + size
         if num and not count:
@@ -176,6 +149,10 @@ class BatchedSpace:
         # the empty array keeps the shape where num is 0
         some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
         return some[:num] if count >= num else some[rng.integers(0, len(some), num)]
+
+    def allowed(self, draws: Decisions) -> Verdicts:
+        """Check which rows :meth:`sample` may return, bool [N]; on CPUs nothing is checked."""
+        return np.ones(len(draws), bool) if self._limits is None else self.legal(draws)
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
         """Apply a random mutation of MetaSchedule to every parent, int64 [N, d]."""
@@ -232,6 +209,10 @@ class BatchedSpace:
     def tiling(self, device: Device) -> Tiling:
         """Find the tiles and the units of a device; see :mod:`pruner.search.construct`."""
         return tiling_of(self.program, self._decisions, self._threads, device)
+
+    def tokens(self, device: Device) -> TokenSpace:
+        """List the decisions for a proposal model; see :mod:`pruner.models.proposals`."""
+        return tokens_of(self.program, self._decisions, device, self._workload)
 
     def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
         """List the values [V] of a decision that is no tile.

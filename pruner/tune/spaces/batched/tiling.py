@@ -33,7 +33,7 @@ def tiling_of(
 
     A unit counts as far as it divides the extent of its loops: ``gcd(extent, unit)``.
     """
-    structures = _structures(program)
+    structures = structures_of(program)
     on_fragments = any(one.lanes == WARP_LANES for one in threads)
     tiles, rows = [], []
     for slot, decision in decisions.items():
@@ -82,7 +82,7 @@ def tiling_of(
     return Tiling(tiles=tuple(tiles), others=others, units=tuple(units), start=start, least=least)
 
 
-def _structures(program: TraceProgram) -> dict[int, str]:
+def structures_of(program: TraceProgram) -> dict[int, str]:
     """Return the tiling structure of the block of each tile, by slot."""
     found, structure = {}, ""
     for i in program.instructions:

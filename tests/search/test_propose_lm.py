@@ -1,0 +1,122 @@
+"""The proposals of a language model as a policy, on tiny recorded pools."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.models.proposals.decision_tokens import encode
+from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.history import History
+from pruner.search.offline.recorded_run import run_session
+from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.policy import RandomPolicy, RoundSettings
+from pruner.search.propose_lm import ProposeLmSettings
+from tests.models.proposals.tiny import factorisations, tiny_space
+
+
+def pool(extent):
+    """All tilings of a loop, column 0 for the design space, and the seconds of each."""
+    rows = np.array([[0, *tile] for tile in factorisations(extent, 3, 64)])
+    return rows, 1e-3 * (1 + np.abs(np.log2(rows[:, 3] / 8)) + (rows[:, 2] != 1))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A model that learned from pools of other extents, as a file."""
+    tasks = []
+    for extent in (16, 32, 64, 48):
+        rows, latency_s = pool(extent)
+        part = encode(tiny_space([(extent, 3, 64)]), rows[:, 1:])[0]
+        tasks.append(TaskSequences(parts=(part,), latency_s=(latency_s,)))
+    recipe = ProposalRecipe(epochs=15, width=16, batch=1, lr=1e-2, dropout=0.0)
+    path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    fit_proposals(tasks, (), recipe, seed=0).save(path)
+    return str(path)
+
+
+def space_of(extent, *, with_tokens=True):
+    rows, latency_s = pool(extent)
+    tokens = [tiny_space([(extent, 3, 64)]) if with_tokens else None]
+    return RecordedSpace(rows, tokens), latency_s
+
+
+def policy_of(space, weights, seed=0):
+    settings = ProposeLmSettings(weights=weights)
+    return settings.make(space, None, None, np.random.default_rng(seed))
+
+
+def best_after(policy, space, latency_s, trials):
+    measurer = RecordedMeasurer(space, latency_s, np.zeros(len(latency_s)), Clock())
+    return run_session(policy, measurer, trials=trials, batch=2).best_s[-1]
+
+
+def test_on_an_extent_never_seen_it_beats_random_search(weights):
+    space, latency_s = space_of(240)
+    ours = best_after(policy_of(space, weights), space, latency_s, 4)
+    chance = [
+        best_after(RandomPolicy(space, np.random.default_rng(seed)), space, latency_s, 4)
+        for seed in range(20)
+    ]
+    assert ours == latency_s.min()
+    assert np.mean(chance) > 1.2 * ours
+
+
+def test_a_pool_is_proposed_completely_and_nothing_twice(weights):
+    space, latency_s = space_of(96)
+    policy, history, seen = policy_of(space, weights), History(space), []
+    while len(rows := policy.propose(7, history)):
+        history.add(rows, latency_s[space.rows(rows)])
+        seen += rows.tolist()
+    assert sorted(seen) == sorted(space.decisions.tolist())
+
+
+def test_records_without_tokens_are_drawn_at_random_and_a_line_reports_it(weights, caplog):
+    space, _ = space_of(96, with_tokens=False)
+    with caplog.at_level(logging.WARNING):
+        policy = policy_of(space, weights)
+    (line,) = caplog.messages
+    assert "1 of 1 design spaces are drawn at random" in line
+    first = policy.propose(4, History(space))
+    state = policy.state()
+    second = policy.propose(4, History(space))
+    resumed = policy_of(space, weights, seed=9)
+    resumed.load_state(state)
+    assert np.array_equal(resumed.propose(4, History(space)), second)
+    assert len(first) == 4
+
+
+def test_the_draft_may_start_from_the_models_programs(weights, monkeypatch):
+    from pruner.search import policy as policies
+    from pruner.search.proposer import proposal_model
+
+    monkeypatch.setattr(policies, "proposal_model", lambda _: proposal_model(weights))
+    space, latency_s = space_of(240)
+    how = ExplorerSettings(population=8, generations=0, keep=8)
+    found = {}
+    for first in ("random", "lm"):
+        settings = RoundSettings(
+            draft=how, first=first, random_sample=1, measured_share=0, epsilon=0, draft_leads=True
+        )
+        drafted = []
+        for seed in range(10):
+            # a draft that scores all programs alike keeps its first population
+            made = settings.make(
+                space, lambda rows: np.zeros(len(rows)), None, np.random.default_rng(seed)
+            )
+            rows = made.propose(4, History(space))
+            drafted.append(latency_s[space.rows(rows)].min())
+        found[first] = np.mean(drafted)
+    assert found["lm"] < 0.8 * found["random"]
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(PrunerError, match=r"policy\.draws must be at least 1"):
+        ProposeLmSettings(draws=0)
+    with pytest.raises(PrunerError, match=r"policy\.first=best: it must be random or lm"):
+        RoundSettings(first="best")
+    space, _ = space_of(96)
+    with pytest.raises(PrunerError, match="no trained weights"):
+        policy_of(space, "/nowhere/weights.safetensors")

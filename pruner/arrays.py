@@ -4,7 +4,9 @@ Shapes in the names are checked where tests install jaxtyping's hook (``tests/co
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -19,6 +21,11 @@ Decisions = Int64[np.ndarray, "program slot"]  # decision vectors of one skeleto
 Verdicts = Bool[np.ndarray, " program"]  # which programs are accepted
 Scores = Float[np.ndarray, " program"]  # higher is better
 Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every process
+
+
+def rows_of(values: Sequence[Any], num: int) -> Any:
+    """Stack numbers of N programs, [L, N]; a plain number holds for all programs."""
+    return np.stack([v if np.ndim(v) else np.full(num, v) for v in values])
 
 
 @cache

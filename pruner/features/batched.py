@@ -115,11 +115,8 @@ class _Joined:
         if set(map(type, values)) == {int}:
             same = values.count(values[0]) == len(values)
             return values[0] if same else np.repeat(np.array(values, np.int64), self.nums)
-        out, start = np.empty(self.num, np.int64), 0
-        for num, value in zip(self.nums, values, strict=True):
-            out[start : start + num] = value
-            start += num
-        return out
+        pairs = zip(values, self.nums, strict=True)
+        return np.concatenate([v if np.ndim(v) else np.full(n, v) for v, n in pairs])
 
     def variable(self, batch: int, var: LoopVar) -> LoopVar:
         """Return the joined variable of a batch's loop."""

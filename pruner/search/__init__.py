@@ -11,6 +11,7 @@
 * `construct`: construction after Roller, without random search
 * `propose_lm`: proposals of a language model alone, after TLM
 * `proposer`: draws of the language model, for a task
+* `gradient`: gradient search after Felix, in relaxed tile sizes
 * `explorer`: evolution with the draft score
 * `selection`: choose the best candidates, apart from each other, some at random
 * `failures`: kinds of failures, and a model that avoids them

@@ -251,8 +251,7 @@ class DraftThenVerify:
         if self._proposer is not None and size:
             start = self._proposer.sample(size, self._rng)[0]
         if draft is not None and how is not None:
-            drafted = explore(self._space, draft, how, self._rng, start=start, exclude=seen)
-            self._drafted = drafted.decisions
+            self._drafted = self._explored(draft, how, start, seen)
         self._round += 1
         # Ansor's use_measured_ratio: measured programs are parents, `exclude` keeps them out of the
         # batch.
@@ -274,6 +273,12 @@ class DraftThenVerify:
             self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
         )
         return np.concatenate([chosen, rest])
+
+    def _explored(
+        self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
+    ) -> Decisions:
+        """The best drafted programs, in the order of their scores."""
+        return explore(self._space, draft, how, self._rng, start=start, exclude=seen).decisions
 
     def state(self) -> State:
         """See :class:`Policy`."""

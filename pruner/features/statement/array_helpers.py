@@ -28,7 +28,7 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 def column(value: ArrayLike, num: int) -> Floats:
     """Return ``value`` as float64 [N]; do not change the result."""
-    values = np.asarray(value, np.float64)
+    values = np.asanyarray(value, np.float64)
     return values if values.shape == (num,) else np.full(num, values)
 
 

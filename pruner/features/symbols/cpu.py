@@ -176,11 +176,11 @@ class _CpuRow:
 
     def _run(self) -> PerProgram:
         """Return the neighbouring elements that the body writes [N]."""
-        write, runs = self._s.write, np.ones((len(self._own) + 1, self._num))
+        write, runs = self._s.write, []
         for depth in range(len(self._own)):
             moving = frozenset(x.var for x in self._own[depth:]) - write.around
-            runs[depth] = runs_of(write.widths(moving), write.sizes, (self._num,))[0]
-        return pick(runs, self._body)
+            runs.append(runs_of(write.widths(moving), write.sizes, (self._num,))[0])
+        return pick(np.stack([*runs, np.ones(self._num)]), self._body)
 
     def _used_lanes(self) -> PerProgram:
         """Return elements per vector operation, of v iterations and w lanes.
@@ -286,9 +286,10 @@ class _CpuRow:
         In whole cache lines.
         """
         footprint = self._bytes_by_depth()
-        outside = np.ones_like(footprint)
-        for depth, loop in enumerate(self._loops):
-            outside[depth + 1] = outside[depth] * loop.extent
+        iterations = [np.ones(self._num)]
+        for loop in self._loops:
+            iterations.append(iterations[-1] * loop.extent)
+        outside = np.stack(iterations)
         device, cores = self._device, self._cores_by_depth()
         # Cores that share the loops bring their private caches: the capacity grows with them.
         sizes: list[Floats | int] = [
@@ -307,16 +308,17 @@ class _CpuRow:
 
     def _cores_by_depth(self) -> Float[np.ndarray, "depth program"]:
         """Return private caches that share the footprint, by depth."""
-        out, inside = np.ones((len(self._loops) + 1, self._num)), np.ones(self._num)
-        for depth in range(len(self._loops) - 1, -1, -1):
-            if self._loops[depth].mark == "parallel":
-                inside = inside * self._loops[depth].extent
-            out[depth] = np.minimum(inside, self._device.num_cores)
-        return out
+        inside = np.ones(self._num)
+        out = [inside]
+        for loop in reversed(self._loops):
+            if loop.mark == "parallel":
+                inside = inside * loop.extent
+            out.append(np.minimum(inside, self._device.num_cores))
+        return np.stack(out[::-1])
 
     def _bytes_by_depth(self) -> Float[np.ndarray, "depth program"]:
         """Return bytes of lines that the statement touches from each depth inwards."""
-        out = np.zeros((len(self._loops) + 1, self._num))
+        out = [np.zeros(self._num)] * (len(self._loops) + 1)
         for access in (self._s.write, *self._s.reads):
             used = access.variables - access.around
             known: dict[Moving, PerProgram] = {}  # most depths move the same variables of it
@@ -324,8 +326,8 @@ class _CpuRow:
                 moving = used & {x.var for x in self._loops[depth:]}
                 if moving not in known:
                     known[moving] = self._line_bytes(access, moving)
-                out[depth] += known[moving]
-        return out
+                out[depth] = out[depth] + known[moving]
+        return np.stack(out)
 
     def _line_bytes(self, access: NestAccess, moving: Moving) -> PerProgram:
         run, rows = runs_of(access.widths(moving), access.sizes, (self._num,))

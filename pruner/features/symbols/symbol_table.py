@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from pruner.arrays import rows_of
 from pruner.features.column import Column
 from pruner.program.nests import ACCUMULATORS, SHARED
 
@@ -157,13 +158,12 @@ def fill(
     float64 [S, C, N]. Raises `KeyError` where a row lacks a column of the table, or has another
     one.
     """
-    out = np.empty((len(rows), len(columns), num))
-    for place, row in enumerate(rows):
+    for row in rows:
         if strange := row.keys() ^ {column.name for column in columns}:
             raise KeyError(f"not both computed and in the table: {', '.join(sorted(strange))}")
-        for at, column in enumerate(columns):
-            out[place, at] = row[column.name]
-    return out
+    if not rows:
+        return np.empty((0, len(columns), num))
+    return np.stack([rows_of([row[column.name] for column in columns], num) for row in rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,8 @@ class Symbols:
         if self.shared_bytes is not None:
             return self.shared_bytes
         # S3 counts elements; buffers of a block live at the same time, so their bytes add up.
-        return np.asarray((self["l1_mem_alloc"] * self["own_bytes"]).sum(axis=0))
+        shared: PerProgram = (self["l1_mem_alloc"] * self["own_bytes"]).sum(axis=0)
+        return shared
 
     @property
     def on_tensor_cores(self) -> bool:

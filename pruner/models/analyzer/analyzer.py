@@ -19,7 +19,7 @@ from pruner.features.statement.analysis import analyse
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
-from pruner.features.symbols.symbol_table import Symbols
+from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
@@ -102,8 +102,12 @@ class SymbolAnalyzer(Analyzer):
         """Predicted seconds [program]."""
 
     @abstractmethod
+    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+        """Amounts [.., program] that the device limits, and the largest amount allowed."""
+
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
         """Programs [program] within the device's limits, judged by symbols: a quick filter."""
+        return _within(self.limits(symbols), symbols.num_programs)
 
     @abstractmethod
     def has_rates_for(self, symbols: Symbols) -> bool:
@@ -147,22 +151,33 @@ class GpuAnalyzer(SymbolAnalyzer):
         """Programs that stage operands in shared memory."""
         return symbols.stages
 
-    def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """See :func:`_fits_block`."""
-        return _fits_block(symbols, self.device)
+    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+        """See :func:`_block_limits`."""
+        return _block_limits(symbols, self.device)
 
 
-def _fits_block(symbols: Symbols, device: GpuDevice) -> Bool[np.ndarray, " program"]:
-    """Programs whose threads, virtual threads, shared memory and vectors fit a block."""
-    threads = symbols["l1_para_info"]
+def _block_limits(
+    symbols: Symbols, device: GpuDevice
+) -> list[tuple[PerProgram | PerStatement, float]]:
+    """Threads, shared memory, vectors and virtual threads of a block, and their limits."""
     shared_limit = device.shared_bytes_per_block
     if symbols.shared_bytes is not None:  # dynamic memory may use the opt-in limit
         shared_limit = device.shared_bytes_per_block_opt_in or shared_limit
     element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
-    fits = (threads <= device.max_threads_per_block).all(axis=0)
-    fits &= symbols.block_bytes() <= shared_limit
-    fits &= (symbols["vector"] * element <= device.vector_bytes).all(axis=0)
-    fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
+    return [
+        (symbols["l1_para_info"], device.max_threads_per_block),
+        (symbols.block_bytes(), shared_limit),
+        (symbols["vector"] * element, device.vector_bytes),
+        (symbols["vthreads"], _UNROLLED_VTHREADS - 1),
+    ]
+
+
+def _within(
+    limits: Sequence[tuple[PerProgram | PerStatement, float]], num: int
+) -> Bool[np.ndarray, " program"]:
+    fits = np.ones(num, bool)
+    for amount, most in limits:
+        fits &= (amount <= most).reshape(-1, num).all(axis=0)
     return fits
 
 
@@ -175,7 +190,7 @@ class ReleasedAnalyzer(Analyzer):
 
     def score_nests(self, nests: LoopNests) -> Scores:
         """See :class:`Analyzer`; limits as in the other forms."""
-        fits = _fits_block(gpu_symbols(nests), self.device)
+        fits = _within(_block_limits(gpu_symbols(nests), self.device), nests.num_programs)
         return np.where(fits, self._unlimited(nests), -np.inf)
 
     def _unlimited(self, nests: LoopNests) -> Scores:
@@ -212,9 +227,9 @@ class CpuAnalyzer(SymbolAnalyzer):
         """True for all programs."""
         return True
 
-    def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """True for all programs."""
-        return np.ones(symbols.num_programs, bool)
+    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+        """None."""
+        return []
 
 
 @overload

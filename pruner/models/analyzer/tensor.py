@@ -107,7 +107,8 @@ class _OnTensorCores:
 
     def _norm(self, *parts: PerProgram) -> PerProgram:
         total = sum((part**self._c.overlap for part in parts), np.zeros_like(self._threads))
-        return np.asarray(total ** (1 / self._c.overlap))
+        joined: PerProgram = total ** (1 / self._c.overlap)
+        return joined
 
     def _product_cycles(self) -> PerProgram:
         """Cycles of a multiprocessor's matrix units for one block."""
@@ -155,7 +156,8 @@ class _OnTensorCores:
         return c.step_cycles + np.maximum.reduce([copies / ahead, loads, products])
 
     def _passes(self, statements: list[int]) -> PerProgram:
-        return np.asarray(self._s["passes"][statements].max(axis=0))
+        passes: PerProgram = self._s["passes"][statements].max(axis=0)
+        return passes
 
     def _registers(self) -> PerProgram:
         """Registers of one thread.

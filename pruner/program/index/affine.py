@@ -63,12 +63,13 @@ class Affine:
 
 def plain(value: IntLike) -> IntLike:
     """Return an int where all programs agree, else the array."""
-    if isinstance(value, np.ndarray) and value.ndim and value.size:
+    if type(value) is np.ndarray and value.ndim and value.size:
         # Bytes: NumPy's own comparison and test take ten times as long for the usual short array.
         numbers, width = value.tobytes(), value.itemsize
         alike = numbers.endswith(numbers[:width]) and numbers == numbers[:width] * value.size
         return int(value.item(0)) if alike else value
-    return int(value)
+    # relaxed numbers stay: equal numbers of the anchors may differ elsewhere
+    return value if isinstance(value, np.ndarray) and value.ndim and value.size else int(value)
 
 
 def any_nonzero(x: IntLike | Truth) -> bool:

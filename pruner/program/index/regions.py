@@ -130,7 +130,7 @@ def evaluate_region(index: Expr, domains: list[Region]) -> Region:
 def _int(value: object) -> IntLike:
     if isinstance(value, PerProgram):
         return value.values
-    return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
+    return np.asanyarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
 
 
 def _binary_region(op: str, a: Region, b: Region) -> Region:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruner.arrays import IntLike, Ints, Mask
+from pruner.arrays import IntLike, Ints, Mask, rows_of
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
@@ -58,11 +58,10 @@ class _Path:
     @staticmethod
     def of(tree: Tree, loops: list[LoopNode]) -> _Path:
         """Build a path from at least one loop."""
-        shape = (len(loops), tree.num_programs)
-        extents, absent = np.empty(shape, np.int64), np.empty(shape, bool)
+        absent = np.empty((len(loops), tree.num_programs), bool)
         for row, loop in enumerate(loops):
-            extents[row], absent[row] = loop.extent, loop.absent
-        return _Path(loops, extents, ~absent)
+            absent[row] = loop.absent
+        return _Path(loops, rows_of([x.extent for x in loops], tree.num_programs), ~absent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,8 +211,7 @@ class _Fusion:
         # Steps are the products of the extents inside: an exclusive product from the innermost loop
         # out.
         inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
-        steps = np.ones_like(inside)
-        steps[:-1] = inside[1:]
+        steps = np.concatenate([inside[1:], np.ones_like(inside[:1])])
         first = masks.copy()
         first[1:] &= ~np.logical_or.accumulate(masks)[:-1]
         return _Fusion(masks, steps, first, inside[0])

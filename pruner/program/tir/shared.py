@@ -92,7 +92,7 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
     # A pipelined buffer is kept several times (see `pipeline`).
     versions = buffer_versions(tree, place.loop, key)
     size = dtype_bytes(buffer.dtype) * versions * aligned_elements(writer, extents)
-    sizes = np.broadcast_to(np.asarray(size, np.int64), tree.num_programs)
+    sizes = np.broadcast_to(np.asanyarray(size, np.int64), tree.num_programs)
     return _Staged(buffer, sizes, users[0], users[-1])
 
 

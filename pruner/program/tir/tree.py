@@ -387,7 +387,7 @@ def renamed(value: Affine, names: Mapping[LoopVar, LoopVar]) -> Affine:
 
 def uniform(value: IntLike | np.ndarray) -> int:
     """Return the value common to all programs; raise :class:`Diverges` otherwise."""
-    value = af.plain(value)
+    value = af.plain(np.asarray(value))
     if isinstance(value, np.ndarray):
         raise Diverges(value)
     return value

@@ -7,7 +7,7 @@ longest vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
+
+if TYPE_CHECKING:
+    from pruner.models.analyzer.derivatives import RelaxedScores
 
 _REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often they evolve
 
@@ -147,6 +150,12 @@ class UnionSpace:
         space: Any = self.spaces[number]
         with self._phases.time("draft"):
             return list(space.symbols(decisions, self.analyzer))
+
+    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, RelaxedScores]]:
+        """Record the scores of vectors [N, d] of a batched space; see `BatchedSpace`."""
+        space: Any = self.spaces[number]
+        with self._phases.time("draft"):
+            return list(space.relaxed(decisions, self.analyzer))
 
     def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
         """List the values of a decision of a batched space; see `BatchedSpace`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
+from pruner.program.relaxed import RelaxedDecisions
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
@@ -37,6 +38,9 @@ from pruner.tune.spaces.batched.tiling import tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
+
+if TYPE_CHECKING:
+    from pruner.models.analyzer.derivatives import RelaxedScores
 
 Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
@@ -236,6 +240,25 @@ class BatchedSpace:
             with suppress(UnsupportedProgram), unforeseen_refused():
                 symbols = analyzer.symbols(nests)
                 found.append((rows, np.where(good, analyzer.scores(symbols), -np.inf), symbols))
+        return found
+
+    def relaxed(
+        self, decisions: Decisions, analyzer: SymbolAnalyzer
+    ) -> list[tuple[Rows, RelaxedScores]]:
+        """Record the scores of each group of programs as functions of their tile sizes.
+
+        Rows that the engine refuses, and groups whose scores depend on no tile, are left out.
+        """
+        # here, because torch takes seconds to import
+        from pruner.models.analyzer.derivatives import relaxed_scores
+
+        tiles = [one for one in self._decisions.values() if isinstance(one, TileDecision)]
+        slots = {slot for one in tiles for slot in range(one.slots.start, one.slots.stop)}
+        found = []
+        for rows, tree in apply_groups(self.program, RelaxedDecisions.of(decisions, slots))[0]:
+            with suppress(UnsupportedProgram), unforeseen_refused():
+                scores = relaxed_scores(lower(tree), analyzer)
+                found += [] if scores is None else [(rows, scores)]
         return found
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:

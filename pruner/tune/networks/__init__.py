@@ -11,6 +11,7 @@
 * `onnx_import`, `operators_onnx`: ONNX files, and operators that TVM lacks or gets wrong
 * `source`: a named network, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
+* `variants`: other ways to compute parts of a network, checked and chosen
 * `lowering`: from Relax to functions that can be tuned
 * `request`: a network with its target, and the lowered module, kept for the library
 * `network_tasks`: distinct functions, how often each is called, its share of the work

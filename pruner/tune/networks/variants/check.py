@@ -1,0 +1,159 @@
+"""Check that two graphs compute the same: exactly in fields, then in floating point.
+
+A wrong graph is accepted with the probability :attr:`Verdict.bound` at most, for the checked
+elements: of every axis the first places, a run that is as long as the tiles of rules, the last
+ones, and some between them. The second check, in the network's precision, has many more places and
+refuses a graph that is right but inaccurate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.tune.measure.numerics import TOLERANCE
+from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.variants.evaluation import Array, Box, Places, evaluate
+from pruner.tune.networks.variants.fields import Fields, P, Q, degree, differ
+from pruner.tune.networks.variants.graph import Graph, GraphNode
+
+TRIALS = 2  # random points of a check in fields
+_EXACT, _ROUNDED = 9, 32  # checked places of an axis
+_RUN, _END = 6, 2  # at its begin and end
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a check, which took ``seconds`` of processor time.
+
+    ``bound``: probability that the fields accept a wrong graph. ``error``: the largest rounding
+    error of the new graph, relative to the largest element; ``own_error``: that of the old graph.
+    ``refused``: the reason, None for an accepted graph.
+    """
+
+    refused: str | None = None
+    bound: float = 1.0
+    error: float = 0.0
+    own_error: float = 0.0
+    seconds: float = 0.0
+
+
+class Checker:
+    """Compare variants with a graph, whose values are computed once."""
+
+    def __init__(self, graph: Graph, precision: Precision = "float32") -> None:
+        self._graph, self._precision = graph, precision
+        self._fields = Fields(TRIALS, _SEED)
+        self._exact = places_of(graph, _EXACT)
+        self._rounded = places_of(graph, _ROUNDED)
+        self._values = evaluate(graph, self._exact, self._fields)
+        self._reference: Sequence[Array] | None = None
+        self._own_error = 0.0
+
+    def exactly(self, variant: Graph) -> Verdict:
+        """Compare a variant in the fields."""
+        start = time.process_time()
+        shapes = [node.shape for node in variant]
+        if shapes != [node.shape for node in self._graph]:
+            return Verdict(refused=f"it has outputs of the shapes {shapes}")
+        found = evaluate(variant, self._exact, self._fields)
+        wrong = any(differ(*both) for both in zip(self._values, found, strict=True))
+        total = degree(self._graph) + degree(variant)
+        # values behind exp are compared in one field only
+        lost = any((value < 0).any() for value in (*found, *self._values))
+        bound = (total / Q) ** TRIALS * (1.0 if lost else (total / P) ** TRIALS)
+        return Verdict(
+            refused="it computes something else" if wrong else None,
+            bound=min(bound, 1.0),
+            seconds=time.process_time() - start,
+        )
+
+    def __call__(self, variant: Graph) -> Verdict:
+        """Compare a variant in the fields, then its rounding error."""
+        start, exact = time.process_time(), self.exactly(variant)
+        if exact.refused is not None:
+            return exact
+        if self._reference is None:
+            self._reference = evaluate(self._graph, self._rounded, Floats("float64"))
+            self._own_error = self._error(self._graph)
+        error, most = self._error(variant), TOLERANCE[self._precision]
+        # `not <=` refuses NaN, too
+        inaccurate = not error <= max(most, self._own_error)
+        return Verdict(
+            refused=f"its rounding error is {error:.1e}, more than {most:g}"
+            if inaccurate
+            else None,
+            bound=exact.bound,
+            error=error,
+            own_error=self._own_error,
+            seconds=time.process_time() - start,
+        )
+
+    def _error(self, graph: Graph) -> float:
+        found = evaluate(graph, self._rounded, Floats(self._precision))
+        assert self._reference is not None
+        pairs = zip(found, self._reference, strict=True)
+        return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1.0)) for a, b in pairs)
+
+
+def places_of(graph: Graph, most: int) -> list[Box]:
+    """Choose up to `most` places of every axis of the outputs."""
+    rng = np.random.default_rng(_SEED)
+
+    def places(extent: int) -> Places:
+        if extent <= most:
+            return np.arange(extent)
+        inner = rng.choice(np.arange(_RUN, extent - _END), most - _RUN - _END, replace=False)
+        return np.sort(np.array([*range(_RUN), *inner, *range(extent - _END, extent)]))
+
+    return [tuple(places(extent) for extent in node.shape) for node in graph]
+
+
+class Floats:
+    """Arithmetic of floating-point numbers, of one sample.
+
+    ``float16``: products of half precision, sums in single precision.
+    """
+
+    def __init__(self, precision: Precision | str) -> None:
+        self._dtype = np.dtype("float64" if precision == "float64" else "float32")
+        self._half = precision == "float16"
+
+    def leaf(self, node: GraphNode, places: Places) -> Array:
+        """Return elements between -1 and 1."""
+        words = Fields(1, _SEED).leaf(node, places)[:1]
+        return (words / (P / 2) - 1).astype(np.float32).astype(self._dtype)
+
+    def literal(self, numerators: Places, denominator: int) -> Array:
+        """Return rounded fractions."""
+        return (numerators[None] / denominator).astype(self._dtype)
+
+    def apply(self, node: GraphNode, args: Sequence[Array]) -> Array:
+        """Apply an elementwise operator; an unspecified function is a smooth stand-in."""
+        rank = max(arg.ndim for arg in args)
+        args = [arg.reshape(1, *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
+        if node.op != "call":
+            found: Array = getattr(np, node.op)(*args)
+        elif node.attrs[0] == "exp":
+            found = np.exp(args[0])
+        else:
+            found = np.arctan(sum((i + 1) * arg for i, arg in enumerate(args)))
+        return found
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Multiply matrices."""
+        if self._half:
+            left, right = (x.astype(np.float16).astype(np.float32) for x in (left, right))
+        return left @ right
+
+    def rows(self, op: str, data: Array, axis: int) -> Array:
+        """Apply ``softmax`` or ``max`` along an axis."""
+        largest = data.max(axis, keepdims=True)
+        if op == "max":
+            return largest
+        powers = np.exp(data - largest)
+        return powers / powers.sum(axis, keepdims=True)

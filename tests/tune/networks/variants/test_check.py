@@ -1,0 +1,162 @@
+"""Evaluation against torch and by hand; the check against equal, unequal and inaccurate graphs."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from pruner.tune.networks.variants.check import Checker, Floats, places_of
+from pruner.tune.networks.variants.convolutions import convolution_of, convolve
+from pruner.tune.networks.variants.evaluation import evaluate, whole
+from pruner.tune.networks.variants.fields import Fields, P, Q, degree
+from pruner.tune.networks.variants.graph import (
+    concat,
+    contract,
+    cut,
+    elementwise,
+    leaf,
+    literal,
+    nodes,
+    permute,
+    reshape,
+    rows,
+)
+
+MATMUL = "m k, k n -> m n"
+DOUBLE = Floats("float64")
+
+
+def value(node, box=None):
+    return evaluate((node,), whole((node,)) if box is None else [box], DOUBLE)[0][0]
+
+
+def refused(before, after):
+    return Checker((before,))((after,)).refused
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(("stride", "dilation", "padding"), [(1, 1, 1), (2, 1, 3), (1, 2, 0)])
+def test_a_convolution_is_that_of_torch_at_every_box(last, stride, dilation, padding):
+    how = {"stride": stride, "dilation": dilation, "padding": padding}
+    x = leaf("x", (2, 9, 8, 3) if last else (2, 3, 9, 8))
+    w = leaf("w", (3, 2, 3, 4) if last else (4, 3, 3, 2))
+    image, weights = (torch.tensor(value(node)) for node in (x, w))
+    if last:
+        image, weights = image.permute(0, 3, 1, 2), weights.permute(3, 2, 0, 1)
+    wanted = functional.conv2d(image, weights, **how)
+    two = {name: (number, number) for name, number in how.items() if name != "stride"}
+    node = convolve(
+        x, w, channels_last=last, size=wanted.shape[2:], strides=(stride, stride), **two
+    )
+    wanted = (wanted.permute(0, 2, 3, 1) if last else wanted).numpy()
+    assert np.allclose(value(node), wanted, rtol=1e-12, atol=1e-14)
+    some = tuple(np.arange(extent)[:: 1 + axis] for axis, extent in enumerate(node.shape))
+    assert np.allclose(value(node, some), value(node)[np.ix_(*some)], rtol=1e-12, atol=1e-14)
+    found = convolution_of(node)
+    assert (found.strides, found.dilation, found.padding, found.taps) == (
+        (stride, stride), (dilation, dilation), (padding, padding), (3, 2),
+    )  # fmt: skip
+
+
+def test_movements_are_those_of_numpy():
+    x, y = leaf("x", (4, 6, 5)), leaf("y", (4, 2, 5))
+    a, b = value(x), value(y)
+    joined = concat([x, y], 1)
+    moved = reshape(permute(cut(joined, 1, 3, 7), (2, 0, 1)), (5, 2, 8))
+    wanted = np.concatenate([a, b], 1)[:, 3:7].transpose(2, 0, 1).reshape(5, 2, 8)
+    assert np.array_equal(value(moved), wanted)
+    some = tuple(map(np.array, ([1, 4], [0], [2, 3, 7])))
+    assert np.array_equal(value(moved, some), wanted[np.ix_(*some)])
+    soft = value(rows("softmax", x, 1))
+    assert np.allclose(soft, torch.softmax(torch.tensor(a), 1).numpy())
+
+
+def test_more_places_than_a_buffer_of_numpy_are_reshaped():
+    """`unravel_index` of NumPy 2.4.6 is wrong there."""
+    x = leaf("x", (64, 64, 4))
+    assert np.array_equal(value(reshape(x, (64, 64, 4, 1)))[..., 0], value(x))
+
+
+def test_products_are_exact_in_both_fields():
+    rng = np.random.default_rng(0)
+    left = np.stack([rng.integers(0, m, (1, 3, 50)) for m in (P, Q)])
+    right = np.stack([rng.integers(0, m, (1, 50, 2)) for m in (P, Q)])
+    left[:, 0, 0], right[:, 0, :, 0] = np.array([[P - 1], [Q - 1]]), np.array([[P - 1], [Q - 1]])
+    found = Fields(trials=1).matmul(left, right)
+    for row, modulus in enumerate((P, Q)):
+        exact = left[row, 0].astype(object) @ right[row, 0].astype(object) % modulus
+        assert np.array_equal(found[row, 0], exact.astype(np.int64))
+
+
+def test_both_moduli_are_prime():
+    """Miller and Rabin's test is exact below 3.2 * 10^9 with these three bases."""
+    assert P == 2 * Q + 1
+    for number in (P, Q):
+        odd, twos = number - 1, 0
+        while odd % 2 == 0:
+            odd, twos = odd // 2, twos + 1
+        for base in (2, 3, 5, 7):
+            powers = [pow(base, odd << i, number) for i in range(twos)]
+            assert powers[0] == 1 or number - 1 in powers
+
+
+def test_what_holds_in_the_reals_is_accepted_and_nothing_else():
+    x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
+
+    def exp(node):
+        return elementwise("call", node, name="exp")
+
+    def relu(*args):
+        return elementwise("call", *args, name="relu")
+
+    add, product = elementwise("add", x, y), elementwise("multiply", exp(x), exp(y))
+    assert refused(exp(add), product) is None
+    assert refused(exp(add), elementwise("add", exp(x), exp(y)))
+    quotient = elementwise("divide", x, y)
+    assert refused(x, elementwise("multiply", quotient, y)) is None
+    assert refused(quotient, elementwise("divide", y, x))
+    assert refused(permute(relu(x), (1, 0)), relu(permute(x, (1, 0)))) is None
+    assert refused(relu(add), elementwise("add", relu(x), relu(y)))
+    assert refused(relu(x, y), relu(y, x))  # hashes keep the order of arguments
+    largest = rows("max", permute(x, (1, 0)), 0)
+    assert refused(rows("max", x, 1), permute(largest, (1, 0))) is None
+    assert refused(rows("max", x, 1), cut(x, 1, 0, 1))
+
+
+def test_the_bound_is_the_degree_by_the_size_of_both_fields():
+    a, b, c = leaf("a", (2, 2)), leaf("b", (2, 2)), leaf("c", (2, 2))
+    product = contract(MATMUL, contract(MATMUL, a, b), c)
+    assert degree((product,)) == 3
+    assert degree((elementwise("divide", product, elementwise("add", a, b)),)) == 4
+    assert Checker((product,)).exactly((product,)).bound == (6 / P) ** 2 * (6 / Q) ** 2
+
+
+def test_an_inaccurate_graph_is_refused_by_its_rounding_error():
+    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    back = elementwise("subtract", elementwise("add", x, far), far)
+    checker = Checker((x,))
+    assert checker.exactly((back,)).refused is None
+    found = checker((back,))
+    assert "rounding error" in found.refused
+    assert 1e-3 < found.error < 1e-1  # a float32 of a million has steps of 1/16
+
+
+def test_another_shape_is_refused():
+    x = leaf("x", (3, 4))
+    assert "shapes" in refused(x, permute(x, (1, 0)))
+
+
+def test_checked_places_have_a_run_of_a_tile_and_both_ends():
+    (box,) = places_of((leaf("x", (5, 224)),), 9)
+    assert box[0].tolist() == [0, 1, 2, 3, 4]
+    assert len(box[1]) == 9
+    assert {0, 1, 2, 3, 4, 5, 222, 223} < set(box[1].tolist())
+
+
+def test_equal_nodes_are_one():
+    a, b = leaf("a", (2, 3)), leaf("b", (3, 2))
+    one, other = contract(MATMUL, a, b), contract(MATMUL, a, b)
+    assert one == other
+    assert len(nodes((one, other))) == 3
+    with pytest.raises(ValueError, match="k is 3 and 2"):
+        contract(MATMUL, a, a)

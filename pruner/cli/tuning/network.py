@@ -32,6 +32,7 @@ from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.variants.choosing import choose_variants
 from pruner.tune.run.result import Tuned
 from pruner.tune.workloads import Workload
 
@@ -86,7 +87,7 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     with network_worker() as worker, DraftWorkers() as workers:
         platform = chosen_platform(config, measures=False)
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
-        tasks = network_tasks(config, platform, folder, worker=worker)
+        tasks = network_tasks(config, platform, folder, worker=worker, workers=workers)
         result = _drafted(config, tasks, platform, folder, workers)
         workers.close()
         if not config.deploy:
@@ -111,10 +112,12 @@ def network_tasks(
     *,
     keep: bool = True,
     worker: Worker | None = None,
+    workers: DraftWorkers | None = None,
 ) -> list[NetworkTask]:
     """Extract the tasks of ``network=``, or read an earlier start's.
 
-    ``keep``: the folder keeps the lowered network, too, from which its library is built.
+    ``keep``: the folder keeps the lowered network, too, from which its library is built. With
+    ``variants=true`` they are the tasks of the chosen variants; ``workers`` draft them.
     """
     if (folder / TASKS).is_file():
         return read_tasks(folder / TASKS)
@@ -124,6 +127,10 @@ def network_tasks(
     layout = chosen_layout(config.layout, device=platform.device, precision=precision)
     form = NetworkFormat(layout=layout, precision=precision)
     say(f"importing {source.label}, {form} ...")
+    if config.variants:
+        analyzer = load_draft(platform, config.draft.form)
+        how: Any = {"seed": config.seed, "worker": worker, "workers": workers, "log": say}
+        form = choose_variants(source, platform, analyzer, folder, form, **how)
     return extract_tasks(
         source,
         platform.target_json,

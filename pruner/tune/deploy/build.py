@@ -32,6 +32,7 @@ from pruner.tune.networks.onnx_import import multiplies_integers
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
 from pruner.tune.networks.signature import last_scales, with_tensors
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
+from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 

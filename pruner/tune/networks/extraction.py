@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,13 +113,17 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
     replace(request, form=form).save(folder / REQUEST)
     if keep:
         save_lowered(lowered, folder)
-    tasks = network_tasks(lowered, request.tvm_target())
-    write_json(folder / TASKS, [_row(task) for task in tasks])
+    save_tasks(network_tasks(lowered, request.tvm_target()), folder / TASKS)
     return reason
 
 
+def save_tasks(tasks: Sequence[NetworkTask], path: Path) -> None:
+    """Write tasks as JSON."""
+    write_json(path, [_row(task) for task in tasks])
+
+
 def read_tasks(path: Path) -> list[NetworkTask]:
-    """Read the tasks of :func:`write_tasks`.
+    """Read the tasks of :func:`save_tasks`.
 
     Raises:
         DataError: the file is damaged.

@@ -8,8 +8,9 @@ once: lowering a lowered module changes hashes, and every record is silently los
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -25,6 +26,7 @@ from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
+from pruner.tune.networks.variants.finding import with_variants
 from pruner.tune.tvm_import import load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
@@ -34,10 +36,15 @@ _LOWERED = "pruner_lowered"  # attribute of a module; front ends make TIR functi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFormat:
-    """The layout and the precision of a network."""
+    """The layout and the precision of a network.
+
+    ``variants``: the steps of algebraic variants by the class of regions to which they apply
+    (:mod:`pruner.tune.networks.variants.finding`).
+    """
 
     layout: Layout = "NCHW"
     precision: Precision = "float32"
+    variants: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def channels_last(self) -> bool:
@@ -55,8 +62,9 @@ class NetworkFormat:
         return replace(self, layout="NCHW")
 
     def __str__(self) -> str:
-        """Format layout and precision."""
-        return f"{self.layout} {self.precision}"
+        """Format layout, precision, and how many classes have a variant."""
+        variants = f", {len(self.variants)} variants" if self.variants else ""
+        return f"{self.layout} {self.precision}{variants}"
 
 
 def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
@@ -90,9 +98,9 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
         passes.DeadCodeElimination(),
     ]
     on_cpu = target.kind.name == "llvm"
-    formed = _formed(module, form or NetworkFormat())
+    simple = formed(module, form or NetworkFormat())
     with target:
-        lowered = merged_sorts(pad_classifier(formed)) if on_cpu else formed
+        lowered = merged_sorts(pad_classifier(simple)) if on_cpu else simple
         for step in steps:
             lowered = _stepped(step, lowered)
         if on_cpu:
@@ -180,14 +188,14 @@ def _culprit(step: Any, module: Any) -> str:
     return "it"
 
 
-def _formed(module: Any, form: NetworkFormat) -> Any:
+def formed(module: Any, form: NetworkFormat) -> Any:
     """Fold constants and apply the form, still in Relax's operators."""
     # before constants are folded: norms of signals are folded like norms of images
     module = fold_constants(one_row(without_clips(module, integers_only=True)))
     if form.channels_last:
         module = channels_last(module)
     # after the layout: the rewritten convolutions are made in the final one
-    module = subpixel_convolutions(module)
+    module = with_variants(subpixel_convolutions(module), form.variants)
     return mixed(module) if form.halves else module
 
 

@@ -66,17 +66,26 @@ def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | 
     Raises:
         PrunerError: it cannot be imported or lowered, in one line.
     """
-    name = request.source.name
-    module = import_network(request.source)
-    for tensor, sizes in open_sizes(module).items():
-        raise PrunerError(
-            f"network={name}: input {tensor} has the open size {', '.join(sizes)}; a program has "
-            "fixed sizes: export it with fixed ones"
-        )
+    module = sized_network(request.source)
     try:
         return lower_somehow(module, request.tvm_target(), request.form)
     except Exception as error:
-        raise PrunerError(f"network={name}: {first_line(error)}") from error
+        raise PrunerError(f"network={request.source.name}: {first_line(error)}") from error
+
+
+def sized_network(source: NetworkSource) -> Any:
+    """Import a network whose sizes are fixed.
+
+    Raises:
+        PrunerError: it cannot be imported, or a size is open; in one line.
+    """
+    module = import_network(source)
+    for tensor, sizes in open_sizes(module).items():
+        raise PrunerError(
+            f"network={source.name}: input {tensor} has the open size {', '.join(sizes)}; a "
+            "program has fixed sizes: export it with fixed ones"
+        )
+    return module
 
 
 def save_lowered(module: Any, folder: Path) -> None:

@@ -27,18 +27,14 @@ _Hashes = NDArray[np.uint64]
 
 
 class Fields:
-    """Arithmetic modulo P and Q at several random points.
+    """Arithmetic at a random point, modulo P and modulo Q, a sample each."""
 
-    Samples are P, Q, P, Q, ...: a pair for each of `trials` points of the given seed.
-    """
-
-    def __init__(self, trials: int = 2, seed: int = 0) -> None:
-        self._trials, self._seed = trials, seed
-        self._moduli = np.array([P, Q] * trials, np.int64)
+    def __init__(self, seed: int = 0) -> None:
+        self._seed, self._moduli = seed, np.array([P, Q], np.int64)
 
     def leaf(self, node: GraphNode, places: Places) -> Array:
         """Return random elements, which depend on name and place alone."""
-        keys = [_key(f"{node.attrs[0]} {self._seed} {i}") for i in range(2 * self._trials)]
+        keys = [_key(f"{node.attrs[0]} {self._seed} {i}") for i in range(2)]
         states = np.array(keys, np.uint64).reshape(-1, *(1,) * places.ndim)
         return self._rest(_mixed(_mixed(places.astype(np.uint64)) ^ states))
 
@@ -80,28 +76,27 @@ class Fields:
         middle = (a1 @ b0).astype(np.int64) + (a0 @ b1).astype(np.int64)
         found = self._reduced(upper + self._reduced(middle))
         found = self._reduced((found << _HALF) + self._reduced((a0 @ b0).astype(np.int64)))
-        for row in range(1, len(found), 2):
-            if (left[row] == _LOST).any() or (right[row] == _LOST).any():
-                found[row] = _LOST
+        if (left[1] == _LOST).any() or (right[1] == _LOST).any():
+            found[1] = _LOST
         return found
 
     def rows(self, op: str, data: Array, axis: int) -> Array:
         """Apply ``softmax`` by its definition, or ``max`` as a hash without an order."""
         if op == "max":
-            each = self._state("max", [data]).sum(axis, keepdims=True, dtype=np.uint64)
-            return self._drawn(_mixed(each), data)
+            each = self._state("max", [data]).sum(axis - 1, keepdims=True, dtype=np.uint64)
+            return self._drawn(_mixed(each))
         powers = self._exp(data)
         total = self._reduced(powers.sum(axis, keepdims=True))
         found = self._reduced(powers * self._inverse(total))
-        found[1::2] = _LOST
+        found[1] = _LOST
         return found
 
     def _exp(self, data: Array) -> Array:
-        exponents, found = data[1::2], np.full(data.shape, _LOST, np.int64)
+        exponents, found = data[1], np.full(data.shape, _LOST, np.int64)
         if (exponents == _LOST).any():  # exp of exp
-            found[0::2] = self._drawn(self._state("exp", [data]), data)[0::2]
-            return found
-        found[0::2] = _powers(np.full_like(exponents, _G), exponents, P)
+            found[0] = self._drawn(self._state("exp", [data]))[0]
+        else:
+            found[0] = _powers(np.full_like(exponents, _G), exponents, P)
         return found
 
     def _inverse(self, data: Array) -> Array:
@@ -110,21 +105,19 @@ class Fields:
         return _powers(np.maximum(data, 0), exponents, self._along(self._moduli, data))
 
     def _hashed(self, node: GraphNode, args: Sequence[Array]) -> Array:
-        wide = [*np.broadcast_arrays(*args)]
-        return self._drawn(self._state(str(node.attrs[0]), wide), wide[0])
+        return self._drawn(self._state(str(node.attrs[0]), np.broadcast_arrays(*args)))
 
     def _state(self, name: str, args: Sequence[Array]) -> _Hashes:
-        """Hash the arguments of a function, both their values, for each point."""
-        state = np.full(args[0][0::2].shape, _key(name), np.uint64)
+        """Hash the arguments of a function, both their values."""
+        state = np.full(args[0].shape[1:], _key(name), np.uint64)
         for arg in args:
-            for rows in (arg[0::2], arg[1::2]):
-                state = _mixed(state ^ rows.astype(np.uint64))
+            for sample in arg:
+                state = _mixed(state ^ sample.astype(np.uint64))
         return state
 
-    def _drawn(self, state: _Hashes, like: Array) -> Array:
-        """Return a value in both fields for the hash of each point."""
-        both = np.stack([state, _mixed(state)], 1)
-        return self._rest(both.reshape(len(like), *state.shape[1:]))
+    def _drawn(self, state: _Hashes) -> Array:
+        """Return a value in both fields for a hash."""
+        return self._rest(np.stack([state, _mixed(state)]))
 
     def _rest(self, hashes: _Hashes) -> Array:
         return (hashes % self._along(self._moduli.astype(np.uint64), hashes)).astype(np.int64)
@@ -177,7 +170,8 @@ def _key(text: str) -> int:
 
 def _mixed(state: _Hashes) -> _Hashes:
     """Scramble 64 bits (SplitMix64; Steele et al., 2014)."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    with np.errstate(over="ignore"):  # of scalars; arrays wrap around anyway
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))

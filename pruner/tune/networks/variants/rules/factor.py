@@ -1,6 +1,6 @@
-"""Take common factors out of sums: A B + A C = A (B + C).
+"""Take common factors out of sums of products.
 
-The reverse is a rule, too. A sum of products without a common factor is one product:
+A B + A C = A (B + C), and the reverse. A sum of products without a common factor is one product:
 A B + C D = [A C] [B; D].
 """
 

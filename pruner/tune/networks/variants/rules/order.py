@@ -23,7 +23,10 @@ def order(graph: Graph) -> Iterator[Mapping[GraphNode, GraphNode]]:
     """Multiply one argument of a product by the other factor first."""
     for node in nodes(graph):
         for place, inner in enumerate(node.args if node.op == "contract" else ()):
-            if inner.op == "contract" and len(inner.args) == len(node.args) == 2:
+            if inner.op != "contract" or not len(inner.args) == len(node.args) == 2:
+                continue
+            # transforms of other rules are literals, in the best order already
+            if all(arg.op != "literal" for arg in (*inner.args, *node.args)):
                 for number in (0, 1):
                     new = _reordered(node, place, number)
                     if new is not None:

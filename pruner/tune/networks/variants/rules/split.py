@@ -37,7 +37,9 @@ def split(graph: Graph) -> Iterator[Mapping[GraphNode, GraphNode]]:
 
 
 def _split(node: GraphNode, name: str, parts: int) -> GraphNode:
-    spec, part = spec_of(node), AffineIndex(((1, "part"),), 0)
+    spec = spec_of(node)
+    new = next(f"part{i}" for i in range(9) if f"part{i}" not in spec.letters)
+    part = AffineIndex(((1, new),), 0)
     args, specs = [], []
     for number, arg in enumerate(node.args):
         axis = spec.plain(number).index(name)
@@ -45,5 +47,5 @@ def _split(node: GraphNode, name: str, parts: int) -> GraphNode:
         args.append(reshape(arg, (*arg.shape[:axis], parts, inner, *arg.shape[axis + 1 :])))
         specs.append((*spec.args[number][:axis], part, *spec.args[number][axis:]))
     sizes = {n: extent for n, extent in node.attrs[1] if n != name}
-    each = contract(replace(spec, args=tuple(specs), out=("part", *spec.out)), *args, **sizes)
-    return contract(f"part {' '.join(spec.out)} -> {' '.join(spec.out)}", each)
+    each = contract(replace(spec, args=tuple(specs), out=(new, *spec.out)), *args, **sizes)
+    return contract(f"{new} {' '.join(spec.out)} -> {' '.join(spec.out)}", each)

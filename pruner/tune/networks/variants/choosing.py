@@ -1,0 +1,226 @@
+"""Choose the variants of a network by the drafts of their tasks.
+
+A worker process finds the variants and lowers each of them by itself. Their tasks are drafted into
+the folder of the network's own drafts, so that the drafts of the chosen variants are used again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pruner.files import as_written, read_json, write_json
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.processes import JobFailed, Worker, ask
+from pruner.progress import Log, silent
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks.draft_network import FOLDER, DraftSummary, DraftWorkers, draft_tasks
+from pruner.tune.networks.draft_task import VIEW
+from pruner.tune.networks.extraction import LOG, read_tasks, save_tasks
+from pruner.tune.networks.lowering import NetworkFormat, first_line, formed, lower
+from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest, sized_network
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.variants.finding import Found, describe, find
+from pruner.tune.networks.variants.writing import alone
+
+VARIANTS, _TASKS = "variants.json", "variant_tasks.json"
+MARGIN = 0.9  # a variant is chosen if its estimate is below this share of the original's
+_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The original of a class of regions, or a variant by its steps.
+
+    ``tasks``: calls of each of its tasks. ``cost`` is the search's, in multiples of the original's,
+    ``estimate_s`` the analyzer's, None without one. ``error``, ``bound`` and ``check_s`` are of the
+    check (:class:`~pruner.tune.networks.variants.check.Verdict`).
+    """
+
+    steps: Sequence[str]
+    tasks: Mapping[str, int]
+    cost: float = 1.0
+    error: float = 0.0
+    bound: float = 0.0
+    check_s: float = 0.0
+    estimate_s: float | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternatives:
+    """The alternatives of a class of regions, which occurs ``count`` times; the original first."""
+
+    key: str
+    region: str
+    count: int
+    ways: Sequence[Alternative]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantReport:
+    """What a search found, left out and chose, in ``seconds``."""
+
+    classes: Sequence[Alternatives] = field(default_factory=list)
+    left_out: Sequence[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def chosen(self) -> dict[str, list[str]]:
+        """The steps of the chosen variants, by class."""
+        ways = ((one.key, way) for one in self.classes for way in one.ways)
+        return {key: list(way.steps) for key, way in ways if way.chosen and way.steps}
+
+    def save(self, folder: Path) -> None:
+        """Write the report into a run folder."""
+        write_json(folder / VARIANTS, asdict(self), indent=1)
+
+    @staticmethod
+    def read(folder: Path) -> VariantReport:
+        """Read the report of a run folder.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        with as_written(folder / VARIANTS):
+            content = read_json(folder / VARIANTS, dict)
+            classes = [
+                Alternatives(**{**one, "ways": [Alternative(**way) for way in one["ways"]]})
+                for one in content.pop("classes")
+            ]
+            return VariantReport(classes=classes, **content)
+
+
+def choose_variants(
+    source: NetworkSource,
+    platform: Platform,
+    analyzer: Analyzer | None,
+    folder: Path,
+    form: NetworkFormat,
+    *,
+    seed: int = 0,
+    worker: Worker | None = None,
+    workers: DraftWorkers | None = None,
+    log: Log = silent,
+) -> NetworkFormat:
+    """Return `form` with the variants that the draft estimates to be faster.
+
+    A network in which none can be found goes on as it is; `log` gets the reason.
+    """
+    if form.halves:
+        log("variants: of float32 only; the network stays as it is")
+        return form
+    folder.mkdir(parents=True, exist_ok=True)
+    target = json.loads(platform.target_json)
+    NetworkRequest(source=source.resolved, target=target, form=form).save(folder / REQUEST)
+    how: dict[str, Any] = {"log_file": folder / LOG, "timeout_s": _LIMIT_S, "worker": worker}
+    try:
+        ask(__name__, write_variants.__name__, folder, **how)
+    except JobFailed as failed:
+        log(f"variants: the network stays as it is ({failed})")
+        return form
+    report = VariantReport.read(folder)
+    for line in report.left_out:
+        log(f"variants: left out: {line}")
+    tasks = [task.workload for task in read_tasks(folder / _TASKS)]
+    log(
+        f"variants: {sum(len(one.ways) - 1 for one in report.classes)} of {len(report.classes)} "
+        f"classes of regions, found in {report.seconds:.1f} s; {len(tasks)} tasks to draft"
+    )
+    drafts = draft_tasks(
+        tasks, platform, analyzer, folder / FOLDER, seed=seed, workers=workers, log=log
+    )
+    report = replace(report, classes=[_chosen(one, drafts) for one in report.classes])
+    report.save(folder)
+    for line in lines(report):
+        log(line)
+    return replace(form, variants=report.chosen)
+
+
+def lines(report: VariantReport) -> list[str]:
+    """Describe the chosen variants."""
+    found = []
+    for one in report.classes:
+        for way in one.ways:
+            before = one.ways[0].estimate_s
+            if way.chosen and way.steps and way.estimate_s is not None and before is not None:
+                found.append(
+                    f"variants: {one.count} x {one.region}: {', '.join(way.steps)}; estimate "
+                    f"{1e3 * before:.3g} ms -> {1e3 * way.estimate_s:.3g} ms"
+                )
+    return found or ["variants: none is estimated to be faster"]
+
+
+def _chosen(one: Alternatives, drafts: DraftSummary) -> Alternatives:
+    estimates = {
+        draft.task: 0.0 if draft.how == VIEW else draft.estimate_s for draft in drafts.drafts
+    }
+
+    def estimate(way: Alternative) -> float:
+        each = ((estimates.get(name), calls) for name, calls in way.tasks.items())
+        return sum(math.inf if found is None else calls * found for found, calls in each)
+
+    times = [estimate(way) for way in one.ways]
+    best = min(range(len(times)), key=times.__getitem__)
+    if not times[best] < MARGIN * times[0] or math.isinf(times[0]):
+        best = 0
+    ways = [
+        replace(way, estimate_s=None if math.isinf(time_s) else time_s, chosen=number == best)
+        for number, (way, time_s) in enumerate(zip(one.ways, times, strict=True))
+    ]
+    return replace(one, ways=ways)
+
+
+def write_variants(folder: Path) -> None:
+    """Find the variants of a requested network, and write them with their tasks.
+
+    Raises:
+        PrunerError: the network cannot be imported, in one line.
+    """
+    request = NetworkRequest.read(folder / REQUEST)
+    module = formed(sized_network(request.source), request.form)
+    found = find(module, request.form.precision)
+    classes, tasks, left_out = _lowered(found, request.tvm_target())
+    save_tasks(tasks, folder / _TASKS)
+    VariantReport(
+        classes=classes, left_out=[*found.left_out, *left_out], seconds=found.seconds
+    ).save(folder)
+
+
+def _lowered(found: Found, target: Any) -> tuple[list[Alternatives], list[NetworkTask], list[str]]:
+    """Lower every alternative by itself; what TVM cannot lower is left out."""
+    classes, tasks, left_out = [], dict[str, NetworkTask](), list[str]()
+    for one in found.classes:
+        ways = []
+        original = Alternative(steps=[], tasks={})
+        variants = [
+            Alternative(
+                steps=variant.steps,
+                tasks={},
+                cost=variant.cost,
+                error=variant.verdict.error,
+                bound=variant.verdict.bound,
+                check_s=variant.verdict.seconds,
+            )
+            for variant in one.searched.variants
+        ]
+        graphs = [one.region.graph, *(variant.graph for variant in one.searched.variants)]
+        for way, graph in zip([original, *variants], graphs, strict=True):
+            try:
+                own = network_tasks(lower(alone(one.region, graph), target), target)
+            except Exception as error:  # passes raise kinds of their own
+                left_out.append(f"{describe(one.region)}: {way.steps}: {first_line(error)}")
+                if not way.steps:
+                    break
+                continue
+            tasks |= {task.key: task for task in own}
+            ways.append(replace(way, tasks={task.name: task.weight for task in own}))
+        if len(ways) > 1:
+            key, name = one.region.key, describe(one.region)
+            classes.append(Alternatives(key=key, region=name, count=one.count, ways=ways))
+    return classes, list(tasks.values()), left_out

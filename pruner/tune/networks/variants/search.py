@@ -1,0 +1,141 @@
+"""Search the variants of a graph, breadth first, within a bound on their cost.
+
+Every application of a rule is compared with the original graph in the fields; what is refused is
+not applied any further. Of variants with the same operators on the same shapes one is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.variants.check import Checker, Verdict
+from pruner.tune.networks.variants.graph import (
+    ELEMENTWISE,
+    Graph,
+    GraphNode,
+    flops,
+    nodes,
+    replaced,
+)
+from pruner.tune.networks.variants.network_regions import size_bytes
+from pruner.tune.networks.variants.rules import RULES
+
+KEPT = 3  # variants of a graph, beside the original
+_DEPTH, _MOST = 4, 300  # applications in a row, and checked variants of a graph
+_EXPANDED, _WORSE = 1.5, 1.1  # times the original's cost: followed, and kept
+_FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgebraicVariant:
+    """Another graph with the same values, by its steps from the original.
+
+    ``cost`` is in multiples of the original's; ``verdict``: its check.
+    """
+
+    steps: Sequence[str]
+    graph: Graph
+    cost: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """The best variants of a graph, and counts of the search."""
+
+    variants: Sequence[AlgebraicVariant]
+    checked: int
+    refused: Sequence[str]
+    complete: bool
+
+
+def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
+    """Find variants until :func:`time.monotonic` reaches `end_s`."""
+    checker, original = Checker(graph, precision), cost(graph)
+    seen, checked, complete = {_fingerprint(graph)}, 0, True
+    found: list[tuple[float, list[str], Graph]] = []
+    refused: list[str] = []
+    level: list[tuple[list[str], Graph]] = [([], graph)]
+    for _ in range(_DEPTH):
+        following: list[tuple[list[str], Graph]] = []
+        for steps, start in level:
+            for rule in RULES:
+                for number, application in enumerate(rule(start)):
+                    new = replaced(start, application)
+                    relative, mark = cost(new) / original, _fingerprint(new)
+                    if mark in seen or relative > _EXPANDED:
+                        continue
+                    if checked >= _MOST or time.monotonic() > end_s:
+                        complete = False
+                        continue
+                    seen.add(mark)
+                    checked += 1
+                    path = [*steps, f"{rule.__name__} {number}"]
+                    reason = checker.exactly(new).refused
+                    if reason is not None:
+                        refused.append(f"{' '.join(path)}: {reason}")
+                        continue
+                    following.append((path, new))
+                    found.append((relative, path, new))
+        level = following
+    variants: list[AlgebraicVariant] = []
+    for relative, path, new in sorted(found, key=lambda one: (one[0], len(one[1]))):
+        if len(variants) == KEPT or relative > _WORSE:
+            break
+        verdict = checker(new)
+        if verdict.refused is None:
+            variants.append(AlgebraicVariant(steps=path, graph=new, cost=relative, verdict=verdict))
+        else:
+            refused.append(f"{' '.join(path)}: {verdict.refused}")
+    return Searched(variants=variants, checked=checked, refused=refused, complete=complete)
+
+
+def applied(graph: Graph, steps: Sequence[str]) -> Graph | None:
+    """Apply a variant's steps again; None if they do not fit."""
+    found, rules = graph, {rule.__name__: rule for rule in RULES}
+    for step in steps:
+        name, _, number = step.partition(" ")
+        applications = list(rules[name](found)) if name in rules else []
+        if int(number) >= len(applications):
+            return None
+        found = replaced(found, applications[int(number)])
+    return found if Checker(graph).exactly(found).refused is None else None
+
+
+def cost(graph: Graph) -> float:
+    """Estimate the time of a graph, in operations of one core.
+
+    A product takes its arithmetic or its bytes, whichever is longer. Other operators are fused into
+    the product in front of them or into one another, so only their last result takes time.
+    """
+    order = [node for node in nodes(graph) if not node.constant]
+    products = {node for node in order if node.op == "contract"}
+    stored = {arg for node in order if _ends(node) for arg in node.args} | set(graph)
+    total = 0.0
+    for node in order:
+        size = sum(size_bytes(arg) for arg in node.args) + size_bytes(node)
+        if node in products:
+            total += max(flops(node), _FLOPS_PER_BYTE * size)
+        elif node in stored and node.op not in ("leaf", "reshape"):
+            fused = node.op in ELEMENTWISE and any(arg in products for arg in node.args)
+            total += 0.0 if fused else _FLOPS_PER_BYTE * size
+    return total
+
+
+def _ends(node: GraphNode) -> bool:
+    """Check for an operator that is not fused with its arguments."""
+    return node.op in ("contract", "softmax", "max")
+
+
+def _fingerprint(graph: Graph) -> tuple[object, ...]:
+    """Describe the operators and their shapes, which decide how a variant can be tuned."""
+    return tuple(
+        sorted(
+            repr((node.op, node.shape, [arg.shape for arg in node.args], node.constant))
+            for node in nodes(graph)
+            if node.op != "reshape"
+        )
+    )

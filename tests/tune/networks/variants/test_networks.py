@@ -1,0 +1,89 @@
+"""Variants of whole networks: read, searched, written and run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from pruner.tune.networks.source import network_of
+from tests.tune.networks.lowered import ONE_CORE, imported, source
+from tests.tune.networks.test_extraction import run
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "steps"),
+    [
+        ("residual", "NHWC", {"winograd 1"}),
+        ("residual", "NCHW", {"winograd 0"}),
+        ("encoder", "NHWC", {"join 0", "softmax 0"}),
+    ],
+)
+def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, tvm):
+    from pruner.tune.networks.lowering import NetworkFormat, formed, lower
+    from pruner.tune.networks.variants.network_regions import read_regions
+    from pruner.tune.networks.variants.search import applied
+
+    regions = read_regions(formed(imported(name), NetworkFormat(layout=layout))).found
+    chosen = {
+        region.key: [step]
+        for region in regions
+        for step in steps
+        if applied(region.graph, [step]) is not None
+    }
+    assert {step for (step,) in chosen.values()} == steps
+    network, inputs = network_of(source(name))
+    with torch.no_grad():
+        wanted = network(*inputs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    target = tvm.tvm.target.Target(json.loads(ONE_CORE))
+    lowered = lower(imported(name), target, NetworkFormat(layout=layout, variants=chosen))
+    names = " ".join(str(name) for name, _ in lowered.functions_items())
+    assert "contract" in names
+    for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
+        assert np.abs(mine - theirs.numpy()).max() < 1e-4 * np.abs(theirs.numpy()).max()
+
+
+def test_a_network_without_variants_is_not_written_anew(tvm):
+    from pruner.tune.networks.variants.finding import with_variants
+
+    module = imported("encoder")
+    assert with_variants(module, {}) is module
+    assert with_variants(module, {"of another network": ["winograd 0"]}) is module
+
+
+def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
+    from pruner.tune.networks.lowering import NetworkFormat, formed
+    from pruner.tune.networks.variants.graph import nodes
+    from pruner.tune.networks.variants.network_regions import read_regions
+
+    regions = read_regions(formed(imported("encoder"), NetworkFormat())).found
+    products = [sum(node.op == "contract" for node in nodes(region.graph)) for region in regions]
+    # per layer: three projections, scores, mixture and its projection, two of the feed-forward
+    assert products.count(3) == 2
+    assert len({region.key for region in regions}) < len(regions)
+    for region in regions:
+        functions = [node for node in nodes(region.graph) if node.op == "call"]
+        assert all(node in region.graph for node in functions)
+
+
+def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
+    from pruner.tune.networks.variants.graph import contract, leaf
+    from pruner.tune.networks.variants.search import applied, search
+
+    shapes = {"a": (64, 4), "b": (4, 64), "c": (64, 64), "d": (64, 2)}
+    product, *rest = (leaf(name, shape) for name, shape in shapes.items())
+    for factor in rest:
+        product = contract("m k, k n -> m n", product, factor)
+    found = search((product,), "float32", float("inf"))
+    assert found.complete
+    assert not found.refused
+    best = found.variants[0]
+    # a (b (c d)): 2 (64 64 2 + 4 64 2 + 64 4 2) operations; bytes decide, counted by hand
+    assert best.graph[0].args[1].args[1].shape == (64, 2)
+    assert applied((product,), best.steps) == best.graph
+    assert applied((product,), ["order 99"]) is None
+    late = search((product,), "float32", 0.0)
+    assert (late.checked, late.complete, late.variants) == (0, False, [])

@@ -14,7 +14,8 @@ part before the next:
 * value: our rounds from a PaCM of the bundled records of all targets, and from scratch
 * longer: Ansor with four times the trials, against the paper's rounds, ours and MoA (Table 5)
 * systems: our rounds against the ideas of the paper's Table 6 in the same spaces: construction
-  (Roller), AdaTune; and the rivals of rounds
+  (Roller), gradient search (Felix), proposals of a language model (TLM), AdaTune; and the rivals of
+  rounds
 * systems_network: the same on a small network
 
 Finished cells are skipped and ended cells continue, so the script can be stopped and started at any
@@ -196,6 +197,8 @@ LONGER = {
 SYSTEMS = {
     **{name: ROUNDS[name] for name in ("pruner_live", "pruner_live_without_pacm")},
     "construct": Contender(words=["policy=construct", *BATCH], kind="draft"),
+    "gradient": Contender(words=["policy=gradient", *BATCH], kind="draft"),
+    "propose_lm": Contender(words=["policy=propose_lm", *BATCH], kind="draft"),
     # its own number of repeats: as many as the spread of a program asks for
     "adatune": Contender(
         words=["policy=adatune", *BATCH, "measure.repeats=6", "measure.cv_limit=0.1"],

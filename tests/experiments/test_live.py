@@ -72,7 +72,7 @@ def test_every_command_has_options_that_exist(item, options):
     )
     steps = steps_of(item, given)
     # rounds, adapted twice, offline, ablation, value, longer, systems; network, systems of it
-    contenders = 9 + 6 + 7 + 3 + 2 + 1 + 1 + 2 + 9 + 2
+    contenders = 9 + 6 + 7 + 3 + 2 + 1 + 1 + 4 + 9 + 4
     trainings, listing = 5, 1
     assert len(steps) == contenders + trainings + listing
     for name, step in steps.items():

@@ -73,6 +73,7 @@ class Proposer:
         if isinstance(space, RecordedSpace):
             # recorded programs were drawn at random, so their ratios are weights
             ratio = self.log_ratio(space.decisions)
+            ratio = ratio if np.isfinite(ratio).any() else np.zeros(len(ratio))
             weights = np.exp(ratio - ratio.max())
             chosen = rng.choice(len(ratio), size=num, p=weights / weights.sum())
             return space.decisions[chosen], ratio[chosen]

@@ -57,7 +57,8 @@ class Proposer:
             log.warning(
                 "proposals: %d of %d design spaces are drawn at random, the language model was "
                 "trained on none of their kind (%s)",
-                strange, len(self._spaces), "; ".join(kinds) or "no tokens",
+                strange, len(self._spaces),
+                "; ".join(kinds) or "no tokens: TVM replays them, or no device is described",
             )  # fmt: skip
         self._log_probs = model.space_log_probs(self._spaces)
 

@@ -133,17 +133,20 @@ class ProposalModel:
                 list(OPTION_COLUMNS),
             ]:
                 raise DataError("made for other columns than this version has")
-            network = ProposalNetwork(**content["arguments"])
-            network.load_state_dict({k: v.float() for k, v in content["state"].items()})
+            state = {name: value.float() for name, value in content["state"].items()}
+            if not all(bool(torch.isfinite(value).all()) for value in state.values()):
+                raise DataError("has weights that are no finite numbers")
+            with torch.device("meta"):  # costs no memory, whatever width the file claims
+                network = ProposalNetwork(**content["arguments"])
+            network.load_state_dict(state, assign=True)
+            kinds, about = frozenset(map(str, content["kinds"])), dict(content["about"])
         except DataError as error:
             raise DataError(f"policy.weights={path}: {error}; train them again") from error
-        except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise DataError(
                 f"policy.weights={path}: no weights of a proposal model; leave the option out"
             ) from error
-        return ProposalModel(
-            network=network.eval(), kinds=frozenset(content["kinds"]), about=content["about"]
-        )
+        return ProposalModel(network=network.eval(), kinds=kinds, about=about)
 
 
 def stacked(space: TokenSpace) -> Tensor:

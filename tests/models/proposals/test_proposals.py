@@ -149,3 +149,13 @@ def test_a_missing_or_foreign_file_is_one_line(tmp_path):
     model.save(tmp_path / "odd.safetensors")
     with pytest.raises(DataError, match="no weights of a proposal model"):
         ProposalModel.load(tmp_path / "odd.safetensors")
+    model = model_of(space, trained=False)
+    model.network.arguments["width"] = 1 << 30  # more memory than there is
+    model.save(tmp_path / "huge.safetensors")
+    with pytest.raises(DataError, match="no weights of a proposal model"):
+        ProposalModel.load(tmp_path / "huge.safetensors")
+    model = model_of(space, trained=False)
+    torch.nn.init.constant_(model.network.token.weight, np.nan)
+    model.save(tmp_path / "nan.safetensors")
+    with pytest.raises(DataError, match="no finite numbers"):
+        ProposalModel.load(tmp_path / "nan.safetensors")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.tune.even_vectors import even_vectors
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import copies_ahead, lanes_written_out
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
@@ -77,11 +78,13 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks.
 
     So a network contains the programs that were measured. On GPUs, vectors that TVM cannot write
-    and loops that it must not unroll are rewritten; on CPUs exp and similar functions become vector
-    instructions, unless they must be ``exact``.
+    and loops that it must not unroll are rewritten; on CPUs long vectors of odd lanes are divided,
+    and exp and similar functions become vector instructions, unless they must be ``exact``.
     """
     if is_gpu(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
+    if target.kind.name == "llvm":
+        module = even_vectors(module)
     return module if exact else with_vector_math(module, target)
 
 

@@ -1,0 +1,41 @@
+"""Vectors of odd lanes are divided into those of registers, and compute the same."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+pytestmark = pytest.mark.tvm
+
+
+def scheduled(lanes):
+    """A function that scales 3 x lanes numbers, a row as one vector."""
+    from tvm import te
+
+    from pruner.tune.tvm_import import load_tvm
+
+    a = te.placeholder((3, lanes), name="a")
+    b = te.compute((3, lanes), lambda i, j: a[i, j] * 2.0 + j, name="b")
+    module = load_tvm().tvm.IRModule({"main": te.create_prim_func([a, b])})
+    schedule = load_tvm().s_tir.Schedule(module)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("b"))[1])
+    return schedule.mod
+
+
+@pytest.mark.parametrize(
+    ("lanes", "divided"),
+    [(40, "8)"), (24, "8)"), (48, "16)"), (32, None), (12, None), (34, None), (35, None)],
+)
+def test_only_long_vectors_of_odd_lanes_are_divided(lanes, divided):
+    from pruner.tune.compiling import compiled, written_out
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm, module = load_tvm().tvm, scheduled(lanes)
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    text = written_out(module, target)["main"].script()
+    vector = f"T.vectorized({lanes})" if divided is None else f"T.vectorized({divided}"
+    assert vector in text
+    assert ("T.unroll(" in text) == (divided is not None)
+    given = np.random.default_rng(0).standard_normal((3, lanes)).astype(np.float32)
+    found = tvm.runtime.tensor(np.zeros_like(given))
+    compiled(module, target).jit()["main"](tvm.runtime.tensor(given), found)
+    np.testing.assert_array_equal(found.numpy(), given * 2 + np.arange(lanes, dtype=np.float32))

@@ -154,7 +154,10 @@ def measured(folder):
 
 @pytest.mark.parametrize(
     ("model", "lag", "prior"),
-    [("trees", 0, 16.0), ("pacm", 1, 0.0), pytest.param("trees", 3, 0.0, marks=pytest.mark.slow)],
+    [
+        ("pacm", 1, 0.0),
+        *(pytest.param("trees", *case, marks=pytest.mark.slow) for case in ((0, 16.0), (3, 0.0))),
+    ],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
@@ -168,6 +171,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, mod
     assert len({(*row[4], row[3]) for row in measured(tmp_path / "whole")}) == 24
 
 
+@pytest.mark.slow
 def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
     options = {"specs": (SIZES, OTHER), "trials": 18, "model": "pacm"}
     run(tmp_path / "whole", platform, FakeMeasurer(), **options)
@@ -267,7 +271,10 @@ class Unplugged(FakeMeasurer):
             yield position, outcome if self.asked <= self.turns else gone
 
 
-@pytest.mark.parametrize(("lag", "error"), [(0, "build_no_worker"), (1, "run_no_device")])
+@pytest.mark.parametrize(
+    ("lag", "error"),
+    [(0, "build_no_worker"), pytest.param(1, "run_no_device", marks=pytest.mark.slow)],
+)
 def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag, error):
     run(tmp_path / "whole", platform, FakeMeasurer(lag))
     folder = tmp_path / "stopped"
@@ -332,6 +339,7 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
     assert len(Database(tmp_path / "run").tvm_database) == size
 
 
+@pytest.mark.slow
 def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
     """A space that the engine refuses goes through TVM's replay."""
     from pruner.errors import UnsupportedProgram
@@ -426,6 +434,7 @@ def test_a_run_ends_once_all_tasks_together_stand_still(tmp_path, platform):
     assert all(a - b >= 0.05 * a for a, b in zip(estimates[1:-4], estimates[4:-1], strict=True))
 
 
+@pytest.mark.slow
 def test_a_settled_run_that_is_resumed_is_settled(tmp_path, platform):
     options, told = {"trials": 400, "patience": 2, "tolerance": 0.5}, []
     first = run(tmp_path, platform, FakeMeasurer(), log=told.append, **options)

@@ -79,7 +79,10 @@ def of_the_page(folder):
     return OF_THE_PAGE.format(lines=lines)
 
 
-@pytest.mark.parametrize("name", ["one_image", "two_outputs", "faint"])
+@pytest.mark.parametrize(
+    "name",
+    ["one_image", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_outputs", "faint"))],
+)
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
     """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
     records, and the loader of the run folder with torch and this package out of reach."""
@@ -112,7 +115,8 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     assert any((a != b).any() for a, b in zip(*outputs.values(), strict=True))
     np.savez(expected, *outputs["arr"])
     programs = {BLOCKED: tmp_path / built_files.LOADER}
-    programs[of_the_page(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
+    if name == "one_image":  # the page takes images
+        programs[of_the_page(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
     for program, given in programs.items():
         command = [sys.executable, "-c", program, str(given), str(found)]
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
@@ -125,12 +129,12 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
         assert len(arrays.files) == (2 if name == "two_outputs" else 1)
 
 
-def exported(folder):
-    """A ``.pt2`` file of a network with folded norms."""
-    from tests.tune.networks.small_networks import one_image
+def exported(folder, factory="one_image"):
+    """A ``.pt2`` file of a network, by default with folded norms."""
+    from tests.tune.networks import small_networks
 
     torch = importlib.import_module("torch")
-    network, inputs = one_image()
+    network, inputs = getattr(small_networks, factory)()
     with torch.no_grad():
         torch.export.save(torch.export.export(network, inputs), folder / "net.pt2")
     return folder / "net.pt2"
@@ -163,7 +167,9 @@ def onnx_file(folder):
     return folder / "net.onnx"
 
 
-@pytest.mark.parametrize(("write", "products"), [(exported, 4), (onnx_file, 2)])
+@pytest.mark.parametrize(
+    ("write", "products"), [pytest.param(exported, 4, marks=pytest.mark.slow), (onnx_file, 2)]
+)
 def test_a_file_becomes_a_library_that_computes_the_same(
     write, products, platform, tmp_path, in_process
 ):
@@ -186,7 +192,7 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process):
     """The network is in the run folder; outputs are compared where an earlier build kept them."""
     from pruner.tune.deploy import built_files, network
 
-    path = exported(tmp_path)
+    path = exported(tmp_path, "faint")
     prepared(str(path), platform, tmp_path)
     path.rename(tmp_path / "moved.pt2")
     deployed = network.deploy_network(tmp_path, platform, None)

@@ -66,7 +66,7 @@ def measurer():
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
     settings = MeasureSettings(
-        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=3.0, memory_gib=2.0
+        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=2.0, memory_gib=2.0
     )
     with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
         yield made
@@ -263,24 +263,33 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     from pruner.tune.workloads import arguments
 
     (worker,) = measurer._builders._workers
-    monkeypatch.setattr(worker, "_timeout_s", 0.5)
-    body = 'T.evaluate(T.call_extern("int32", "usleep", 800000))'
+    monkeypatch.setattr(worker, "_timeout_s", 0.3)
+    body = 'T.evaluate(T.call_extern("int32", "usleep", 500000))'
     module, path = program(tmp_path, "slow", body), tmp_path / "reference.npz"
     assert measurer.reference(module, arguments(module), path) is None
-    short = replace(measurer._settings, reference_timeout_s=0.5)
+    short = replace(measurer._settings, reference_timeout_s=0.3)
     monkeypatch.setattr(measurer, "_settings", short)
     reason = measurer.reference(module, arguments(module), path)
-    assert reason == "timeout: stopped after 0.5 s; measure.reference_timeout_s= gives it longer"
+    assert reason == "timeout: stopped after 0.3 s; measure.reference_timeout_s= gives it longer"
 
 
-@pytest.mark.parametrize("lie", [[-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []])
-def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch, lie):
+def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch):
     from pruner.processes import Reply
 
-    monkeypatch.setattr(measurer, "_run", lambda _job: Reply(value=lie))
+    lies, judge = ([-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []), measurer._outcome
+    found = []
+
+    def judged(job):
+        for lie in lies:
+            monkeypatch.setattr(measurer, "_run", lambda _job, lie=lie: Reply(value=lie))
+            found.append(judge(job))
+        return found[-1]
+
+    monkeypatch.setattr(measurer, "_outcome", judged)
     (outcome,) = measured(measurer, [doubling(tmp_path)])
-    assert (outcome.error, outcome.costs_s) == ("run_error", ())
-    assert outcome.concerns_program
+    assert outcome == found[-1]
+    assert [(one.error, one.costs_s) for one in found] == [("run_error", ())] * len(lies)
+    assert all(one.concerns_program for one in found)
 
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
@@ -306,7 +315,7 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
     from pruner.tune.measure.measurer import Check
     from pruner.tune.workloads import arguments
 
-    modules = [doubling(tmp_path, factor) for factor in (2, 3, 5)]
+    modules = [doubling(tmp_path, factor) for factor in (2, 3)]
     checks = []
     for number, module in enumerate(modules):
         path = tmp_path / f"reference-{number}.npz"
@@ -316,9 +325,9 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
         for j, check in enumerate(checks):
             (outcome,) = measured(measurer, [module], check)
             assert (outcome.error is None) == (i == j), (i, j, outcome)
-    last = tmp_path / "reference-2.npz"  # what was read last, with the results of another task now
+    last = tmp_path / "reference-1.npz"  # what was read last, with the results of another task now
     last.write_bytes((tmp_path / "reference-0.npz").read_bytes())
-    found = measured(measurer, [modules[2], modules[0]], checks[2])
+    found = measured(measurer, [modules[1], modules[0]], checks[1])
     assert [outcome.error for outcome in found] == ["wrong_result", None]
 
 
@@ -328,7 +337,7 @@ def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, m
     module, ends = doubling(tmp_path), []
 
     def slow(*_):
-        time.sleep(1.5)
+        time.sleep(0.5)
         ends.append(time.perf_counter())
 
     run, begins = measurer._run, []

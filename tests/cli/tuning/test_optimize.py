@@ -31,13 +31,36 @@ def command(script, *words):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("cnn", "attention", "depthwise", "two")]
+def built_here(config, place):
+    """In the place of the command's run: a library without schedules, built in this process."""
+    from pruner.tune.deploy.build import build_here
+    from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
+    from pruner.tune.networks.extraction import write_tasks
+    from pruner.tune.networks.request import REQUEST, NetworkRequest
+    from pruner.tune.networks.source import NetworkSource
+
+    assert config.effort.trials_per_task == 0  # effort=draft
+    source, target = NetworkSource(name=config.network), {"kind": "llvm", "num-cores": 1}
+    NetworkRequest(source=source, target=target).save(place / REQUEST)
+    write_tasks(place, keep=True)
+    build_here(place, {}, place / LIBRARY, reference=False, threads=1)
+    (place / DEPLOY_FILE).write_text(json.dumps({"median_s": 0.5}))
+    (place / "report.html").touch()
 
 
-@pytest.mark.parametrize("name", ["mlp", *SLOW])
+SLOW = [("mlp", True), ("cnn", True), ("attention", True), ("depthwise", True), ("two", True)]
+SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW]
+
+
+@pytest.mark.parametrize(("name", "whole"), [("mlp", False), *SLOW])
 @pytest.mark.usefixtures("quick_networks")
-def test_a_module_becomes_a_network_that_computes_the_same(name, tmp_path, monkeypatch, capfd):
+def test_a_module_becomes_a_network_that_computes_the_same(
+    name, whole, tmp_path, monkeypatch, capfd
+):
+    """``whole``: with the command's run, which tests/cli/test_tune_network.py is about, too."""
     monkeypatch.chdir(tmp_path)
+    if not whole:
+        monkeypatch.setattr("pruner.cli.tuning.optimize.run", built_here)
     module, inputs = made(name)
     modes = [part.training for part in module.modules()]
     state, threads = torch.get_rng_state(), torch.get_num_threads()

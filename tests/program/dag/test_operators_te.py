@@ -47,7 +47,17 @@ FUSED = [
     ("matmul", (3, 5, 7), ("bias",)),
     ("pool", ("avg", 2, 3, 9, 7, 3, 3, 1, 1), ("add",)),
 ]
-ALL = [(name, args, ()) for name, found in CASES.items() for args in found] + FUSED
+# the same windows as of conv2d, which has them all
+SLOW = {(name, str(args)) for name in ("depthwise_conv2d", "pool") for args in CASES[name][2:7]}
+ALL = [
+    *(
+        pytest.param(name, args, (), marks=pytest.mark.slow if (name, str(args)) in SLOW else ())
+        for name, found in CASES.items()
+        for args in found
+    ),
+    *FUSED,
+]
+QUICK = {"kind": "llvm", "opt-level": 0}
 
 
 def te_stages(tensor: Any, found: list[Any]) -> list[Any]:
@@ -70,7 +80,7 @@ def te_values(te: Any, stages: list[Any], inputs: list[np.ndarray]) -> list[np.n
     shapes = [tuple(int(size) for size in stage.shape) for stage in made]
     out = [tvm.runtime.tensor(np.zeros(shape, "float32")) for shape in shapes]
     args = [tvm.runtime.tensor(value) for value in inputs]
-    tvm.compile(module, target=tvm.target.Target("llvm"))["main"](*args, *out)
+    tvm.compile(module, target=tvm.target.Target(QUICK))["main"](*args, *out)
     values = iter(inputs), iter(out)
     return [
         next(values[1]).numpy() if stage.op.input_tensors else next(values[0]) for stage in stages

@@ -12,6 +12,9 @@ from pruner.tune.networks.source import NetworkSource, import_network, network_o
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
 pytestmark = pytest.mark.tvm
+BIASED = pytest.param("biased", marks=pytest.mark.slow)
+ATTENTION = pytest.param("attention", marks=pytest.mark.slow)  # the causal one has a mask, too
+LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "detr", "deeplabv3", "resnet50")
 
 
 @pytest.fixture(scope="module")
@@ -19,18 +22,21 @@ def target(tvm):
     return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
+QUICK = {"kind": "llvm", "opt-level": 0}  # LLVM compiles more quickly
+
+
 def run(module, inputs):
     """Outputs of a lowered module on this CPU, not scheduled."""
     import tvm
     from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target(QUICK)), tvm.cpu())
     found = machine["main"](*[tvm.runtime.tensor(x.numpy()) for x in inputs])
     many = not hasattr(found, "numpy")
     return [x.numpy() for x in found] if many else [found.numpy()]
 
 
-@pytest.mark.parametrize("name", ["residual", "biased", "encoder", "attention", "causal_attention"])
+@pytest.mark.parametrize("name", ["residual", BIASED, "encoder", ATTENTION, "causal_attention"])
 def test_a_lowered_network_computes_what_torch_computes(name, target):
 
     network, inputs = network_of(source(name))
@@ -97,7 +103,7 @@ def test_a_batch_of_one_can_be_tiled(target):
         assert all("sample_perfect_tile" in str(space.trace) for space in spaces), task.name
 
 
-@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+@pytest.mark.parametrize("name", [ATTENTION, "causal_attention"])
 def test_own_attention_is_tasks_that_the_engine_knows(name, target):
     """Two products of the attention, two linear layers, and the softmax by itself."""
     from pruner.tune.networks.coverage import coverage
@@ -215,7 +221,10 @@ def test_sizes_go_to_those_that_take_them():
         import_network(NetworkSource(name=f"{HERE}:faint", options=two))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS],
+)
 def test_a_named_network_changes_with_every_size_that_it_has(name):
     """As many pixels, tokens or layers as asked for: other inputs, or another number of weights."""
 

@@ -142,7 +142,7 @@ def warm_worker() -> None:
 def quick_stacks() -> Iterator[None]:
     """Let `inspect.stack` look for source text of the nearest frames alone in the body."""
     original = inspect.stack
-    inspect.stack = _quick_stack  # type: ignore[assignment]
+    inspect.stack = _quick_stack
     try:
         yield
     finally:
@@ -153,12 +153,15 @@ def _quick_stack(*_: object, **__: object) -> list[inspect.FrameInfo]:
     frames: list[inspect.FrameInfo] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code, line, found = frame.f_code, frame.f_lineno, None
+        code, line = frame.f_code, frame.f_lineno
+        found: list[str] | None = None
         if len(frames) < _READ_FRAMES:  # the third tells whether a function is in a class
             linecache.checkcache(code.co_filename)
             found = [linecache.getline(code.co_filename, line)]
         frames.append(
-            inspect.FrameInfo(frame, code.co_filename, line, code.co_name, found, found and 0)
+            inspect.FrameInfo(
+                frame, code.co_filename, line, code.co_name, found, 0 if found else None
+            )
         )
         frame = frame.f_back
     return frames

@@ -12,6 +12,7 @@ from pruner.tune.networks.source import NetworkSource, import_network, network_o
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
 pytestmark = pytest.mark.tvm
+ENCODER = pytest.param("encoder", marks=pytest.mark.slow)  # test_lowering has it
 BIASED = pytest.param("biased", marks=pytest.mark.slow)
 ATTENTION = pytest.param("attention", marks=pytest.mark.slow)  # the causal one has a mask, too
 LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "detr", "deeplabv3", "resnet50")
@@ -36,7 +37,7 @@ def run(module, inputs):
     return [x.numpy() for x in found] if many else [found.numpy()]
 
 
-@pytest.mark.parametrize("name", ["residual", BIASED, "encoder", ATTENTION, "causal_attention"])
+@pytest.mark.parametrize("name", ["residual", BIASED, ENCODER, ATTENTION, "causal_attention"])
 def test_a_lowered_network_computes_what_torch_computes(name, target):
 
     network, inputs = network_of(source(name))

@@ -16,6 +16,7 @@ def test_attention_with_padding_and_weights(tvm):
     assert_equal(lambda x, p: attention(x, x, x, key_padding_mask=p), torch.randn(2, 6, 16), PADDED)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_an_encoder_with_padding(tvm):
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

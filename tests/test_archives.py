@@ -52,18 +52,18 @@ def test_a_header_that_does_not_fit_what_is_there_is_refused(tmp_path, shape, to
         read_arrays(path)
 
 
-def test_no_flipped_bit_is_believed(tmp_path):
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_flipped_bit_is_believed(tmp_path, every):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(32.0), b=np.arange(7))
     whole, good = path.read_bytes(), read_arrays(path)
-    for place in range(len(whole)):
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[place] ^= 1 << bit
-            path.write_bytes(damaged)
-            with suppress(DataError):  # some bits say nothing, and a name may be lost
-                for name, values in read_arrays(path).items():
-                    assert values.tolist() == good[name].tolist()
+    for place in range(0, 8 * len(whole), every):  # all bits of a byte in turn
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with suppress(DataError):  # some bits say nothing, and a name may be lost
+            for name, values in read_arrays(path).items():
+                assert values.tolist() == good[name].tolist()
     for cut in range(0, len(whole), 5):
         path.write_bytes(whole[:cut])
         with pytest.raises(DataError):

@@ -47,7 +47,7 @@ def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path, record_pro
 
 
 @given(kind=st.sampled_from(sorted(MUTATIONS)), random=st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_line_is_a_record_or_has_a_reason(kind, random):
     """And what is taken for a record is replayed, or has a reason for that, too."""
     line = MUTATIONS[kind](json.loads(random.choice(GOOD)), random).replace(b"\n", b" ")

@@ -1,8 +1,18 @@
 """Scripts of experiments/, which no package holds."""
 
 import runpy
+from functools import partial
 
 import pytest
+
+from experiments.live import live
+from pruner.search.offline.statistics import bootstrap_interval
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    """Intervals are of 200 resamples, not of 2,000."""
+    monkeypatch.setattr(live, "bootstrap_interval", partial(bootstrap_interval, resamples=200))
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
@@ -68,7 +70,10 @@ def before_and_after(tmp_path_factory, repository):
     shutil.copytree(
         repository / "pruner", folder / "pruner", ignore=shutil.ignore_patterns("__pycache__")
     )
-    before = used(folder)
+    told = StringIO()
+    with redirect_stdout(told):  # of this process, whose package is the same
+        exec(USE, {})
+    before = json.loads(told.getvalue())
     edited(folder / "pruner/features/columns.py", ROW, NEW_ROW)
     edited(folder / "pruner/features/statement/features.py", VALUE, NEW_VALUE)
     return before, used(folder)

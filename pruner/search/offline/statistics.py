@@ -7,7 +7,6 @@ curve of Kaplan and Meier until it stopped, and the mean is restricted to a comm
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,8 @@ def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
     """
     num = len(differences)
     if num <= _MOST_EXACT:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=num)))
+        bits = np.arange(2**num)[:, None] >> np.arange(num)[::-1]  # the first row flips nothing
+        signs = 1.0 - 2.0 * (bits & 1)
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), (_SAMPLED_FLIPS, num))
         # The observed signs count as one of the draws, so that p is never 0 (Phipson and Smyth

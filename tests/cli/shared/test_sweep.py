@@ -27,12 +27,12 @@ def sweep(command, toy_root):
 
 
 def test_every_cell_is_a_run_of_its_own(sweep, tmp_path):
-    code, result, err = sweep("model=tensetmlp,xgboost", "seed=0,1", "run_id=mine")
+    code, result, err = sweep("model=lightgbm,xgboost", "seed=0,1", "run_id=mine")
     assert code == 0, err
     assert [(c["cell"], c["overrides"][-3:]) for c in result["cells"]] == [
         (n, [f"model={model}", f"seed={seed}", "run_id=mine"])
         for n, (model, seed) in enumerate(
-            [("tensetmlp", 0), ("tensetmlp", 1), ("xgboost", 0), ("xgboost", 1)]
+            [("lightgbm", 0), ("lightgbm", 1), ("xgboost", 0), ("xgboost", 1)]
         )
     ]
     folders = [tmp_path / cell["run_dir"] for cell in result["cells"]]
@@ -42,8 +42,8 @@ def test_every_cell_is_a_run_of_its_own(sweep, tmp_path):
     with (tmp_path / result["sweep_dir"] / "results.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [(row["model"], row["seed"]) for row in rows][:2] == [
-        ("tensetmlp", "0"),
-        ("tensetmlp", "1"),
+        ("lightgbm", "0"),
+        ("lightgbm", "1"),
     ]
     assert [float(row["top1"]) for row in rows] == [cell["top1"] for cell in result["cells"]]
 
@@ -98,7 +98,7 @@ def test_evaluations_sweep_too(command, toy_root):
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        ("adapt", ["source=k80", "target=v100,mi50"]),
+        pytest.param("adapt", ["source=k80", "target=v100,mi50"], marks=pytest.mark.slow),
         pytest.param("tune", ["policy=random,metaschedule", "seed=7"], marks=pytest.mark.tvm),
     ],
 )

@@ -72,7 +72,9 @@ def test_features_of_real_records_are_the_official_ones():
 
 
 @needs_golden
-@pytest.mark.parametrize(("target", "least"), [("cuda", 0.93), ("llvm", 1.0)])
+@pytest.mark.parametrize(
+    ("target", "least"), [("cuda", 0.93), pytest.param("llvm", 1.0, marks=pytest.mark.slow)]
+)
 def test_features_of_tenset_tasks_are_the_official_ones(target, least, tmp_path_factory):
     folder = unpack_network_info(SHARED, tmp_path_factory.mktemp("network_info"))
     index = TaskIndex(Path(folder))
@@ -111,7 +113,7 @@ PROGRAMS = st.one_of(
 ONE = st.one_of(st.tuples(st.just(MATMUL), matmuls()), st.tuples(st.just(CONV), convs()))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(PROGRAMS)
 def test_a_batch_equals_its_programs_one_by_one(programs):
     key, steps = programs

@@ -276,6 +276,11 @@ def _split(values: Any, ends: Sequence[int], axis: int = 0) -> list[Any]:
     return [values[(*before, slice(a, b))] for a, b in pairwise(edges)]
 
 
+def _diff(values: Any, axis: int = -1) -> Any:
+    before = (slice(None),) * (axis % values.ndim)
+    return values[(*before, slice(1, None))] - values[(*before, slice(None, -1))]
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where,
     "stack": _joined("stack"),
@@ -285,6 +290,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "take_along_axis": _take_along_axis,
     "sort": _sort,
     "split": _split,
+    "diff": _diff,
 }
 # What they return are positions, masks, shapes, or constant arrays of the same shape.
 _STRUCTURE = frozenset((

@@ -111,8 +111,8 @@ class DescentSettings(RoundSettings):
         """
         if not isinstance(space, DifferentiableSpaces):
             raise PrunerError(
-                "policy=gradient needs the tiles of a design space, and recorded programs have "
-                "none; use policy=pruner_official"
+                "policy=gradient needs the tiles of a design space; recorded programs have none, "
+                "and the analyzer scores all of them without derivatives: use policy=pool"
             )
         if not isinstance(space.analyzer, SymbolAnalyzer):
             raise PrunerError(
@@ -266,7 +266,7 @@ class Descent:
             score, beyond = scores(decisions)
             total = total + (score - self._settings.penalty * beyond).sum()
         if groups:
-            total.backward()  # type: ignore[no-untyped-call]
+            total.backward()
         slope = torch.zeros_like(sizes) if sizes.grad is None else sizes.grad
         return torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
 

@@ -82,7 +82,7 @@ def test_the_best_single_moves_are_those_of_an_exhaustive_search(table):
 
 def test_recorded_programs_and_settings_that_cannot_work_are_refused():
     recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
-    with pytest.raises(PrunerError, match=r"recorded programs have none.*pruner_official"):
+    with pytest.raises(PrunerError, match=r"recorded programs have none.*policy=pool"):
         DescentSettings().make(recorded, None, None, np.random.default_rng(0))
     for wrong in ({"starts": 1}, {"anchors": 0}, {"rate": 0}, {"draft": None}):
         with pytest.raises(PrunerError, match=r"policy\."):

@@ -134,12 +134,12 @@ class _OnTensorCores:
     def _requests(self) -> Float[np.ndarray, "statement program"]:
         """Vectors [statement, program] of a thread between global and shared memory."""
         s = self._s
-        elements = s["issued"] / (self._blocks * self._threads)
-        elements[self._main] = 0
+        elements = list(s["issued"] / (self._blocks * self._threads))
+        elements[self._main] = np.zeros_like(elements[self._main])
         for row in self._results:
             on_warps = s["issued"][row] == 0
             elements[row] = np.where(on_warps, 0, s["thread_iterations"][row])
-        return elements / np.maximum(s["vector"], 1)
+        return np.stack(elements) / np.maximum(s["vector"], 1)
 
     def _alone_cycles(self) -> PerProgram:
         """Cycles that a block waits when alone on its multiprocessor."""
@@ -153,7 +153,7 @@ class _OnTensorCores:
         loads = self._passes(self._operands) * c.product_cycles
         if not ahead:
             return copies + loads + products
-        return c.step_cycles + np.maximum.reduce([copies / ahead, loads, products])
+        return c.step_cycles + np.maximum(np.maximum(copies / ahead, loads), products)
 
     def _passes(self, statements: list[int]) -> PerProgram:
         passes: PerProgram = self._s["passes"][statements].max(axis=0)
@@ -182,12 +182,12 @@ class _OnTensorCores:
         if not self._on.occupancy_m:
             return np.ones_like(self._threads)
         used = np.minimum(self._registers(), self._register_limit()) * self._threads
-        limits = (
+        limit = np.minimum(
             device.max_threads_per_sm / self._threads,
             device.shared_bytes_per_sm / np.maximum(self._s.block_bytes(), 1),
-            device.registers_per_sm / used,
         )
-        found = np.minimum(device.max_blocks_per_sm, np.floor(np.minimum.reduce(limits)))
+        limit = np.minimum(limit, device.registers_per_sm / used)
+        found = np.minimum(device.max_blocks_per_sm, np.floor(limit))
         return np.maximum(found, 1)
 
     def _slowdown(self) -> PerProgram:

@@ -15,6 +15,7 @@ from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
 from pruner.study.plots import BLUE, GREY, bar_panels, colours, label, number, picture, short
 from pruner.study.tuning_plots import curve_figure, time_figure
 from pruner.tune.deploy.built_files import REPORT
+from pruner.tune.networks.variants.choosing import VARIANTS, VariantReport, lines
 
 _EQUAL = 0.02  # latencies that differ by less are called equal
 _NOISY = 2.0  # ninth over first decile of timings that others disturbed
@@ -46,6 +47,7 @@ def blocks(run: NetworkRun, others: Sequence[NetworkRun] = ()) -> Iterator[PageB
         yield PageBlock(kind="text", text=line)
     yield from _latencies(run)
     yield from _tasks(run)
+    yield from _variants(run)
     yield from _curves(run, others)
     yield from _facts(run)
 
@@ -240,6 +242,31 @@ def _columns(task: TaskLine, whole_s: float) -> dict[str, str]:
         "of these failed": str(task.failures or ""),
         "buffers": task.buffers,
     }
+
+
+def _variants(run: NetworkRun) -> Iterator[PageBlock]:
+    """The ways to compute parts of the network, and the choice."""
+    if not (run.folder / VARIANTS).is_file():
+        return
+    report = VariantReport.read(run.folder)
+    yield PageBlock(kind="heading", text="Algebraic variants")
+    for line in (*lines(report), *(f"left out: {one}" for one in report.left_out)):
+        yield PageBlock(kind="text", text=line)
+    head = ["part of the network", "times", "steps", "draft's estimate", "error", "chosen"]
+    rows = [
+        [
+            one.region,
+            str(one.count),
+            ", ".join(way.steps) or "original",
+            _ms(way.estimate_s),
+            f"{way.error:.1e}" if way.steps else "",
+            "yes" if way.chosen else "",
+        ]
+        for one in report.classes
+        for way in one.ways
+    ]
+    if rows:
+        yield PageBlock(kind="table", cells=[head, *rows])
 
 
 def _facts(run: NetworkRun) -> Iterator[PageBlock]:

@@ -8,6 +8,7 @@ import pytest
 from pruner.errors import DataError
 from pruner.study.network.page import write_report
 from pruner.study.network.run import read_network_run
+from pruner.tune.networks.variants.choosing import Alternative, Alternatives, VariantReport
 from tests.study.network.fabricated import contender, fabricate
 
 TRIALS = [("conv_a", 4e-3, 1.0), ("dense_b", 2e-3, 2.0), ("conv_a", 1.5e-3, 3.0)]
@@ -159,3 +160,17 @@ def test_ratios_are_told_in_one_direction(folder):
     (folder / "beside.json").write_text(json.dumps(beside))
     text = write_report(folder).read_text(encoding="utf-8")
     assert "It is 1.25 times slower than eager." in text
+
+
+def test_the_variants_of_a_network_are_a_table(folder):
+    ways = [
+        Alternative(steps=[], tasks={"conv_a": 1}, estimate_s=2e-3),
+        Alternative(steps=["winograd 1"], tasks={}, estimate_s=1e-3, error=6e-6, chosen=True),
+    ]
+    found = Alternatives(key="ab", region="1 products to 1x8x8x8", count=2, ways=ways)
+    VariantReport(classes=[found], left_out=["a chain"], seconds=1.0).save(folder)
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "2 x 1 products to 1x8x8x8: winograd 1; estimate 2 ms -&gt; 1 ms" in text
+    assert "left out: a chain" in text
+    for cell in ("winograd 1", "6.0e-06", "original"):
+        assert f"<td>{cell}</td>" in text, cell

@@ -21,6 +21,7 @@ from pruner.tune.networks.variants.graph import Graph, GraphNode
 from pruner.tune.tvm_import import load_tvm
 
 MOST = 40  # nodes of a region
+_CONSTANT = -1  # level of constants
 _ELEMENTWISE = {f"relax.{op}": op for op in ("add", "subtract", "multiply", "divide")}
 _VIEWS = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 # Functions of elements that rules cannot look into.
@@ -84,7 +85,12 @@ def read_regions(module: Any) -> Regions:
             continue
         inside = {hash(bindings[i].var) for i in members}
         outside = used.union(*(reader.reads[i] for i in range(len(bindings)) if i not in members))
-        region = _region(relax, [bindings[i] for i in sorted(members)], inside, outside)
+        region = _region(
+            relax,
+            [bindings[i] for i in sorted(members | reader.constants(members))],
+            inside,
+            outside,
+        )
         if region is not None:
             found.append(region)
     return Regions(found=found, bindings=[bindings[i] for i in order], left_out=left_out)
@@ -105,24 +111,22 @@ class _Reader:
 
     def add(self, number: int, binding: Any) -> None:
         """Take the next binding."""
-        free = self._relax.analysis.free_vars(binding.value)
-        read = {hash(var) for var in free}
-        parts = _Parts(self._relax, self._values)
-        value = parts.read(binding.value)
-        level = max(
-            (self._ends[self._number[one]] for one in read if one in self._number), default=0
-        )
-        self.levels.append(level)
-        self.reads.append(read)
-        self._joined.append(number)
-        self._number[hash(binding.var)] = number
+        read = {hash(var) for var in self._relax.analysis.free_vars(binding.value)}
+        value = _Parts(self._relax, self._values).read(binding.value)
         constant = value is not None and all(node.constant for node in _tuple(value))
         unknown = value is None or any(node.op == "call" for node in _tuple(value))
+        ends = [self._ends[self._number[one]] for one in read if one in self._number]
+        # constants come first: they are part of every region that reads them
+        level = _CONSTANT if constant else max([0, *ends])
+        self.levels.append(level)
+        self.reads.append(read)
+        self._number[hash(binding.var)] = number
         self._ends.append(level + (unknown and not constant))
-        if value is None or constant:
-            self._joined[-1] = -1
-            if constant and value is not None:
-                self._values[hash(binding.var)] = value
+        self._joined.append(-1 if value is None or constant else number)
+        if value is None:
+            return
+        if constant:
+            self._values[hash(binding.var)] = value
             return
         # as leaves, so that graphs stay small; regions are read again as a whole
         self._values[hash(binding.var)] = (
@@ -150,6 +154,16 @@ class _Reader:
                 found[self._root(number)].add(number)
         return list(found.values())
 
+    def constants(self, members: set[int]) -> set[int]:
+        """Return the constant bindings that the given bindings read."""
+        found, waiting = set[int](), [one for i in members for one in self.reads[i]]
+        while waiting:
+            number = self._number.get(waiting.pop(), -1)
+            if number >= 0 and self.levels[number] == _CONSTANT and number not in found:
+                found.add(number)
+                waiting.extend(self.reads[number])
+        return found
+
     def _join(self, one: int, other: int) -> None:
         self._joined[self._root(one)] = self._root(other)
 
@@ -170,7 +184,7 @@ def _region(
         if value is None:
             return None
         values[hash(binding.var)] = value
-        if hash(binding.var) in outside:
+        if hash(binding.var) in inside & outside:
             if not isinstance(value, GraphNode):
                 return None
             outputs.append(binding.var)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tvm
 @pytest.mark.parametrize(
     ("name", "layout", "steps"),
     [
-        ("residual", "NHWC", {"winograd 1"}),
+        ("biased", "NHWC", {"winograd 1"}),
         ("residual", "NCHW", {"winograd 0"}),
         ("encoder", "NHWC", {"join 0", "softmax 0"}),
     ],

@@ -1,0 +1,140 @@
+"""Tune networks with and without algebraic variants, in equal time.
+
+    python -m experiments.variants.run                   five graphs, one seed: 15 to 20 minutes
+    python -m experiments.variants.run seeds=[1,2,3]     the spread: an hour
+    python -m experiments.variants.run networks=[resnet18,bert_tiny] seconds=120
+
+A cell is one network and seed: two calls of ``tune.py``, one of them with ``variants=true``, with
+``budget.seconds=seconds`` each. The search for variants and the drafts that choose them are not in
+this budget; the column ``choice_s`` has how much longer the second command took. Then both
+libraries are timed in turns, on an idle machine. Finished commands and cells are skipped, so the
+script can be stopped and started at will. Cells go to work=, the table results.csv to out=.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.script import run_script
+from pruner.commands import Commands
+from pruner.errors import PrunerError
+from pruner.files import read_json, write_json, write_table
+from pruner.study.grid import Job, results
+from pruner.study.markdown import markdown_table
+from pruner.tune.deploy.build import INPUTS
+from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY, WORK
+from pruner.tune.networks.variants.choosing import VariantReport
+from pruner.tune.tvm_import import load_tvm
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+GRAPHS = "experiments.variants.graphs"
+OWN = ("chain", "low_rank", "projections", "long_sum", "convolution")
+MORE = ("linear_attention", "deep_convolution")
+TURNS, RUNS = 9, 20  # of each library
+SECONDS_FILE = "command_s.json"
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of the script, explained above.
+
+    ``networks``: names of functions of graphs.py, or of built-in networks.
+    """
+
+    networks: list[str] = field(default_factory=lambda: list(OWN))
+    seeds: list[int] = field(default_factory=lambda: [1])
+    seconds: float = 30.0
+    work: str = str(ROOT / "outputs" / "experiments-variants")
+    out: str = str(HERE)
+
+
+def tuned(network: str, words: list[str], folder: Path) -> Path:
+    """Tune a network, unless it was; return its run folder, with the command's seconds."""
+    finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
+    if not finished:
+        name = f"{GRAPHS}:{network}" if network in (*OWN, *MORE) else network
+        command = [sys.executable, str(ROOT / "tune.py"), f"network={name}", *words]
+        start_s, log = time.monotonic(), folder / "tune.log"
+        with Commands(ROOT) as commands:
+            commands.run([*command, f"outputs={folder}"], log)
+        finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
+        if not finished:
+            raise PrunerError(f"{network}: no library; see {log}")
+        write_json(folder / SECONDS_FILE, time.monotonic() - start_s)
+    return finished[0].parent
+
+
+def timed(runs: dict[str, Path]) -> dict[str, float]:
+    """Time libraries in turns; return the median milliseconds of each."""
+    tvm, calls = load_tvm().tvm, {}
+    for way, folder in runs.items():
+        library = tvm.runtime.load_module(str(folder / LIBRARY))
+        machine = load_tvm().relax.VirtualMachine(library, tvm.cpu())
+        with np.load(folder / WORK / INPUTS) as arrays:
+            given = [tvm.runtime.tensor(arrays[name]) for name in arrays.files]
+        calls[way] = (machine["main"], given)
+    times: dict[str, list[float]] = {way: [] for way in runs}
+    for turn in range(TURNS + 1):
+        for way, (call, given) in calls.items():
+            start_s = time.perf_counter()
+            for _ in range(RUNS):
+                call(*given)
+            if turn:  # the first one warms up
+                times[way].append((time.perf_counter() - start_s) / RUNS)
+    return {way: 1e3 * float(np.median(one)) for way, one in times.items()}
+
+
+def cell(network: str, seed: int, options: Options, folder: Path) -> dict[str, Any]:
+    """Tune a network both ways, and time both libraries."""
+    words = [f"seed={seed}", f"budget.seconds={options.seconds:g}", "effort=quick"]
+    runs, seconds = {}, {}
+    for way, variants in (("original", "false"), ("variants", "true")):
+        say(f"{network}, seed {seed}, {way} ...")
+        runs[way] = tuned(network, [*words, f"variants={variants}"], folder / way)
+        seconds[way] = float(read_json(folder / way / SECONDS_FILE))
+    found, report = timed(runs), VariantReport.read(runs["variants"])
+    return {
+        "network": network,
+        "seed": seed,
+        "seconds": options.seconds,
+        "original_ms": found["original"],
+        "variants_ms": found["variants"],
+        "factor": found["original"] / found["variants"],
+        "steps": "; ".join(" ".join(steps) for steps in report.chosen.values()),
+        "search_s": report.seconds,
+        "choice_s": seconds["variants"] - seconds["original"],
+    }
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Run all cells and write the table."""
+    jobs = []
+    for seed in options.seeds:
+        for network in options.networks:
+            place = Path(options.work).resolve() / f"{network}-{seed}-{options.seconds:g}"
+
+            def compute(
+                network: str = network, seed: int = seed, place: Path = place
+            ) -> dict[str, Any]:
+                return cell(network, seed, options, place)
+
+            name = f"{network}, seed {seed}"
+            jobs.append(Job(name=name, run=compute, leaves=place / "row.json"))
+    rows = list(track(results(jobs), "cells", len(jobs)))
+    write_table(Path(options.out) / "results.csv", rows)
+    shown = ["network", "seed", "original_ms", "variants_ms", "factor", "steps"]
+    say(markdown_table(shown, [[row[name] for name in shown] for row in rows]))
+    return {"cells": len(rows), "factors": {row["network"]: row["factor"] for row in rows}}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -54,6 +54,12 @@ class Checker:
 
     def exactly(self, variant: Graph, points: int = 1) -> Verdict:
         """Compare a variant in the fields."""
+        try:
+            return self._compared(variant, points)
+        except (ValueError, IndexError) as error:  # nodes whose shapes do not fit
+            return Verdict(refused=f"it cannot be evaluated ({error})")
+
+    def _compared(self, variant: Graph, points: int) -> Verdict:
         start, bound, total = time.process_time(), 1.0, self._degree + degree(variant)
         shapes = [node.shape for node in variant]
         if shapes != [node.shape for node in self._graph]:

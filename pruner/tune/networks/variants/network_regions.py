@@ -68,8 +68,13 @@ def read_regions(module: Any) -> Regions:
     """Divide ``main`` of a Relax module in regions."""
     relax, main = load_tvm().relax, module["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    if any(not isinstance(binding, relax.VarBinding) for binding in bindings):
-        return Regions(found=(), bindings=(), left_out=["main has bindings other than of values"])
+    plain = all(
+        isinstance(binding, relax.VarBinding) and not isinstance(binding.value, relax.If)
+        for binding in bindings
+    )
+    if not (plain and main.is_pure):
+        reason = "the network: it has branches, casts of shapes or calls with side effects"
+        return Regions(found=(), bindings=(), left_out=[reason])
     reader = _Reader(relax)
     for number, binding in enumerate(bindings):
         reader.add(number, binding)

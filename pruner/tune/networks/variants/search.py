@@ -21,7 +21,7 @@ from pruner.tune.networks.variants.graph import (
     replaced,
 )
 from pruner.tune.networks.variants.network_regions import size_bytes
-from pruner.tune.networks.variants.rules import RULES
+from pruner.tune.networks.variants.rules import RULES, Application, Rule
 
 KEPT = 3  # variants of a graph, beside the original
 _DEPTH, _MOST = 4, 300  # applications in a row, and checked variants of a graph
@@ -63,7 +63,7 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
         following: list[tuple[list[str], Graph]] = []
         for steps, start in level:
             for rule in RULES:
-                for number, application in enumerate(rule(start)):
+                for number, application in enumerate(_applications(rule, start, refused)):
                     new = replaced(start, application)
                     relative, mark = cost(new) / original, _fingerprint(new)
                     if mark in seen or relative > _EXPANDED:
@@ -71,13 +71,13 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
                     if checked >= _MOST or time.monotonic() > end_s:
                         complete = False
                         continue
-                    seen.add(mark)
                     checked += 1
                     path = [*steps, f"{rule.__name__} {number}"]
                     reason = checker.exactly(new).refused
                     if reason is not None:
                         refused.append(f"{' '.join(path)}: {reason}")
                         continue
+                    seen.add(mark)
                     following.append((path, new))
                     found.append((relative, path, new))
         level = following
@@ -91,6 +91,14 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
         else:
             refused.append(f"{' '.join(path)}: {verdict.refused}")
     return Searched(variants=variants, checked=checked, refused=refused, complete=complete)
+
+
+def _applications(rule: Rule, graph: Graph, refused: list[str]) -> list[Application]:
+    try:
+        return list(rule(graph))
+    except Exception as error:  # of a user's rule
+        refused.append(f"{rule.__name__} failed: {type(error).__name__}: {error}")
+        return []
 
 
 def applied(graph: Graph, steps: Sequence[str]) -> Graph | None:
@@ -134,7 +142,7 @@ def _fingerprint(graph: Graph) -> tuple[object, ...]:
     """Describe the operators and their shapes, which decide how a variant can be tuned."""
     return tuple(
         sorted(
-            repr((node.op, node.shape, [arg.shape for arg in node.args], node.constant))
+            repr((node.op, node.shape, node.attrs, [arg.shape for arg in node.args]))
             for node in nodes(graph)
             if node.op != "reshape"
         )

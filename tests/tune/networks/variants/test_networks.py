@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tvm
     ("name", "layout", "steps"),
     [
         ("biased", "NHWC", {"winograd 1"}),
-        ("residual", "NCHW", {"winograd 0"}),
+        pytest.param("residual", "NCHW", {"winograd 0"}, marks=pytest.mark.slow),
         ("encoder", "NHWC", {"join 0", "softmax 0"}),
     ],
 )
@@ -67,6 +67,27 @@ def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
     for region in regions:
         functions = [node for node in nodes(region.graph) if node.op == "call"]
         assert all(node in region.graph for node in functions)
+
+
+def test_a_rule_that_fails_or_is_wrong_is_left_out(monkeypatch):
+    from pruner.tune.networks.variants import search as module
+    from pruner.tune.networks.variants.graph import GraphNode, contract, leaf
+
+    product = contract("m k, k n -> m n", leaf("a", (3, 3)), leaf("b", (3, 3)))
+
+    def broken(graph):
+        yield {}["nothing"]
+
+    def swapped(graph):
+        yield {product: contract("k m, k n -> m n", *product.args)}
+
+    def shapeless(graph):
+        yield {product: GraphNode("contract", (leaf("a", (3, 4)),) * 2, (3, 3), product.attrs)}
+
+    monkeypatch.setattr(module, "RULES", (broken, swapped, shapeless))
+    found = module.search((product,), "float32", float("inf"))
+    assert found.variants == []
+    assert [line.split()[0] for line in found.refused] == ["broken", "swapped", "shapeless"]
 
 
 def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():

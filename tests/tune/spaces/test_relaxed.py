@@ -46,7 +46,7 @@ def opened(platform, operator):
 def test_scores_equal_the_integer_scores_and_derivatives_the_finite_differences(platform, operator):
     space, analyzer = opened(platform, operator)
     rng = np.random.default_rng(0)
-    rows = space.sample(12, rng)
+    rows = space.sample(8, rng)
     wanted = space.draft_score(rows, analyzer)
     tiles = space.tiling(analyzer.device).tiles
     base = torch.as_tensor(rows, dtype=torch.float64)

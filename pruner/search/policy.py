@@ -18,7 +18,6 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
 from pruner.search.history import History
-from pruner.search.proposer import Proposer, proposal_model
 from pruner.search.space import SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
@@ -228,6 +227,9 @@ class DraftThenVerify:
         self._drafted = np.zeros((0, space.num_slots), np.int64)
         self._proposer = None
         if settings.first == "lm":
+            # here: it imports torch, which workers do without
+            from pruner.search.proposer import Proposer, proposal_model
+
             self._proposer = Proposer(space, proposal_model(None))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:

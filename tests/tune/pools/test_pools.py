@@ -23,7 +23,7 @@ pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 PLATFORM = "cpu-sse4"
-PROGRAMS = 6
+PROGRAMS = 4
 SPECS = (
     {"operator": "matmul", "m": 32, "n": 32, "k": 32, "epilogue": ["relu"]},
     {"operator": "softmax", "rows": 16, "columns": 64},
@@ -150,7 +150,7 @@ def test_records_are_read_like_any_others(pools):
     for task in tasks:
         assert len(task) == PROGRAMS
         assert task.valid.all()
-        assert sorted(task.origin) == ["evolved"] * 2 + ["random"] * 4
+        assert sorted(task.origin) == ["evolved"] + ["random"] * 3
         assert all(len(costs) == 2 for costs in task.costs_s)
     assert tasks[0].fused == ("relu",)
 
@@ -256,9 +256,9 @@ def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_
     same = collect(plan_in(tmp_path / "more", evolved=0.34), told.append)
     assert told == []
     assert same.records == 2 * PROGRAMS
-    plan = plan_in(tmp_path / "more", programs=8, evolved=0.25)
+    plan = plan_in(tmp_path / "more", programs=6, evolved=0.25)
     more = collect(replace(plan, settings=plan.settings))
-    assert (more.records, more.pools) == (16, 2)
+    assert (more.records, more.pools) == (12, 2)
 
 
 def test_what_a_killed_session_built_goes(pools, tmp_path):
@@ -283,6 +283,7 @@ def test_a_folder_has_one_collection_at_a_time(tmp_path):
         other.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
     from pruner.tune.pools.collector import PROBED, Collector
 
@@ -327,9 +328,9 @@ def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_pat
     shutil.copytree(pools[0] / "metaschedule" / PLATFORM / "matmul_relu_32_32_32", theirs)
     path = theirs / "database_tuning_record.json"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines[:3]:
+    for line in lines[:1]:
         line[0] = 7  # there is no such workload
-    for line in lines[3:5]:  # the first that a space is opened with, and another
+    for line in lines[1:3]:  # the first that a space is opened with, and another
         tile = next(one for _, one in line[1][0][1] if isinstance(one, list) and len(one) > 1)
         tile.append(1)  # a factor more than the loop has
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -340,8 +341,8 @@ def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_pat
         import_databases(find_databases(theirs)[0], tmp_path / "out", PLATFORM, Quarantine())
     with pytest.raises(PrunerError, match="use letters"):
         import_databases(find_databases(theirs)[0], tmp_path / "out", "../out", Quarantine())
-    assert found.records == PROGRAMS - 5
-    assert quarantine.total == 5
+    assert found.records == PROGRAMS - 3
+    assert quarantine.total == 3
 
 
 def by_latency(store):

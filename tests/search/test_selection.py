@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.search.explorer import ExplorerSettings, explore
+from pruner.search.policy import weighed
 from pruner.search.selection import flat_share, kept
 from tests.search.tile_space import TileScore, TileSpace
 
@@ -73,3 +74,17 @@ def test_explorers_keep_as_they_always_did_unless_asked():
     assert len(np.unique(space.keys(spread.decisions))) == 32
     assert np.isfinite(spread.score).all()
     assert alike(spread) < alike(first)
+
+
+def test_the_draft_counts_as_the_prior_beside_the_programs_that_ran():
+    """Both scores in standard deviations, by hand: 5 of prior and 3 that ran."""
+    rows = np.arange(4)[:, None]
+    model, draft = (
+        lambda wanted, values=values: np.array(values)[wanted[:, 0]]
+        for values in ([0.0, 4.0, 0.0, 4.0], [1.0, 1.0, 5.0, 5.0])
+    )
+    ran = np.array([1e-3, np.inf, 2e-3, 3e-3])
+    found = weighed(model, draft, rows, prior=5.0, latency_s=ran)(rows)
+    np.testing.assert_allclose(found, [-1.0, (3 - 5) / 8, (5 - 3) / 8, 1.0])
+    alone = weighed(model, draft, rows, prior=5.0, latency_s=ran[1:2])(rows)
+    np.testing.assert_allclose(alone, [-1.0, -1.0, 1.0, 1.0])

@@ -266,3 +266,12 @@ def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):
 def test_names_without_the_numbers_of_passes():
     assert short_name("fused_conv2d9_add7_add8_relu4") == "conv2d_add_add_relu"
     assert short_name("fused_matmul5_add5_tir_tanh") == "matmul_add_tanh"
+
+
+def test_shares_are_of_the_arithmetic_of_all_calls():
+    tasks = tasks_of("encoder")
+    assert max(task.weight for task in tasks) > 1
+    assert sum(task.share for task in tasks) == pytest.approx(1.0)
+    first, second = sorted(tasks, key=lambda task: task.flops)[-2:]
+    calls = first.weight * first.flops / (second.weight * second.flops)
+    assert first.share / second.share == pytest.approx(calls)

@@ -13,11 +13,22 @@ from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import open_run
 from pruner.data.quarantine import Quarantine
-from pruner.errors import PrunerError
+from pruner.errors import MissingExtra, PrunerError
 from pruner.files import save_metrics, write_atomic
 from pruner.models.predict import scored_tasks
 from pruner.models.training.fit import ranker_of
+from pruner.models.trees.lightgbm import import_lightgbm
 from pruner.program.replay import definitions_of
+
+
+def _has_seconds(config: DictConfig) -> bool:
+    if config.seconds:
+        try:
+            import_lightgbm()
+        except MissingExtra as error:
+            say(f"no column predicted_s: {error}")
+            return False
+    return bool(config.seconds)
 
 
 def predict(config: DictConfig) -> dict[str, Any]:
@@ -36,7 +47,9 @@ def predict(config: DictConfig) -> dict[str, Any]:
         files = len(root.task_files(list(platforms)))
         read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
         known = definitions_of(root.path)
-        tasks = scored_tasks(ranker, read, info.dataflow, known, quarantine)
+        tasks = scored_tasks(
+            ranker, read, info.dataflow, known, quarantine, seconds=_has_seconds(config)
+        )
         table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
     with write_atomic(out) as partial:
         table.to_csv(partial, index=False)

@@ -5,6 +5,7 @@
 * `ranker`: a trained model: programs in, scores out
 * `collectives`: sums over the processes of a distributed training
 * `predict`: scores of recorded programs as rows
+* `forecast`: seconds of programs, with an interval
 * `networks`: the networks
 * `trees`: gradient-boosted trees and the random forest
 * `proposals`: language models that propose programs

@@ -15,9 +15,12 @@ from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import UnsupportedProgram
 from pruner.models.analyzer.columns import draft_columns
+from pruner.models.forecast import boxed_forecast
 from pruner.models.ranker import Ranker
 from pruner.models.registry import Trainable
 from pruner.models.training.fit import ranker_of
+from pruner.paths import conf_folder
+from pruner.program.device import Device, load_device
 from pruner.program.replay import Definitions, definitions_of
 
 
@@ -27,6 +30,7 @@ def predict(
     platforms: Sequence[str] | None = None,
     *,
     own: Sequence[type[Trainable]] = (),
+    seconds: bool = False,
 ) -> pd.DataFrame:
     """Score every readable record line with a checkpoint, task after task.
 
@@ -36,14 +40,20 @@ def predict(
     neither score nor rank. With relative features (the default of training) a score depends on the
     other programs of the task in the records.
 
+    With `seconds` also `low_s`, `predicted_s` and `high_s`: the latency that
+    :mod:`pruner.models.forecast` expects, which does not depend on the checkpoint. They are empty
+    for a platform without a description.
+
     Raises:
         DataError: the checkpoint does not fit, or a platform has no records.
+        MissingExtra: `seconds` without lightgbm.
     """
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:
         # A row for every line, repeated programs included.
         records = root.read(quarantine, platforms, duplicates="keep")
-        parts = scored_tasks(ranker, records, info.dataflow, definitions_of(root.path), quarantine)
+        known = definitions_of(root.path)
+        parts = scored_tasks(ranker, records, info.dataflow, known, quarantine, seconds=seconds)
         return pd.concat(list(parts), ignore_index=True)
 
 
@@ -53,6 +63,8 @@ def scored_tasks(
     dataflow: str,
     tasks: Definitions | None = None,
     quarantine: Quarantine | None = None,
+    *,
+    seconds: bool = False,
 ) -> Iterator[pd.DataFrame]:
     """Yield the rows of `predict`, one frame a task.
 
@@ -60,17 +72,37 @@ def scored_tasks(
     features; where a complete task has none, only its first program.
     """
     for task in records:
-        yield _rows(task, _score(ranker, task, dataflow, tasks, quarantine or Quarantine()))
+        device = _described(task.key.platform) if seconds else None
+        found = _featurized(
+            task,
+            dataflow,
+            device is not None or ranker.reads_draft,
+            tasks,
+            quarantine or Quarantine(),
+        )
+        rows = _rows(task, _score(ranker, task, found))
+        if seconds:
+            low_to_high = np.full((len(task), 3), np.nan)
+            if found is not None and device is not None and found.extra is not None:
+                valid = found.valid
+                low_to_high[valid] = boxed_forecast(device.kind)(found.extra[valid], device)
+            rows[["low_s", "predicted_s", "high_s"]] = low_to_high
+        yield rows
 
 
-def _score(
-    ranker: Ranker,
+def _described(platform: str) -> Device | None:
+    path = conf_folder() / "platform" / f"{platform}.yaml"
+    return load_device(path) if path.is_file() else None
+
+
+def _featurized(
     records: TaskRecords,
     dataflow: str,
+    draft: bool,
     tasks: Definitions | None,
     quarantine: Quarantine,
-) -> np.ndarray:
-    """Scores [N], NaN for programs without features."""
+) -> features.ProgramFeatures | None:
+    """Compute the features of a task; None where it has none."""
     try:
         found = features.featurize_records(
             records.workload_key,
@@ -78,16 +110,25 @@ def _score(
             records.steps,
             features.FeatureSpec(
                 dataflow=dataflow,  # type: ignore[arg-type]
-                extra=draft_columns(records.key.platform) if ranker.reads_draft else None,
+                extra=draft_columns(records.key.platform) if draft else None,
             ),
             tasks=tasks,
         )
     except UnsupportedProgram as error:
         why = of_all(error.reason, len(records))
         quarantine.not_replayed(file=records.file, line=int(records.line[0]), why=why)
-        return np.full(len(records), np.nan)
+        return None
     for row, why in sorted(found.failures.items()):
         quarantine.not_replayed(file=records.file, line=int(records.line[row]), why=why)
+    return found
+
+
+def _score(
+    ranker: Ranker, records: TaskRecords, found: features.ProgramFeatures | None
+) -> np.ndarray:
+    """Scores [N], NaN for programs without features."""
+    if found is None:
+        return np.full(len(records), np.nan)
     score = ranker.score(found, records.key).astype(np.float64)
     # A ranker gives minus infinity to invalid features, but a table must not rank them last: no
     # score.

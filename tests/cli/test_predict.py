@@ -7,9 +7,13 @@ def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     code, result, err = command("predict", checkpoint, *data, "out=s.csv")
     assert code == 0, err
     table = pd.read_csv(tmp_path / "s.csv")
-    assert list(table) == ["platform", "task", "line", "score", "rank", "latency_s"]
+    columns = ["platform", "task", "line", "score", "rank", "latency_s"]
+    assert list(table) == [*columns, "low_s", "predicted_s", "high_s"]
+    assert table.eval("0 < low_s <= predicted_s <= high_s").all()
     assert len(table) == result["num_programs"] == 6 * 16  # the failed ones, too
     assert table.groupby("task")["rank"].min().eq(1).all()
+    assert command("predict", checkpoint, *data, "seconds=false", "out=t.csv")[0] == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table[columns])
     assert command("predict", *data)[0] == 2  # no checkpoint
     code, _, err = command("predict", checkpoint, *data, "models.own=[a.B]")
     assert code == 2

@@ -376,12 +376,11 @@ class Worker:
         tail = self._output()[-2000:].decode(errors="replace").strip()
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         message = f"{name}: {tail[-300:]}" if tail else name
+        error = MEMORY if is_memory(tail) else _CRASH
         if -code in (signal.SIGSEGV, signal.SIGBUS):
             error = _ILLEGAL
         elif -code in _FROM_OUTSIDE or code == _SERVER_GONE:
             error = KILLED
-        else:
-            error = MEMORY if _is_memory(tail) else _CRASH
         return Reply(error=error, message=message)
 
     def _output(self) -> bytes:
@@ -589,12 +588,13 @@ def _kind(error: BaseException) -> tuple[str, str]:
         kind = NO_DEVICE
     elif type(error) is NoReference:
         kind = NO_REFERENCE
-    elif isinstance(error, MemoryError) or _is_memory(text):
+    elif is_memory(text):
         kind = MEMORY
     elif "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
         kind = _ILLEGAL
     return kind, text[-500:]
 
 
-def _is_memory(text: str) -> bool:
-    return any(word in text for word in ("bad_alloc", "ut of memory", "OUT_OF_MEMORY"))
+def is_memory(text: str) -> bool:
+    """Whether the text of an error names a lack of memory."""
+    return any(w in text for w in ("MemoryError", "bad_alloc", "ut of memory", "OUT_OF_MEMORY"))

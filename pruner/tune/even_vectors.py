@@ -31,6 +31,9 @@ def _divided(loop: Any) -> Any:
     tirx, ffi = load_tvm().tirx, load_tvm().ffi
     if int(loop.kind) != _VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
+    zero = tirx.IntImm(loop.extent.ty.dtype, 0)
+    if loop.step is not None or loop.annotations or not ffi.structural_equal(loop.min, zero):
+        return loop  # of a user's program: schedules make none
     lanes, whole = int(loop.extent), loop.loop_var
     part = lanes & -lanes  # the largest power of two that divides them
     if lanes <= _LONGEST or part in (lanes, *range(_SHORTEST)):

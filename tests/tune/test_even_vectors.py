@@ -39,3 +39,29 @@ def test_only_long_vectors_of_odd_lanes_are_divided(lanes, divided):
     found = tvm.runtime.tensor(np.zeros_like(given))
     compiled(module, target).jit()["main"](tvm.runtime.tensor(given), found)
     np.testing.assert_array_equal(found.numpy(), given * 2 + np.arange(lanes, dtype=np.float32))
+
+
+def test_loops_of_other_starts_steps_or_annotations_stay():
+    from pruner.tune.even_vectors import even_vectors
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm, tirx = load_tvm().tvm, load_tvm().tirx
+    loops = []
+    note = (tirx.For, lambda one: loops.append(one) or one)
+    load_tvm().ffi.structural_map(scheduled(40)["main"], note)
+    (loop,) = (one for one in loops if int(one.kind) == 2)
+    var, kind = loop.loop_var, loop.kind
+    eight, two = (tirx.IntImm(loop.extent.ty.dtype, number) for number in (8, 2))
+    zero, body = loop.min, loop.body
+    changed = {
+        True: [tirx.For(var, zero, loop.extent, kind, body)],
+        False: [
+            tirx.For(var, eight, loop.extent, kind, body),
+            tirx.For(var, zero, loop.extent, kind, body, step=two),
+            tirx.For(var, zero, loop.extent, kind, body, annotations={"note": 1}),
+        ],
+    }
+    for divided, ones in changed.items():
+        for one in ones:
+            module = tvm.IRModule({"main": tirx.PrimFunc([], one)})
+            assert (even_vectors(module)["main"].body.loop_var.name != var.name) == divided

@@ -10,9 +10,9 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_json
-from pruner.processes import KILLED, MEMORY, TIMEOUT, JobFailed, Worker, ask
+from pruner.processes import KILLED, MEMORY, TIMEOUT, JobFailed, Worker, ask, is_memory
 from pruner.progress import Log, silent
-from pruner.tune.networks.kept_imports import KeptImports
+from pruner.tune.networks.kept_imports import KeptImport
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network, save_lowered
@@ -48,11 +48,12 @@ def extract_tasks(
     folder.mkdir(parents=True, exist_ok=True)
     wanted = form or NetworkFormat()
     request = NetworkRequest(source=source.resolved, target=json.loads(target_json), form=wanted)
-    kept = KeptImports(cache)
-    known, reason = kept.restore(request, folder, keep=keep)
+    kept = KeptImport(cache, request)
+    known, reason = kept.restore(folder, keep=keep)
     if not known:
-        reason = _imported(request, folder, keep, worker)
-        kept.keep(request, folder, reason)
+        reason, final = _imported(request, folder, keep, worker)
+        if final:
+            kept.keep(folder, reason)
     if reason is not None:
         log(f"{source.label}: {wanted.layout} cannot be had, {wanted.plain} is taken ({reason})")
     return read_tasks(folder / TASKS)
@@ -60,8 +61,12 @@ def extract_tasks(
 
 def _imported(
     request: NetworkRequest, folder: Path, keep: bool, worker: Worker | None
-) -> str | None:
-    """Import a network in a worker; return the reason for another layout."""
+) -> tuple[str | None, bool]:
+    """Import a network in a worker.
+
+    Returns the reason for another layout, and whether a later import would find the same one: not
+    where the worker failed, perhaps for lack of memory.
+    """
     # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
     source, wanted = request.source, request.form
@@ -73,13 +78,13 @@ def _imported(
         if not (failed.reply.crashed and wanted.channels_last):
             raise _one_line(source, failed) from failed
         # a pass ended the process, which the worker itself could not survive
-        found = failed.reply.line
         replace(request, form=wanted.plain).save(folder / REQUEST)
         try:
             ask(*arguments, **how)
         except JobFailed as again:
             raise _one_line(source, again) from again
-    return found
+        return failed.reply.line, False
+    return found, not is_memory(found or "")
 
 
 def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:

@@ -1,11 +1,14 @@
 """Imports kept between commands: what decides their content, and what they leave behind."""
 
+import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from pruner.tune.networks import kept_imports
-from pruner.tune.networks.kept_imports import KeptImports
+from pruner.processes import MEMORY, JobFailed, Reply
+from pruner.tune.networks import extraction, kept_imports
+from pruner.tune.networks.kept_imports import KeptImport
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.request import LOWERED, REQUEST, TASKS, WEIGHTS, NetworkRequest
 from pruner.tune.networks.sizes import NetworkOptions
@@ -32,13 +35,13 @@ def imported(tmp_path):
 
 def restored(kept, wanted, folder, *, keep=True):
     folder.mkdir()
-    return kept.restore(wanted, folder, keep=keep), sorted(path.name for path in folder.iterdir())
+    return kept(wanted).restore(folder, keep=keep), sorted(path.name for path in folder.iterdir())
 
 
 def test_an_equal_request_gets_the_files_and_the_form_of_the_import(imported, tmp_path):
-    kept = KeptImports(tmp_path / "cache")
+    kept = partial(KeptImport, tmp_path / "cache")
     assert restored(kept, request(), tmp_path / "a") == ((False, None), [])
-    kept.keep(request(), imported, "why not")
+    kept(request()).keep(imported, "why not")
     found, files = restored(kept, request(), tmp_path / "b")
     assert found == (True, "why not")
     assert files == sorted([TASKS, LOWERED, WEIGHTS, REQUEST])
@@ -52,16 +55,17 @@ def test_an_equal_request_gets_the_files_and_the_form_of_the_import(imported, tm
     [request(seed=1), request(kind="cuda"), request(form=NHWC.plain), request("mobilenet_v2")],
 )
 def test_another_request_gets_nothing(imported, tmp_path, other):
-    kept = KeptImports(tmp_path / "cache")
-    kept.keep(request(), imported, None)
+    kept = partial(KeptImport, tmp_path / "cache")
+    kept(request()).keep(imported, None)
     assert restored(kept, other, tmp_path / "a") == ((False, None), [])
 
 
 def test_files_are_known_by_their_content(imported, tmp_path):
-    kept, first, second = KeptImports(tmp_path / "cache"), tmp_path / "1.pt2", tmp_path / "2.pt2"
+    kept = partial(KeptImport, tmp_path / "cache")
+    first, second = tmp_path / "1.pt2", tmp_path / "2.pt2"
     first.write_bytes(b"weights")
     second.write_bytes(b"weights")
-    kept.keep(request(str(first)), imported, None)
+    kept(request(str(first))).keep(imported, None)
     (known, _), _ = restored(kept, request(str(second)), tmp_path / "a")
     assert known
     assert NetworkRequest.read(tmp_path / "a" / REQUEST).source.name == str(second)
@@ -71,32 +75,120 @@ def test_files_are_known_by_their_content(imported, tmp_path):
 
 @pytest.mark.parametrize("name", ["package:factory", "net.onnx", "missing.pt2"])
 def test_what_may_change_unnoticed_is_not_kept(imported, tmp_path, name):
-    kept = KeptImports(tmp_path / "cache")
-    kept.keep(request(name), imported, None)
+    kept = partial(KeptImport, tmp_path / "cache")
+    kept(request(name)).keep(imported, None)
     assert not (tmp_path / "cache").exists()
-    KeptImports(None).keep(request(), imported, None)
-    assert restored(KeptImports(None), request(), tmp_path / "a") == ((False, None), [])
+    KeptImport(None, request()).keep(imported, None)
+    assert restored(partial(KeptImport, None), request(), tmp_path / "a") == ((False, None), [])
 
 
 def test_incomplete_imports_are_neither_kept_nor_restored(imported, tmp_path):
-    kept = KeptImports(tmp_path / "cache")
+    kept = partial(KeptImport, tmp_path / "cache")
     (imported / LOWERED).rename(imported / "away")  # too large, or only listed
-    kept.keep(request(), imported, None)
-    assert list((tmp_path / "cache").iterdir()) == []
+    kept(request()).keep(imported, None)
+    assert not (tmp_path / "cache").exists()
     (imported / "away").rename(imported / LOWERED)
-    kept.keep(request(), imported, None)
+    kept(request()).keep(imported, None)
     (entry,) = (tmp_path / "cache").iterdir()
     (entry / WEIGHTS).unlink()
     assert not restored(kept, request(), tmp_path / "a")[0][0]
 
 
+@pytest.mark.parametrize("damage", ["{", '{"source": null}', ""])
+@pytest.mark.parametrize("name", [REQUEST, TASKS, LOWERED, "about.json"])
+def test_a_damaged_entry_is_replaced_by_the_next_import(imported, tmp_path, name, damage):
+    kept = partial(KeptImport, tmp_path / "cache")
+    kept(request()).keep(imported, None)
+    (entry,) = (tmp_path / "cache").iterdir()
+    (entry / name).write_text(damage)
+    again = kept(request())
+    assert not restored(kept, request(), tmp_path / "a")[0][0]
+    assert not (tmp_path / "a" / TASKS).exists()
+    again.keep(imported, None)
+    assert restored(kept, request(), tmp_path / "b")[0][0]
+
+
+def test_a_file_that_changes_during_the_import_is_not_kept(imported, tmp_path):
+    path = tmp_path / "1.pt2"
+    path.write_bytes(b"before")
+    one = KeptImport(tmp_path / "cache", request(str(path)))
+    path.write_bytes(b"after")
+    one.keep(imported, None)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_tasks_come_last_and_whole(imported, tmp_path, monkeypatch):
+    kept = partial(KeptImport, tmp_path / "cache")
+    kept(request()).keep(imported, None)
+    copy = kept_imports.shutil.copyfile
+
+    def killed(source, to):
+        if source.name == TASKS:
+            raise KeyboardInterrupt
+        copy(source, to)
+
+    monkeypatch.setattr(kept_imports.shutil, "copyfile", killed)
+    with pytest.raises(KeyboardInterrupt):
+        restored(kept, request(), tmp_path / "a")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(
+        [REQUEST, LOWERED, WEIGHTS]
+    )
+
+
+def test_a_large_import_drops_no_others(imported, tmp_path, monkeypatch):
+    kept = partial(KeptImport, tmp_path / "cache")
+    kept(request()).keep(imported, None)
+    (entry,) = (tmp_path / "cache").iterdir()
+    size = sum(path.stat().st_size for path in entry.iterdir())
+    monkeypatch.setattr(kept_imports, "_MOST_BYTES", size + 1)
+    (imported / WEIGHTS).write_text("of weights" * 200)
+    kept(request(seed=1)).keep(imported, None)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [entry.name]
+
+
+def test_folders_of_killed_commands_are_removed_when_old(imported, tmp_path):
+    for name, time_s in ((".old", 0), (".new", None)):
+        folder = tmp_path / "cache" / name
+        folder.mkdir(parents=True)
+        (folder / WEIGHTS).write_text("a part")
+        os.utime(folder, None if time_s is None else (time_s, time_s))
+    KeptImport(tmp_path / "cache", request()).keep(imported, None)
+    left = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert left[0] == ".new"
+    assert len(left) == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "stays"),
+    [(None, True), ("a pass refuses", True), ("MemoryError", False), (MEMORY, False)],
+)
+def test_a_layout_is_kept_unless_memory_decided_it(tmp_path, monkeypatch, ends, stays):
+    failures = [Reply(error=MEMORY, message="std::bad_alloc")] if ends == MEMORY else []
+
+    def ask(*arguments, **_):
+        if failures:
+            raise JobFailed("no", failures.pop())
+        for name in (LOWERED, WEIGHTS):
+            (arguments[2] / name).write_text(f"of {name}")
+        (arguments[2] / TASKS).write_text("[]")
+        return None if ends == MEMORY else ends
+
+    monkeypatch.setattr(extraction, "ask", ask)
+    monkeypatch.setattr(extraction, "read_tasks", lambda path: [])
+    wanted = request()
+    extraction.extract_tasks(
+        wanted.source, '{"kind": "llvm"}', tmp_path / "run", NHWC, keep=True, cache=tmp_path / "c"
+    )
+    assert (tmp_path / "c").exists() == stays
+
+
 def test_the_entries_used_last_stay(imported, tmp_path, monkeypatch):
     sizes = [(imported / name).stat().st_size for name in (TASKS, LOWERED, WEIGHTS, REQUEST)]
-    monkeypatch.setattr(kept_imports, "_MOST_BYTES", 2 * sum(sizes) + 50)
-    kept = KeptImports(tmp_path / "cache")
+    monkeypatch.setattr(kept_imports, "_MOST_BYTES", int(2.5 * sum(sizes)) + 300)
+    kept = partial(KeptImport, tmp_path / "cache")
     requests = [replace(request(), source=request(seed=seed).source) for seed in range(3)]
     for number, one in enumerate(requests):
-        kept.keep(one, imported, None)
+        kept(one).keep(imported, None)
         if number == 1:
-            assert kept.restore(requests[0], imported, keep=False)[0]
-    assert [kept.restore(one, imported, keep=False)[0] for one in requests] == [True, False, True]
+            assert kept(requests[0]).restore(imported, keep=False)[0]
+    assert [kept(one).restore(imported, keep=False)[0] for one in requests] == [True, False, True]

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -309,10 +309,11 @@ def featurize_traces(
             parts = [featurize_groups(spaces, groups, *job)]
         else:
             ours, theirs = _halves(spaces, groups)
-            worker.send(featurize_groups.__name__, SpaceFolder(spaces.folder), theirs, *job)
+            with suppress(OSError):  # it has ended: seen by `receive`
+                worker.send(featurize_groups.__name__, SpaceFolder(spaces.folder), theirs, *job)
             parts = [featurize_groups(spaces, ours, *job)]
             reply = worker.receive()
-            # A worker that was killed, or could not start, costs only time.
+            # A worker that was killed costs only time.
             alone = reply.error is not None
             parts.append(featurize_groups(spaces, theirs, *job) if alone else reply.value)
     failures = {row: error.reason for row, error in unreadable.items()}
@@ -325,10 +326,17 @@ def featurize_traces(
     ]
 
 
-def _worker() -> Worker:
-    """Start a fresh process for :func:`featurize_groups`, which needs no torch."""
+def _worker() -> AbstractContextManager[Worker | None]:
+    """Start a fresh process for :func:`featurize_groups`, which needs no torch.
+
+    None where the system has no memory for it.
+    """
     worker = Worker(__name__, method="spawn", environment={"OMP_NUM_THREADS": "1"})
-    worker.start()
+    try:
+        worker.start()
+    except OSError:
+        worker.stop()
+        return nullcontext()
     return worker
 
 

@@ -34,8 +34,13 @@ class Job:
         return found if self.about is None or found.get("about") == self.about else None
 
     def compute(self) -> Any:
-        """Run the job and store its result, unless `run` stored it."""
+        """Run the job and store its result, unless `run` stored it.
+
+        A result of None, of unfinished work, is not stored.
+        """
         found = self.run()
+        if found is None:
+            return None
         if self.about is not None:
             found = {**found, "about": self.about}
         if self.leaves is not None and self.result is None:

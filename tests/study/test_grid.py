@@ -50,3 +50,10 @@ def test_a_job_that_fails_in_its_process_costs_itself(tmp_path):
     with pytest.raises(PrunerError, match=r"^a: no result; the same command goes on$"):
         list(results(grid, num_workers=2, again="the same command goes on"))
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_unfinished_work_leaves_no_result(tmp_path):
+    for about in (None, {"trials": 1}):
+        job = Job(name="a", leaves=tmp_path / "a.json", run=lambda: None, about=about)
+        assert job.compute() is None
+        assert not (tmp_path / "a.json").exists()

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.benchmark import save_arrays
@@ -22,7 +21,7 @@ from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import Interface, with_interface
-from pruner.tune.deploy.second_half import SecondHalf
+from pruner.tune.deploy.second_half import SecondHalf, not_built
 from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs
@@ -160,8 +159,7 @@ def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
             written = written_out(module, target)
             return relax.build(written, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
-        lines = str(error).strip().splitlines() or [repr(error)]
-        raise PrunerError(f"the network could not be built: {lines[-1]}") from error
+        raise not_built(error) from error
 
 
 def _reference(

@@ -6,14 +6,18 @@ functions; it writes an object file, which is linked with that of the other half
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.processes import Worker
 from pruner.tune.compiling import foreign_triple, pass_context
 from pruner.tune.tvm_import import load_tvm
+
+log = logging.getLogger(__name__)
 
 _FEWEST = 4  # functions that are worth a process
 _LIMIT_S = 3600.0
@@ -48,8 +52,14 @@ class SecondHalf:
         rest = module.clone()
         for name, function in theirs:
             rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
-        self._worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
-        self._worker.send(self.compile.__name__)
+        worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
+        try:
+            worker.send(self.compile.__name__)
+        except OSError as error:  # no memory for a process, for example
+            worker.stop()
+            log.warning("no second process: %s", error)
+            return module
+        self._worker = worker
         return rest
 
     def compile(self) -> None:
@@ -60,14 +70,29 @@ class SecondHalf:
         built.write_to_file(str(self._path))
 
     def objects(self) -> list[str]:
-        """Wait for the object file; return its path, nothing where no function was taken."""
+        """Wait for the object file; return its path, nothing where no function was taken.
+
+        Raises:
+            PrunerError: TVM cannot compile the functions, in one line.
+        """
         if self._worker is None:
             return []
-        if self._worker.receive().error is not None:  # the process was ended, for example
-            self.compile()
+        reply = self._worker.receive()
+        if reply.error is not None:  # the process was ended, for example
+            log.warning("the second process failed (%s): this one compiles", reply.line)
+            try:
+                self.compile()
+            except Exception as error:  # compilers raise kinds of their own
+                raise not_built(error) from error
         return [str(self._path)]
 
     def close(self) -> None:
         """End the process."""
         if self._worker is not None:
             self._worker.stop()
+
+
+def not_built(error: Exception) -> PrunerError:
+    """Describe a compiler's error in one line."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    return PrunerError(f"the network could not be built: {lines[-1]}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
+from pruner.features import batch
 from pruner.features.batch import (
     featurize,
     featurize_nests,
@@ -236,6 +237,22 @@ def test_spaces_that_differ_in_annotated_numbers_share_their_trees(tmp_path):
         for name in ("statement", "row_start", "dataflow", "workload", "valid"):
             np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), name)
     assert not np.array_equal(together[0].statement, together[2].statement)  # other vectors
+
+
+@pytest.mark.parametrize("broken", ["start", "send"])
+def test_features_need_no_second_process(tmp_path, monkeypatch, broken):
+    def fails(worker, *_):
+        if broken == "send":
+            worker.retire()  # it ended before its job came
+        raise OSError("no memory")
+
+    tasks = [steps_of(location_space(number).save(tmp_path)) for number in (64, 128)]
+    wanted = featurize_traces(SpaceFolder(tmp_path), tasks)
+    monkeypatch.setattr(batch, "_WORTH_A_WORKER", 1)
+    monkeypatch.setattr(batch.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(batch.Worker, broken, fails)
+    for one, two in zip(wanted, featurize_traces(SpaceFolder(tmp_path), tasks), strict=True):
+        np.testing.assert_array_equal(one.statement, two.statement)
 
 
 @pytest.mark.parametrize("odd", [("meta_schedule.parallel", 2**70), ()])

@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 
@@ -47,3 +48,51 @@ def test_a_library_of_two_halves_computes_what_a_whole_one_does(ended, tmp_path,
     assert (tmp_path / "half.o").stat().st_size > 0
     for one, two in zip(*outputs, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def functions(number):
+    """A module of equal functions."""
+    from tvm import te
+
+    from pruner.tune.tvm_import import load_tvm
+
+    a = te.placeholder((4,), name="a")
+    function = te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0, name="b")])
+    names = [f"add_{index}" for index in range(number)]
+    made = {name: function.with_attr("global_symbol", name) for name in names}
+    return load_tvm().tvm.IRModule(made)
+
+
+def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
+    from pruner.tune.deploy import second_half
+    from pruner.tune.tvm_import import load_tvm
+
+    def start(_):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(second_half.Worker, "start", start)
+    monkeypatch.setattr(second_half.os, "sched_getaffinity", lambda _: {0, 1})
+    target, module = load_tvm().tvm.target.Target({"kind": "llvm"}), functions(4)
+    half = second_half.SecondHalf(target, tmp_path / "half.o")
+    assert half.take(module).same_as(module)
+    assert half.objects() == []
+    half.close()
+
+
+def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
+    from pruner.tune.deploy import second_half
+    from pruner.tune.tvm_import import load_tvm
+
+    def compile_(_):
+        raise RuntimeError("LLVM cannot")
+
+    monkeypatch.setattr(second_half.SecondHalf, "compile", compile_)
+    monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
+    monkeypatch.setattr(second_half.os, "sched_getaffinity", lambda _: {0, 1})
+    target = load_tvm().tvm.target.Target({"kind": "llvm"})
+    half = second_half.SecondHalf(target, tmp_path / "half.o")
+    half.take(functions(4))
+    with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
+        half.objects()
+    half.close()
+    assert "the second process failed (RuntimeError: LLVM cannot" in caplog.text

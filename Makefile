@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 PRESET := full
 DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
-SEEDS := seeds=[0,1,2] num_workers=2
+SEEDS := seeds=[0,1,2] num_workers=2 trainer.accelerator=cpu
 
 demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
 	$(BIN)/python train.py $(BUNDLED) $(SEEDS) model=pacm_residual run_id=$(DEMO)-pacm

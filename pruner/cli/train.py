@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from pruner.cli.shared.door import OUTPUTS
@@ -109,10 +110,21 @@ def _num_workers(config: DictConfig) -> int:
         PrunerError: another option needs a single process.
     """
     number: int = config.get("num_workers") or 1  # runs of earlier versions have no such option
-    if number > 1 and (config.num_threads != 1 or config.stop_after is not None):
+    if number == 1:
+        return 1
+    trainer, remedy = plain(config.trainer), "or give num_workers=1"
+    ends = (config.stop_after, trainer.get("max_steps"), trainer.get("max_time"))
+    if config.num_threads != 1 or any(end is not None for end in ends):
         raise PrunerError(
             f"num_workers={number}: several processes have one thread each and fit to the end; "
-            "leave num_threads= and stop_after= out"
+            "leave num_threads= and stop_after= out (also trainer.max_steps=, trainer.max_time=), "
+            f"{remedy}"
+        )
+    on_gpus = trainer.get("accelerator") != "cpu" and torch.cuda.is_available()
+    if trainer.get("devices", 1) != 1 or on_gpus:
+        raise PrunerError(
+            f"num_workers={number}: the fits would share the GPUs, or the processes of a fit; give "
+            f"trainer.accelerator=cpu and trainer.devices=1, {remedy}"
         )
     return number
 

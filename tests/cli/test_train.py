@@ -116,10 +116,20 @@ def test_seeds_in_two_processes_are_those_of_one(train):
     assert one["spread"] == two["spread"]
 
 
-def test_several_processes_have_one_thread_each(train):
-    code, _, err = train("seeds=[0,1]", "num_workers=2", "num_threads=2")
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("num_threads=2", "leave num_threads= and stop_after= out"),
+        ("stop_after=1", "leave num_threads= and stop_after= out"),
+        ("+trainer.max_steps=1", "trainer.max_steps="),
+        ("trainer.devices=2", "trainer.devices=1"),
+    ],
+)
+def test_several_processes_have_one_thread_and_device_each(train, option, says):
+    code, _, err = train("seeds=[0,1]", "num_workers=2", option)
     assert code == 2
-    assert "leave num_threads= and stop_after= out" in err
+    assert says in err
+    assert err.endswith("or give num_workers=1\n")
 
 
 def test_one_thread_unless_told_otherwise(command, toy_root):

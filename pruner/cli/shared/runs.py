@@ -23,6 +23,7 @@ MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkp
 # Options that a resumed run may change: they affect how it runs, not its results.
 RESUMABLE = (
     "outputs", "run_id", "resume", "stop_after", "method", "num_threads", "num_workers",
+    "cache",
     "trainer.accelerator", "trainer.devices", "trainer.max_epochs",
 )  # fmt: skip
 

@@ -64,6 +64,8 @@ def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeyp
     assert (found.budget.trials, found.stop_after) == (16, None)
     save_config(tmp_path, found)  # a later start without the option goes on to sixteen
     assert runs.resumed_config(tmp_path, given()).budget.trials == 16
+    # a run from before the option, which has no influence on results
+    assert runs.resumed_config(tmp_path, given("cache=here")).cache == "here"
 
 
 def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatch):

@@ -73,19 +73,21 @@ def scored_tasks(
     """
     for task in records:
         device = _described(task.key.platform) if seconds else None
-        found = _featurized(
-            task,
-            dataflow,
-            device is not None or ranker.reads_draft,
-            tasks,
-            quarantine or Quarantine(),
-        )
+        columns = None
+        if device is not None:
+            columns = _featurized(task, dataflow, True, tasks, Quarantine())
+        found = columns
+        # A program without the analyzer's columns may have features, and so a score.
+        if columns is None or columns.failures:
+            found = _featurized(
+                task, dataflow, ranker.reads_draft, tasks, quarantine or Quarantine()
+            )
         rows = _rows(task, _score(ranker, task, found))
         if seconds:
             low_to_high = np.full((len(task), 3), np.nan)
-            if found is not None and device is not None and found.extra is not None:
-                valid = found.valid
-                low_to_high[valid] = boxed_forecast(device.kind)(found.extra[valid], device)
+            if columns is not None and device is not None and columns.extra is not None:
+                valid = columns.valid
+                low_to_high[valid] = boxed_forecast(device.kind)(columns.extra[valid], device)
             rows[["low_s", "predicted_s", "high_s"]] = low_to_high
         yield rows
 

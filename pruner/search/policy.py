@@ -252,6 +252,9 @@ class DraftThenVerify:
         sample, start = drawn[:number], drawn[number:]
         if self._proposer is not None and size:
             start = self._proposer.sample(size, self._rng)[0]
+            if len(start) < size:  # too few of the model's programs are legal
+                more = self._space.sample(size - len(start), self._rng)
+                start = np.concatenate([start, more])
         if draft is not None and how is not None:
             self._drafted = self._explored(draft, how, start, seen)
         self._round += 1

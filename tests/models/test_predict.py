@@ -9,6 +9,7 @@ import torch
 
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
+from pruner.errors import UnsupportedProgram
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.predict import predict
 from pruner.models.programs.dataset import load_programs
@@ -75,3 +76,19 @@ def test_a_failed_measurement_is_scored_and_a_program_without_features_is_not(
     assert without.score.isna().all()
     assert without["rank"].isna().all()
     assert table.score.isna().sum() == tasks
+
+
+def test_a_program_without_the_analyzers_columns_keeps_its_score(fitted, tmp_path, monkeypatch):
+    root, _, _ = fitted
+    checkpoint = tmp_path / "run" / "best.safetensors"
+    wanted = predict(checkpoint, root, ["v100"])
+
+    def without_columns(key, fused, steps, spec, **options):
+        if spec.extra is not None:
+            raise UnsupportedProgram("no symbols")
+        return toy_records.featurize_records(key, fused, steps, spec, **options)
+
+    monkeypatch.setattr("pruner.features.featurize_records", without_columns)
+    found = predict(checkpoint, root, ["v100"], seconds=True)
+    np.testing.assert_array_equal(found.score, wanted.score)
+    assert found.predicted_s.isna().all()

@@ -1,6 +1,7 @@
 """The proposals of a language model as a policy, on tiny recorded pools."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,10 +90,10 @@ def test_records_without_tokens_are_drawn_at_random_and_a_line_reports_it(weight
 
 
 def test_the_draft_may_start_from_the_models_programs(weights, monkeypatch):
-    from pruner.search import policy as policies
-    from pruner.search.proposer import proposal_model
+    from pruner.search import proposer
 
-    monkeypatch.setattr(policies, "proposal_model", lambda _: proposal_model(weights))
+    model = proposer.proposal_model(weights)
+    monkeypatch.setattr(proposer, "proposal_model", lambda _: model)
     space, latency_s = space_of(240)
     how = ExplorerSettings(population=8, generations=0, keep=8)
     found = {}
@@ -110,6 +111,17 @@ def test_the_draft_may_start_from_the_models_programs(weights, monkeypatch):
             drafted.append(latency_s[space.rows(rows)].min())
         found[first] = np.mean(drafted)
     assert found["lm"] < 0.8 * found["random"]
+
+
+def test_random_programs_stand_in_where_the_model_draws_no_legal_one(monkeypatch):
+    space, _ = space_of(240)
+    how = ExplorerSettings(population=8, generations=0, keep=8)
+    settings = RoundSettings(draft=how, random_sample=1, measured_share=0, epsilon=0)
+    rng = np.random.default_rng(0)
+    policy = settings.make(space, lambda rows: np.zeros(len(rows)), None, rng)
+    nothing = SimpleNamespace(sample=lambda num, rng: (space.decisions[:0], np.zeros(0)))
+    monkeypatch.setattr(policy, "_proposer", nothing)
+    assert len(policy.propose(4, History(space))) == 4
 
 
 def test_settings_that_cannot_work_are_refused():

@@ -39,8 +39,8 @@ def extract_tasks(
 
     ``folder`` keeps the request, the tasks, and the log. ``keep``: the lowered network, too, for
     its library. ``worker``: a running worker with a job :func:`write_tasks`. ``cache``: a folder of
-    earlier imports, which are used again. A network that cannot be lowered with channels last is
-    lowered without; `log` gets a line, the request has the form that was used.
+    earlier imports, which are used again. A network that cannot be lowered with variants, or with
+    channels last, is lowered without; `log` gets a line, the request has the form that was used.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.
@@ -55,7 +55,9 @@ def extract_tasks(
         if final:
             kept.keep(folder, reason)
     if reason is not None:
-        log(f"{source.label}: {wanted.layout} cannot be had, {wanted.plain} is taken ({reason})")
+        asked = wanted if wanted.variants else wanted.layout
+        taken = NetworkRequest.read(folder / REQUEST).form
+        log(f"{source.label}: {asked} cannot be had, {taken} is taken ({reason})")
     return read_tasks(folder / TASKS)
 
 
@@ -69,25 +71,25 @@ def _imported(
     """
     # the worker reads it from the folder, and so does a later deployment
     request.save(folder / REQUEST)
-    source, wanted = request.source, request.form
+    wanted = request.form
     arguments = (__name__, write_tasks.__name__, folder, keep)
     how: dict[str, Any] = {"log_file": folder / LOG, "timeout_s": _LIMIT_S, "worker": worker}
     try:
         found: str | None = ask(*arguments, **how)
     except JobFailed as failed:
-        if not (failed.reply.crashed and wanted.channels_last):
-            raise _one_line(source, failed) from failed
+        if not (failed.reply.crashed and (wanted.channels_last or wanted.variants)):
+            raise _one_line(request, failed) from failed
         # a pass ended the process, which the worker itself could not survive
         replace(request, form=wanted.plain).save(folder / REQUEST)
         try:
             ask(*arguments, **how)
         except JobFailed as again:
-            raise _one_line(source, again) from again
+            raise _one_line(replace(request, form=wanted.plain), again) from again
         return failed.reply.line, False
     return found, not is_memory(found or "")
 
 
-def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:
+def _one_line(request: NetworkRequest, failed: JobFailed) -> PrunerError:
     """Describe how an import ended, and the remedy."""
     reply = failed.reply
     if reply.mistake is not None:
@@ -99,7 +101,9 @@ def _one_line(source: NetworkSource, failed: JobFailed) -> PrunerError:
         TIMEOUT: f"took more than {_LIMIT_S:g} s; loops over steps and layers are written out in "
         "it: take fewer",
     }.get(reply.error or "", "failed; leave parts of the network out until it succeeds")
-    return PrunerError(f"network={source.name}: its import {how} ({failed})")
+    if request.form.variants:
+        how += "; variants=false leaves the variants out"
+    return PrunerError(f"network={request.source.name}: its import {how} ({failed})")
 
 
 def write_tasks(folder: Path, keep: bool) -> str | None:

@@ -58,8 +58,8 @@ class NetworkFormat:
 
     @property
     def plain(self) -> NetworkFormat:
-        """Return this format in the layout of front ends."""
-        return replace(self, layout="NCHW")
+        """Return this format in the layout of front ends, without variants."""
+        return replace(self, layout="NCHW", variants={})
 
     def __str__(self) -> str:
         """Format layout, precision, and how many classes have a variant."""
@@ -112,7 +112,7 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
 def lower_somehow(
     module: Any, target: Any, form: NetworkFormat
 ) -> tuple[Any, NetworkFormat, str | None]:
-    """Lower a Relax module in the given layout, else as imported.
+    """Lower a Relax module in the given form, else without variants, else as imported.
 
     Returns:
         The lowered module, its form, and why it is not the given one.
@@ -120,13 +120,15 @@ def lower_somehow(
     Raises:
         PrunerError: TVM cannot lower it.
     """
-    try:
-        return lower(module, target, form), form, None
-    except Exception as error:  # passes raise kinds of their own
-        if not form.channels_last:
-            raise
-        plain, reason = form.plain, first_line(error)
-    return lower(module, target, plain), plain, reason
+    forms = [form, *([replace(form, variants={})] if form.variants else [])]
+    forms += [form.plain] if form.channels_last else []
+    reason = None
+    for one in forms[:-1]:
+        try:
+            return lower(module, target, one), one, reason
+        except Exception as error:  # passes raise kinds of their own
+            reason = reason or first_line(error)
+    return lower(module, target, forms[-1]), forms[-1], reason
 
 
 def first_line(error: BaseException) -> str:

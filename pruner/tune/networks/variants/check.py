@@ -1,9 +1,11 @@
 """Check that two graphs compute the same: exactly in fields, then in floating point.
 
-A wrong graph is accepted with the probability :attr:`Verdict.bound` at most, for the checked
-elements: of every axis the first places, a run that is as long as the tiles of rules, the last
-ones, and some between them. The second check, in the network's precision, has many more places and
-refuses a graph that is right but inaccurate.
+A graph that is wrong at a checked element is accepted with the probability :attr:`Verdict.bound` at
+most. Checked are of every axis the first places, a run that is as long as the tiles of rules, the
+last ones, and some between them, which are others for each random point. The second check, in the
+network's precision, has many more places (of small outputs all), and refuses a graph that is right
+but inaccurate. Where scores can have masks, it has a sample with masks of minus infinity, too: a
+variant must be finite where the original is.
 """
 
 from __future__ import annotations
@@ -11,26 +13,29 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from pruner.tune.measure.numerics import TOLERANCE
 from pruner.tune.networks.rewrites.precision import Precision
-from pruner.tune.networks.variants.evaluation import Array, Box, Places, evaluate
+from pruner.tune.networks.variants.evaluation import Array, Box, Places, evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree, differ
-from pruner.tune.networks.variants.graph import Graph, GraphNode
+from pruner.tune.networks.variants.graph import Graph, GraphNode, nodes
 
 _POINTS = 2  # random points of a complete check; a search takes one
 _EXACT, _ROUNDED = 9, 32  # checked places of an axis
 _RUN, _END = 6, 2  # at its begin and end
+_WHOLE = 2**16  # elements of an output that are all checked for rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The result of a check, which took ``seconds`` of processor time.
 
-    ``bound``: probability that the fields accept a wrong graph. ``error``: the largest rounding
-    error of the new graph, relative to the largest element; ``own_error``: that of the old graph.
+    ``bound``: probability that the fields accept a graph that is wrong at a checked place.
+    ``error``: the largest rounding error of the new graph, relative to the largest element;
+    ``own_error``: that of the old graph.
     ``refused``: the reason, None for an accepted graph.
     """
 
@@ -46,8 +51,12 @@ class Checker:
 
     def __init__(self, graph: Graph, precision: Precision = "float32") -> None:
         self._graph, self._precision, self._degree = graph, precision, degree(graph)
-        self._exact = places_of(graph, _EXACT)
-        self._rounded = places_of(graph, _ROUNDED)
+        self._exact = [places_of(graph, _EXACT, seed=point) for point in range(_POINTS)]
+        self._rounded = [
+            whole((node,))[0] if prod(node.shape) <= _WHOLE else box
+            for node, box in zip(graph, places_of(graph, _ROUNDED, seed=_POINTS), strict=True)
+        ]
+        self._scores = _scores(graph)
         self._values: dict[int, list[Array]] = {}  # by the point
         self._reference: Sequence[Array] | None = None
         self._own_error = 0.0
@@ -65,10 +74,10 @@ class Checker:
         if shapes != [node.shape for node in self._graph]:
             return Verdict(refused=f"it has outputs of the shapes {shapes}")
         for point in range(points):
-            fields = Fields(point)
+            fields, boxes = Fields(point), self._exact[point]
             if point not in self._values:
-                self._values[point] = evaluate(self._graph, self._exact, fields)
-            wanted, found = self._values[point], evaluate(variant, self._exact, fields)
+                self._values[point] = evaluate(self._graph, boxes, fields)
+            wanted, found = self._values[point], evaluate(variant, boxes, fields)
             if any(differ(*both) for both in zip(wanted, found, strict=True)):
                 seconds = time.process_time() - start
                 return Verdict(refused="it computes something else", seconds=seconds)
@@ -83,7 +92,7 @@ class Checker:
         if exact.refused is not None:
             return exact
         if self._reference is None:
-            self._reference = evaluate(self._graph, self._rounded, Floats("float64"))
+            self._reference = self._evaluated(self._graph, "float64")
             self._own_error = self._error(self._graph)
         error, most = self._error(variant), TOLERANCE[self._precision]
         # `not <=` refuses NaN, too
@@ -99,15 +108,39 @@ class Checker:
         )
 
     def _error(self, graph: Graph) -> float:
-        found = evaluate(graph, self._rounded, Floats(self._precision))
+        found, errors = self._evaluated(graph, self._precision), []
         assert self._reference is not None
-        pairs = zip(found, self._reference, strict=True)
-        return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1.0)) for a, b in pairs)
+        for a, b in zip(found, self._reference, strict=True):
+            finite = np.isfinite(b)
+            a, b = a[finite], b[finite]
+            errors.append(np.abs(a - b).max(initial=0) / (np.abs(b).max(initial=0) or 1.0))
+        return float(np.max(errors))  # NaN if one is
+
+    def _evaluated(self, graph: Graph, precision: Precision | str) -> list[Array]:
+        """Evaluate a graph in floating point, and again with masks."""
+        found = evaluate(graph, self._rounded, Floats(precision))
+        if self._scores:
+            with np.errstate(all="ignore"):
+                found += evaluate(graph, self._rounded, Floats(precision, masked=self._scores))
+        return found
 
 
-def places_of(graph: Graph, most: int) -> list[Box]:
+def _scores(graph: Graph) -> frozenset[GraphNode]:
+    """Return the leaves that are summands of a softmax or a maximum."""
+    waiting = [node.args[0] for node in nodes(graph) if node.op in ("softmax", "max")]
+    found = set()
+    while waiting:
+        node = waiting.pop()
+        if node.op == "leaf":
+            found.add(node)
+        elif node.op in ("add", "reshape", "permute", "cut", "concat"):
+            waiting.extend(node.args)
+    return frozenset(found)
+
+
+def places_of(graph: Graph, most: int, *, seed: int = 0) -> list[Box]:
     """Choose up to `most` places of every axis of the outputs."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def places(extent: int) -> Places:
         if extent <= most:
@@ -121,17 +154,26 @@ def places_of(graph: Graph, most: int) -> list[Box]:
 class Floats:
     """Arithmetic of floating-point numbers, of one sample.
 
-    ``float16``: products of half precision, sums in single precision.
+    ``float16``: products of half precision, sums in single precision. ``masked``: leaves whose rows
+    are minus infinity behind a random place, as those of a causal mask are.
     """
 
-    def __init__(self, precision: Precision | str) -> None:
+    def __init__(
+        self, precision: Precision | str, *, masked: frozenset[GraphNode] = frozenset()
+    ) -> None:
+        self._masked = masked
         self._dtype = np.dtype("float64" if precision == "float64" else "float32")
         self._half = precision == "float16"
 
     def leaf(self, node: GraphNode, places: Places) -> Array:
         """Return elements between -1 and 1."""
         words = Fields().leaf(node, places)[:1]
-        return (words / (P / 2) - 1).astype(np.float32).astype(self._dtype)
+        found: Array = (words / (P / 2) - 1).astype(np.float32).astype(self._dtype)
+        if node in self._masked and node.shape:
+            row, place = np.divmod(places, node.shape[-1])
+            kept = Fields(1).leaf(node, row)[:1] % node.shape[-1]
+            found[place > kept] = -np.inf
+        return found
 
     def literal(self, numerators: Places, denominator: int) -> Array:
         """Return rounded fractions."""

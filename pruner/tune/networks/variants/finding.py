@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from pruner.tune.networks.variants.network_regions import GraphRegion, read_regi
 from pruner.tune.networks.variants.search import Searched, applied, cost, search
 from pruner.tune.networks.variants.writing import written
 
+log = logging.getLogger(__name__)
 SECONDS = 10.0  # of a search
 
 
@@ -63,11 +65,19 @@ def with_variants(module: Any, chosen: Mapping[str, Sequence[str]]) -> Any:
     """Apply the chosen steps to the regions of a Relax module, by their classes."""
     if not chosen:
         return module
-    regions, graphs = read_regions(module), {}
+    regions, graphs, fitting = read_regions(module), {}, set()
     for number, region in enumerate(regions.found):
-        new = applied(region.graph, chosen.get(region.key, ()))
-        if new is not None and new != region.graph:
+        new = applied(region.graph, chosen[region.key]) if region.key in chosen else None
+        if new is not None:
             graphs[number] = new
+            fitting.add(region.key)
+    for key in sorted(chosen.keys() - fitting):
+        log.warning(
+            "variants: the steps %s of the class %s fit no part of this network, which is built "
+            "without them: its rules or its layout have changed",
+            ", ".join(chosen[key]),
+            key,
+        )
     return written(module, regions, graphs) if graphs else module
 
 

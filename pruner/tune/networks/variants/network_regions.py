@@ -8,6 +8,7 @@ layers has few.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,8 @@ class GraphRegion:
     @property
     def key(self) -> str:
         """The name of its class."""
-        return "".join(node.key.hex()[:8] for node in self.graph)[:32]
+        keys = b"".join(node.key for node in self.graph)
+        return hashlib.blake2b(keys, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ not applied any further. Of variants with the same operators on the same shapes 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pruner.tune.networks.rewrites.precision import Precision
@@ -25,6 +25,7 @@ from pruner.tune.networks.variants.rules import RULES, Application, Rule
 
 KEPT = 3  # variants of a graph, beside the original
 _DEPTH, _MOST = 4, 300  # applications in a row, and checked variants of a graph
+_SEARCHED = 0.75  # of the time; the rest is for complete checks
 _EXPANDED, _WORSE = 1.5, 1.1  # times the original's cost: followed, and kept
 _FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
 
@@ -53,7 +54,12 @@ class Searched:
 
 
 def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
-    """Find variants until :func:`time.monotonic` reaches `end_s`."""
+    """Find variants until :func:`time.monotonic` reaches `end_s`.
+
+    A check that has begun is not interrupted. The complete checks have the last part of the time.
+    """
+    now = time.monotonic()
+    searched_s = now + _SEARCHED * (end_s - now)
     checker, original = Checker(graph, precision), cost(graph)
     seen, checked, complete = {_fingerprint(graph)}, 0, True
     found: list[tuple[float, list[str], Graph]] = []
@@ -61,29 +67,29 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
     level: list[tuple[list[str], Graph]] = [([], graph)]
     for _ in range(_DEPTH):
         following: list[tuple[list[str], Graph]] = []
-        for steps, start in level:
-            for rule in RULES:
-                for number, application in enumerate(_applications(rule, start, refused)):
-                    new = replaced(start, application)
-                    relative, mark = cost(new) / original, _fingerprint(new)
-                    if mark in seen or relative > _EXPANDED:
-                        continue
-                    if checked >= _MOST or time.monotonic() > end_s:
-                        complete = False
-                        continue
-                    checked += 1
-                    path = [*steps, f"{rule.__name__} {number}"]
-                    reason = checker.exactly(new).refused
-                    if reason is not None:
-                        refused.append(f"{' '.join(path)}: {reason}")
-                        continue
-                    seen.add(mark)
-                    following.append((path, new))
-                    found.append((relative, path, new))
-        level = following
+        for path, new in _following(level, refused):
+            relative, mark = cost(new) / original, _fingerprint(new)
+            late = time.monotonic() > searched_s
+            if not late and (mark in seen or relative > _EXPANDED):
+                continue
+            if late or checked >= _MOST:
+                complete = False
+                break
+            checked += 1
+            reason = checker.exactly(new).refused
+            if reason is not None:
+                refused.append(f"{' '.join(path)}: {reason}")
+                continue
+            seen.add(mark)
+            following.append((path, new))
+            found.append((relative, path, new))
+        level = following if complete else []
     variants: list[AlgebraicVariant] = []
     for relative, path, new in sorted(found, key=lambda one: (one[0], len(one[1]))):
         if len(variants) == KEPT or relative > _WORSE:
+            break
+        if time.monotonic() > end_s:
+            complete = False
             break
         verdict = checker(new)
         if verdict.refused is None:
@@ -91,6 +97,16 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
         else:
             refused.append(f"{' '.join(path)}: {verdict.refused}")
     return Searched(variants=variants, checked=checked, refused=refused, complete=complete)
+
+
+def _following(
+    level: Sequence[tuple[list[str], Graph]], refused: list[str]
+) -> Iterator[tuple[list[str], Graph]]:
+    """Apply every rule to every graph, with the steps to each result."""
+    for steps, start in level:
+        for rule in RULES:
+            for number, application in enumerate(_applications(rule, start, refused)):
+                yield [*steps, f"{rule.__name__} {number}"], replaced(start, application)
 
 
 def _applications(rule: Rule, graph: Graph, refused: list[str]) -> list[Application]:

@@ -143,6 +143,51 @@ def test_an_inaccurate_graph_is_refused_by_its_rounding_error():
     assert 1e-3 < found.error < 1e-1  # a float32 of a million has steps of 1/16
 
 
+def in_parts(x, parts):
+    """Softmax with a maximum of each part, which is wrong where a mask covers a part."""
+    rows_of = reshape(x, (x.shape[0], parts, x.shape[1] // parts))
+    largest = rows("max", rows_of, 2)
+    powers = elementwise("call", elementwise("subtract", rows_of, largest), name="exp")
+    shift = elementwise("subtract", largest, rows("max", largest, 1))
+    powers = elementwise("multiply", powers, elementwise("call", shift, name="exp"))
+    powers = reshape(powers, x.shape)
+    total = reshape(contract("m n -> m", powers), (x.shape[0], 1))
+    return elementwise("divide", powers, total)
+
+
+def test_a_variant_must_be_finite_under_a_mask_of_minus_infinity():
+    scores, mask = leaf("scores", (5, 16)), leaf("mask", (5, 16))
+    x = elementwise("add", scores, mask)
+    soft = rows("softmax", x, 1)
+    assert Checker((soft,)).exactly((in_parts(x, 4),)).refused is None
+    assert "nan" in refused(soft, in_parts(x, 4))
+    assert refused(soft, in_parts(x, 1)) is None
+    # the second output is not hidden by the first
+    both = Checker((scores, soft))
+    assert "nan" in both((scores, in_parts(x, 4))).refused
+
+
+def swapped(x, one, other):
+    parts = [cut(x, 0, at, at + 1) for at in range(x.shape[0])]
+    parts[one], parts[other] = parts[other], parts[one]
+    return concat(parts, 0)
+
+
+def test_swapped_rows_are_found_by_all_places_of_small_outputs():
+    x = leaf("x", (64, 64))
+    assert refused(x, swapped(x, 9, 10))
+
+
+def test_each_random_point_has_places_of_its_own():
+    large = leaf("x", (64, 2048))
+    (one,), (other,) = (places_of((large,), 9, seed=seed) for seed in range(2))
+    assert set(one[0]) != set(other[0])
+    # places of 56 that are free: 1 and 1 of the fields, 24 for rounding
+    missed = 54 / 56 * 54 / 56 * (32 * 31) / (56 * 55)
+    found = sum(bool(refused(large, swapped(large, at, at + 1))) for at in range(6, 61, 2))
+    assert abs(found / 28 - (1 - missed)) < 0.2
+
+
 def test_another_shape_is_refused():
     x = leaf("x", (3, 4))
     assert "shapes" in refused(x, permute(x, (1, 0)))

@@ -46,12 +46,26 @@ def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps,
         assert np.abs(mine - theirs.numpy()).max() < 1e-4 * np.abs(theirs.numpy()).max()
 
 
-def test_a_network_without_variants_is_not_written_anew(tvm):
+def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
     from pruner.tune.networks.variants.finding import with_variants
 
     module = imported("encoder")
     assert with_variants(module, {}) is module
     assert with_variants(module, {"of another network": ["winograd 0"]}) is module
+    assert "winograd 0 of the class of another network fit no part" in caplog.text
+
+
+def test_a_class_is_of_all_outputs_of_its_graph():
+    from pruner.tune.networks.variants.graph import leaf
+    from pruner.tune.networks.variants.network_regions import GraphRegion
+
+    def key(*extents):
+        graph = tuple(leaf(f"x{i}", (extent,)) for i, extent in enumerate(extents))
+        empty = {"inputs": {}, "outputs": [], "calls": {}, "members": frozenset()}
+        return GraphRegion(graph=graph, **empty).key
+
+    assert key(2, 2, 2, 2, 2) == key(2, 2, 2, 2, 2)
+    assert key(2, 2, 2, 2, 2) != key(2, 2, 2, 2, 3)
 
 
 def test_regions_hold_connected_products_and_end_behind_a_function(tvm):

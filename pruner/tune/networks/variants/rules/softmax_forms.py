@@ -1,8 +1,8 @@
-"""Divide after the product with a softmax, and compute a softmax in parts.
+"""Divide after the product with a softmax.
 
 softmax(x) V = (e V) / sum(e) with e = exp(x - max(x)), so the scores are read twice instead of
-three times. In parts (Milakov and Gimelshein, 2018), each part has a maximum of its own, and
-corrects its sum once the largest is found.
+three times. A softmax in parts (Milakov and Gimelshein, 2018) is no rule: a part that a mask of
+minus infinity covers has no finite maximum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pruner.tune.networks.variants.graph import (
     spec_of,
 )
 
-_PARTS = 4
-
 
 def softmax(graph: Graph) -> Iterator[Mapping[GraphNode, GraphNode]]:
     """Rewrite softmax along rows, and products with them."""
@@ -29,8 +27,6 @@ def softmax(graph: Graph) -> Iterator[Mapping[GraphNode, GraphNode]]:
         if node.op == "softmax":
             powers = _powers(node.args[0], node.attrs[0])
             yield {node: elementwise("divide", powers, _sums(powers, node.attrs[0]))}
-            if node.attrs[0] == len(node.shape) - 1 and node.shape[-1] % _PARTS == 0:
-                yield {node: _in_parts(node)}
         if node.op == "contract" and len(node.args) == 2 and node.args[0].op == "softmax":
             data, axis = node.args[0].args[0], node.args[0].attrs[0]
             spec = spec_of(node)
@@ -57,15 +53,3 @@ def _sums(data: GraphNode, axis: int) -> GraphNode:
     kept = [name for i, name in enumerate(names) if i != axis]
     shape = [1 if i == axis else extent for i, extent in enumerate(data.shape)]
     return reshape(contract(f"{' '.join(names)} -> {' '.join(kept)}", data), shape)
-
-
-def _in_parts(node: GraphNode) -> GraphNode:
-    axis = len(node.shape)  # of the places in a part
-    parts = reshape(node.args[0], (*node.shape[:-1], _PARTS, node.shape[-1] // _PARTS))
-    largest = rows("max", parts, axis)
-    powers = elementwise("call", elementwise("subtract", parts, largest), name="exp")
-    shift = elementwise("subtract", largest, rows("max", largest, axis - 1))
-    correction = elementwise("call", shift, name="exp")
-    total = _sums(elementwise("multiply", _sums(powers, axis), correction), axis - 1)
-    corrected = elementwise("multiply", powers, elementwise("divide", correction, total))
-    return reshape(corrected, node.shape)

@@ -26,6 +26,7 @@ from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
 from pruner.models.training.start import Start
 from pruner.paths import conf_folder
+from pruner.search.gradient import DescentSettings
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.cells import REFERENCES, Cells, run_cells
 from pruner.study.adaptation.context import Budget, prepare
@@ -200,6 +201,12 @@ def _check(config: DictConfig, known: Methods) -> None:
     _draft(config)  # raises where the target has no such form
     if config.checkpoint:
         check_contradicted(config, _classes(config))
-    if not isinstance(build(config.policy), RoundSettings):
+    policy = build(config.policy)
+    if not isinstance(policy, RoundSettings) or isinstance(policy, DescentSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
+    if policy.first == "lm":
+        raise PrunerError(
+            "policy.first=lm: the programs of recorded pools have no tokens for the language "
+            "model; leave it out"
+        )
     names_of(config, known)

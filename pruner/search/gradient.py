@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 _BETAS = 0.9, 0.999  # Kingma and Ba, ICLR 2015, as in Felix
 _EPSILON = 1e-8
 _DRAFT = ExplorerSettings(population=512, generations=0, keep=256)
+NO_ANALYZER = (
+    "policy=gradient follows the formulas of the analyzer, which needs a description of the device "
+    "(platform=NAME); use another policy, such as pruner_live"
+)
 _ABSENT = -1e9  # a place of the table that its tile does not have
 
 
@@ -88,6 +92,7 @@ class DescentSettings(RoundSettings):
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
+        RoundSettings.__post_init__(self)
         if min(self.starts - 1, self.anchors, self.steps, self.moves) < 1:
             raise PrunerError(
                 "policy.starts must be at least 2; policy.anchors, policy.steps and policy.moves 1"
@@ -114,6 +119,8 @@ class DescentSettings(RoundSettings):
                 "policy=gradient needs the tiles of a design space; recorded programs have none, "
                 "and the analyzer scores all of them without derivatives: use policy=pool"
             )
+        if space.analyzer is None:
+            raise PrunerError(NO_ANALYZER)
         if not isinstance(space.analyzer, SymbolAnalyzer):
             raise PrunerError(
                 "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
@@ -161,6 +168,7 @@ class Descent:
         # A tile of one factor, or of an extent of 1, has nothing to choose.
         moving = [[t for t in tiles if len(t.slots) > 1 and t.extent > 1] for tiles in found]
         self._tables = {n: _TileTable(tiles) for n, tiles in enumerate(moving) if tiles}
+        self._lost: set[int] = set()
         if not self._tables:
             log.warning(
                 "policy=gradient: no design space of this task has tiles, so that scores have no "
@@ -232,6 +240,13 @@ class Descent:
         First the best single moves of a prime factor, then every step of Adam, rounded.
         """
         settings, groups = self._settings, self._space.relaxed(number, anchors)
+        if not groups and number not in self._lost:
+            self._lost.add(number)
+            log.warning(
+                "policy=gradient: the formulas of design space %d have no derivatives that can be "
+                "recorded; single moves in a fixed order and mutations draft it",
+                number,
+            )
         fixed = torch.as_tensor(anchors, dtype=torch.float64)
         sizes = table.gather(fixed).log()
         mean, square = torch.zeros_like(sizes), torch.zeros_like(sizes)

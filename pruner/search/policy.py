@@ -105,9 +105,14 @@ class RoundSettings:
     takes_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for an unknown first population."""
+        """Raises `PrunerError` for an unknown first population, or one without a draft."""
         if self.first not in ("random", "lm"):
             raise PrunerError(f"policy.first={self.first}: it must be random or lm")
+        if self.first == "lm" and self.draft is None:
+            raise PrunerError(
+                "policy.first=lm is the first population of the draft, and this policy has no "
+                "draft; leave it out, or choose a policy with a draft, such as pruner_live"
+            )
 
     @property
     def trusts_draft(self) -> bool:

@@ -183,6 +183,9 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["runner=rpc", "runner.key=board"], "name the device"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),
+        (["network=dcgan", "effort=draft", "policy=gradient"], "policy=gradient and policy.first"),
+        (["network=dcgan", "effort=draft", "policy.first=lm"], "policy=gradient and policy.first"),
+        (["policy=ansor", "policy.first=lm"], "this policy has no draft"),
     ],
 )
 def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
@@ -193,6 +196,20 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
         run_door("tune", options)
     lines = capsys.readouterr().err.splitlines()
     assert told in lines[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
+    from pruner.cli.tuning import network, read_options
+
+    for module in (network, read_options):
+        monkeypatch.setattr(module, "load_draft", lambda *_: None)
+    with pytest.raises(PrunerError, match=r"policy=gradient follows .* needs a description"):
+        plan("policy=gradient", "platform=cpu-avx2")
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config = compose("tune", ["network=dcgan", "variants=true"])
+    with pytest.raises(PrunerError, match=r"variants=true: the draft .* needs a description"):
+        network.network_tasks(config, SimpleNamespace(device="cpu"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,8 @@
 """Projection and rounding of tile sizes against their definitions."""
 
+import logging
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 from pruner.errors import PrunerError
 from pruner.search.construct import Tile
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.gradient import DescentSettings, _TileTable
+from pruner.search.gradient import Descent, DescentSettings, _TileTable
 from pruner.search.offline.recorded_space import RecordedSpace
 
 TILES = (
@@ -87,5 +89,18 @@ def test_recorded_programs_and_settings_that_cannot_work_are_refused():
     for wrong in ({"starts": 1}, {"anchors": 0}, {"rate": 0}, {"draft": None}):
         with pytest.raises(PrunerError, match=r"policy\."):
             DescentSettings(**wrong)
+    undescribed = SimpleNamespace(spaces=[], analyzer=None, relaxed=max)
+    with pytest.raises(PrunerError, match="needs a description of the device"):
+        DescentSettings().make(undescribed, None, None, np.random.default_rng(0))
     fewer = DescentSettings().limited(64, can_draft=True)
     assert fewer.draft == ExplorerSettings(population=64, generations=0, keep=256)
+
+
+def test_lost_derivatives_are_reported_once(table, caplog):
+    space = SimpleNamespace(relaxed=lambda number, rows: [])
+    descent = Descent(space, DescentSettings(), [SimpleNamespace(tiles=TILES)])
+    with caplog.at_level(logging.WARNING):
+        legal(descent.followed(0, table, ANCHORS))
+        descent.followed(0, table, ANCHORS)
+    (line,) = caplog.messages
+    assert "design space 0 have no derivatives" in line

@@ -129,6 +129,8 @@ def test_settings_that_cannot_work_are_refused():
         ProposeLmSettings(draws=0)
     with pytest.raises(PrunerError, match=r"policy\.first=best: it must be random or lm"):
         RoundSettings(first="best")
+    with pytest.raises(PrunerError, match=r"policy\.first=lm .* has no draft"):
+        RoundSettings(first="lm", draft=None)
     space, _ = space_of(96)
     with pytest.raises(PrunerError, match="no trained weights"):
         policy_of(space, "/nowhere/weights.safetensors")

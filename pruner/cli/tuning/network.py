@@ -126,9 +126,14 @@ def network_tasks(
     precision = chosen_precision(config.precision)
     layout = chosen_layout(config.layout, device=platform.device, precision=precision)
     form = NetworkFormat(layout=layout, precision=precision)
+    analyzer = load_draft(platform, config.draft.form) if config.variants else None
+    if config.variants and analyzer is None:
+        raise PrunerError(
+            "variants=true: the draft chooses them, and it needs a description of the device "
+            "(platform=NAME); leave variants out"
+        )
     say(f"importing {source.label}, {form} ...")
     if config.variants:
-        analyzer = load_draft(platform, config.draft.form)
         how: Any = {"seed": config.seed, "worker": worker, "workers": workers, "log": say}
         form = choose_variants(source, platform, analyzer, folder, form, **how)
     return extract_tasks(

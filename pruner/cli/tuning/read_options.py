@@ -20,6 +20,7 @@ from pruner.models.adaptation.base import Adaptation, FittedAdaptation
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
+from pruner.search.gradient import NO_ANALYZER, DescentSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
@@ -43,6 +44,9 @@ def tune_options(config: DictConfig) -> TuneOptions:
             "choose another policy"
         )
     platform = chosen_platform(config, measures=not config.compile_only)
+    analyzer = load_draft(platform, config.draft.form)
+    if isinstance(policy, DescentSettings) and analyzer is None:
+        raise PrunerError(NO_ANALYZER)
     make_model = None
     _check_adaptation(config, learns=policy.takes_model and config.verify)
     if policy.takes_model and config.verify:
@@ -68,7 +72,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         refit=config.refit,
         kernels=not network,
         measure=MeasureSettings(timing=timing, **options),
-        analyzer=load_draft(platform, config.draft.form),
+        analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
         draft_all=network and policy.trusts_draft,

@@ -65,3 +65,20 @@ def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, na
     assert ("int64" not in found.script()) == narrow
     if not narrow:
         assert found.same_as(made) or found.script() == made.script()
+
+
+def test_variants_that_cannot_be_lowered_are_given_up_before_the_layout(monkeypatch, tvm):
+    from pruner.tune.networks import lowering
+
+    wanted = lowering.NetworkFormat(layout="NHWC", variants={"class": ["order 0"]})
+    for works in ("NHWC float32", "NCHW float32"):
+
+        def lower(module, target, form, works=works):
+            if str(form) != works:
+                raise ValueError(f"not {form}")
+            return module
+
+        monkeypatch.setattr(lowering, "lower", lower)
+        _, form, reason = lowering.lower_somehow(None, None, wanted)
+        assert str(form) == works
+        assert reason == "ValueError: not NHWC float32, 1 variants"

@@ -153,6 +153,12 @@ def lines(report: VariantReport) -> list[str]:
                     f"variants: {one.count} x {one.region}: {', '.join(way.steps)}; estimate "
                     f"{1e3 * before:.3g} ms -> {1e3 * way.estimate_s:.3g} ms"
                 )
+    unknown = sum(one.ways[0].estimate_s is None for one in report.classes)
+    if unknown:
+        found.append(
+            f"variants: {unknown} of {len(report.classes)} classes of regions stay as they are: "
+            "the draft has no estimate for the original"
+        )
     return found or ["variants: none is estimated to be faster"]
 
 

@@ -157,6 +157,8 @@ def test_a_model_that_is_not_the_given_checkpoints_is_refused(monkeypatch, capsy
         (("references=[ansr]",), "known: random, scratch_no_draft"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
         (("stop_after=1",), "stop_after is unknown"),
+        (("policy=gradient",), "policy=pool, ansor or pruner_*"),
+        (("policy=pruner_live", "policy.first=lm"), "have no tokens for the language model"),
         (("split=by_operator",), "split is unknown"),
         (("+variants.fast={of:mao}",), "variants.fast: of=mao is unknown; known: continue"),
         (("+variants.fast=3",), "variants.fast=3: give {of: METHOD"),

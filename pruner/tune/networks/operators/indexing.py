@@ -27,6 +27,29 @@ def select(x: Tensor, dim: int, index: int) -> Any:
     return aten.select.int(x, dim, index + x.shape[dim])
 
 
+@replaces(aten.unfold.default)
+def unfold(x: Tensor, dimension: int, size: int, step: int) -> Any:
+    """Gather windows of a dimension, whose elements become the last one."""
+    dim = dimension % x.ndim
+    windows = torch.arange((x.shape[dim] - size) // step + 1, device=x.device)[:, None] * step
+    places = windows + torch.arange(size, device=x.device)
+    found = x.index_select(dim, places.reshape(-1))
+    return found.unflatten(dim, (len(windows), size)).movedim(dim + 1, -1)
+
+
+@replaces(aten.as_strided.default)
+def as_strided(
+    x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    """Gather elements by one computed index."""
+    if not x.is_contiguous() or x.storage_offset():
+        return NotImplemented  # strides of memory that this tensor does not show
+    places = torch.full((), storage_offset or 0, dtype=torch.int64, device=x.device)
+    for extent, step in zip(size, stride, strict=True):
+        places = places[..., None] + step * torch.arange(extent, device=x.device)
+    return x.reshape(-1).index_select(0, places.reshape(-1)).reshape(list(size))
+
+
 @replaces(aten.index.Tensor)
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """Gather by one computed index."""

@@ -28,6 +28,18 @@ def test_more_lists_pair_their_elements(tvm):
     )
 
 
+def test_windows_are_gathered(tvm):
+    assert_equal(
+        lambda x: (
+            x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(2, -1, 12),
+            x.unfold(-1, 4, 3),
+            x.permute(0, 2, 3, 1).unfold(1, 3, 1).sum(-1),
+            torch.as_strided(x, (3, 2, 4), (1, 0, 5), 7),
+        ),
+        torch.randn(2, 3, 8, 8),
+    )
+
+
 def test_indices_that_come_as_inputs_may_be_negative(tvm):
     assert_equal(
         lambda x, i, j: (x[i], x[i, j]),

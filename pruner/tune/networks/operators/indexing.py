@@ -29,7 +29,7 @@ def select(x: Tensor, dim: int, index: int) -> Any:
 
 @replaces(aten.unfold.default)
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Any:
-    """Gather windows of a dimension, whose elements become the last one."""
+    """Gather windows of a dimension; their elements become the last dimension."""
     dim = dimension % x.ndim
     windows = torch.arange((x.shape[dim] - size) // step + 1, device=x.device)[:, None] * step
     places = windows + torch.arange(size, device=x.device)

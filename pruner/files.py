@@ -310,10 +310,18 @@ def as_written(path: Path) -> Iterator[None]:
         ) from error
 
 
+def digest_of(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the contents of files, in order, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def write_checksums(folder: Path, paths: Iterable[Path]) -> Path:
     """Write ``SHA256SUMS`` over the existing paths, for ``sha256sum -c``."""
     lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n"
+        f"{digest_of([path])}  {path.relative_to(folder).as_posix()}\n"
         for path in sorted(paths)
         if path.is_file()
     ]

@@ -4,6 +4,7 @@ scores = predict(Path("outputs/train/RUN"), RecordRoot("data"), ["v100"])
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -73,15 +74,15 @@ def scored_tasks(
     """
     for task in records:
         device = _described(task.key.platform) if seconds else None
-        columns = None
-        if device is not None:
-            columns = _featurized(task, dataflow, True, tasks, Quarantine())
-        found = columns
-        # A program without the analyzer's columns may have features, and so a score.
-        if columns is None or columns.failures:
-            found = _featurized(
-                task, dataflow, ranker.reads_draft, tasks, quarantine or Quarantine()
-            )
+        report = quarantine or Quarantine()
+        # columns that the ranker does not read
+        only_seconds = device is not None and not ranker.reads_draft
+        draft = only_seconds or ranker.reads_draft
+        kept = Quarantine() if only_seconds else report
+        found = columns = _featurized(task, dataflow, draft, tasks, kept)
+        if only_seconds and (columns is None or columns.failures):
+            # A program without the analyzer's columns may have features, and so a score.
+            found = _featurized(task, dataflow, False, tasks, report)
         rows = _rows(task, _score(ranker, task, found))
         if seconds:
             low_to_high = np.full((len(task), 3), np.nan)
@@ -92,6 +93,7 @@ def scored_tasks(
         yield rows
 
 
+@cache
 def _described(platform: str) -> Device | None:
     path = conf_folder() / "platform" / f"{platform}.yaml"
     return load_device(path) if path.is_file() else None

@@ -196,9 +196,13 @@ class RandomPolicy:
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
-        drawn = self._space.sample(max(self._draws, num), self._rng)
-        drawn = accepted(self._accept, drawn)
-        return fresh(self._space, drawn, np.concatenate([history.keys, pending]), num)
+        seen = np.concatenate([history.keys, pending])
+        return self._random(max(self._draws, num), seen, num)
+
+    def _random(self, draws: int, seen: Keys, num: int) -> Decisions:
+        """Return at most `num` new programs of some draws."""
+        drawn = accepted(self._accept, self._space.sample(draws, self._rng))
+        return fresh(self._space, drawn, seen, num)
 
     def state(self) -> State:
         """See :class:`Policy`."""

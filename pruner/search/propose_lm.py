@@ -26,7 +26,7 @@ from pruner.errors import PrunerError
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh
+from pruner.search.policy import NO_KEYS, Learner, RandomPolicy, accepted, fresh
 from pruner.search.proposer import Proposer, proposal_model
 from pruner.search.space import SearchSpace
 
@@ -69,7 +69,7 @@ class ProposeLmSettings:
         return replace(self, draws=min(population, self.draws))
 
 
-class ProposeLmPolicy:
+class ProposeLmPolicy(RandomPolicy):
     """Propose the programs that the model makes most likely.
 
     Likely is meant relative to random draws. Recorded programs are ranked all at once. In a live
@@ -85,7 +85,7 @@ class ProposeLmPolicy:
         rng: np.random.Generator,
     ) -> None:
         """See :meth:`ProposeLmSettings.make`."""
-        self._space, self._draft, self._settings, self._rng = space, draft, settings, rng
+        super().__init__(space, rng, accept=draft, draws=settings.draws)
         self._proposer = Proposer(space, proposal_model(settings.weights))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
@@ -94,21 +94,12 @@ class ProposeLmPolicy:
         if isinstance(self._space, RecordedSpace) and not self._proposer.falls_back:
             every = self._space.decisions
             ranked = every[np.argsort(-self._proposer.log_ratio(every), kind="stable")]
-            return fresh(self._space, accepted(self._draft, ranked), seen, num)
-        draws = max(num, self._settings.draws)
+            return fresh(self._space, accepted(self._accept, ranked), seen, num)
+        draws = max(num, self._draws)
         rows, ratio = self._proposer.sample(draws, self._rng)
         rows = rows[np.argsort(-ratio, kind="stable")]
-        chosen = fresh(self._space, accepted(self._draft, rows), seen, num)
+        chosen = fresh(self._space, accepted(self._accept, rows), seen, num)
         if len(chosen) < num:
-            rows = accepted(self._draft, self._space.sample(draws, self._rng))
             seen = np.concatenate([seen, self._space.keys(chosen)])
-            chosen = np.concatenate([chosen, fresh(self._space, rows, seen, num - len(chosen))])
+            chosen = np.concatenate([chosen, self._random(draws, seen, num - len(chosen))])
         return chosen
-
-    def state(self) -> State:
-        """See :class:`pruner.search.policy.Policy`."""
-        return {"rng": self._rng.bit_generator.state}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`pruner.search.policy.Policy`."""
-        self._rng.bit_generator.state = state["rng"]

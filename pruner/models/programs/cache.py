@@ -29,7 +29,7 @@ from pruner.data.tenset.task_pickle import NETWORK_INFO
 from pruner.errors import DataError
 from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import PrimitiveTokens
-from pruner.files import write_atomic
+from pruner.files import digest_of, write_atomic
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally
 from pruner.paths import conf_folder
@@ -79,51 +79,55 @@ class FeatureCache:
         name = f"{file.task}-{sha256(place.encode()).hexdigest()[:16]}.npz.zst"
         return self.folder / file.platform / name
 
-    def key(self, file: TaskFile) -> str:
-        """A digest of all that an entry depends on.
+    @staticmethod
+    def content(file: TaskFile) -> str:
+        """A digest of a record file, for the other methods.
 
-        Take it before reading the file.
+        Take it before reading the file. It is of the content, not of the time stamp: a copied or
+        touched file keeps its entry.
         """
-        # The content, not the time stamp: a copied or touched file keeps its entry.
-        content = sha256(file.path.read_bytes()).hexdigest()
+        return digest_of([file.path])
+
+    def _key(self, file: TaskFile, content: str) -> str:
+        """A digest of all that an entry depends on."""
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
-    def load(self, file: TaskFile, key: str) -> FilePrograms | None:
-        """The entry of a record file; None without entry for this key.
+    def load(self, file: TaskFile, content: str) -> FilePrograms | None:
+        """The entry of a record file; None without entry for this content.
 
         Without the analyzer's columns, an entry that has them serves, too, if all its programs have
         features. A damaged entry counts as missing, with a warning.
         """
-        found = self._entry(file, key)
+        found = self._entry(file, content)
         if found is not None or self._with_draft is None:
             return found
-        found = self._with_draft.load(file, self._with_draft.key(file))
+        found = self._with_draft.load(file, content)
         if found is None or found.refused:
             return None
         bare = [replace(one, features=replace(one.features, extra=None)) for one in found.tasks]
         return replace(found, tasks=bare)
 
-    def _entry(self, file: TaskFile, key: str) -> FilePrograms | None:
+    def _entry(self, file: TaskFile, content: str) -> FilePrograms | None:
         path = self.path(file)
         if not path.is_file():
             return None
         try:
-            return read_entry(path, key)
+            return read_entry(path, self._key(file, content))
         except _DAMAGE as error:
             log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
             return None
 
-    def task(self, file: TaskFile, key: str, number: int) -> ProgramTable:
+    def task(self, file: TaskFile, content: str, number: int) -> ProgramTable:
         """A single task of an entry; raises DataError if it is gone."""
-        found = self.load(file, key)
+        found = self.load(file, content)
         if found is None:
             raise DataError(f"{self.path(file)}: removed or changed since the start; start again")
         return ProgramTable.build([found.tasks[number]])
 
-    def save(self, file: TaskFile, key: str, found: FilePrograms) -> None:
+    def save(self, file: TaskFile, content: str, found: FilePrograms) -> None:
         """Write the entry of a record file."""
-        write_entry(self.path(file), key, found)
+        write_entry(self.path(file), self._key(file, content), found)
 
 
 def read_entry(path: Path, key: str) -> FilePrograms | None:
@@ -225,7 +229,7 @@ def _code_digest() -> str:
 
     So an entry from before a change of a rule is invalid even if no version was raised.
     """
-    return _digest_of(
+    return digest_of(
         path
         for room in _ROOMS
         for path in sorted((Path(pruner.__file__).parent / room).rglob("*.py"))
@@ -236,11 +240,4 @@ def _code_digest() -> str:
 def _analyzer_digest() -> str:
     """A digest of the analyzer's code and devices, for its columns."""
     code = sorted((Path(pruner.__file__).parent / _DRAFT).rglob("*.py"))
-    return _digest_of([*code, *sorted((conf_folder() / "platform").glob("*.yaml"))])
-
-
-def _digest_of(paths: Iterable[Path]) -> str:
-    digest = sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return digest_of([*code, *sorted((conf_folder() / "platform").glob("*.yaml"))])

@@ -156,11 +156,11 @@ class RecordReader:
         records = 0  # that wait for features
         for file in files:
             try:
-                key, found = self._opened(file)
+                content, found = self._opened(file)
             except Exception:
                 yield from self._featurized(waiting)  # the next start finds them in the cache
                 raise
-            waiting.append((file, key, found))
+            waiting.append((file, content, found))
             records += sum(
                 len(one) if isinstance(one, TaskRecords) else len(one.latency_s)
                 for one in found.tasks
@@ -176,33 +176,33 @@ class RecordReader:
     ) -> Iterator[FilePrograms]:
         fresh = [found for _, _, found in waiting if isinstance(found, FileRecords)]
         made = iter(featurize_files(fresh, self.spec, self._definitions))
-        for file, key, known in waiting:
+        for file, content, known in waiting:
             found = known if isinstance(known, FilePrograms) else next(made)
             if self._cache is not None and found is not known:
-                self._cache.save(file, key, found)
-            yield self._left_there(file, key, found) if self.spec.stream else found
+                self._cache.save(file, content, found)
+            yield self._left_there(file, content, found) if self.spec.stream else found
 
     def _opened(self, file: TaskFile) -> tuple[str, FilePrograms | FileRecords]:
-        """Return the key of a file's entry, and the entry or else the records."""
+        """Return the digest of a file, and its entry or else its records."""
         if self._cache is None:
             return "", read_records(file, self.spec.duplicates, self._parser)
         # Taken before the file is read: a line appended meanwhile changes the next key, so an
         # entry with it is never used under a wrong key.
-        key = self._cache.key(file)
-        found = self._cache.load(file, key)
+        content = self._cache.content(file)
+        found = self._cache.load(file, content)
         if found is None:
-            return key, read_records(file, self.spec.duplicates, self._parser)
+            return content, read_records(file, self.spec.duplicates, self._parser)
         self.num_cached += 1
         # A fresh reading warns as it goes; the cache repeats its warnings.
         for message in found.tally.left_out:
             log.warning("%s", message)
-        return key, found
+        return content, found
 
-    def _left_there(self, file: TaskFile, key: str, found: FilePrograms) -> FilePrograms:
+    def _left_there(self, file: TaskFile, content: str, found: FilePrograms) -> FilePrograms:
         """The programs with a single example's features; others stay cached."""
         assert self._cache is not None
         numbers = range(len(found.tasks))
-        self._entries += [partial(self._cache.task, file, key, number) for number in numbers]
+        self._entries += [partial(self._cache.task, file, content, number) for number in numbers]
         return replace(found, tasks=[example(part) for part in found.tasks])
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pruner import tune
 from pruner.errors import DataError
-from pruner.files import read_json, write_atomic, write_json
+from pruner.files import digest_of, read_json, write_atomic, write_json
 from pruner.tune.networks.request import LOWERED, REQUEST, TASKS, WEIGHTS, NetworkRequest
 from pruner.tune.networks.sizes import CATALOG
 
@@ -105,7 +105,7 @@ class KeptImport:
             except OSError:  # the import says why it cannot be read
                 return None
         about["versions"] = [sys.version, *map(_version, _PACKAGES)]
-        about["code"] = _code_digest()
+        about["code"] = digest_of(sorted(Path(tune.__path__[0]).rglob("*.py")))
         return self._folder / sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -114,13 +114,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _code_digest() -> str:
-    digest = sha256()
-    for path in sorted(Path(tune.__path__[0]).rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _sizes(folder: Path) -> dict[str, int]:

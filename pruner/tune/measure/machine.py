@@ -16,7 +16,7 @@ from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.targets import CPU_TARGETS
+from pruner.tune.measure.targets import CPU_TARGETS, hidden_vectors, widest_processor
 from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
@@ -154,8 +154,19 @@ def _described(device: Device) -> dict[str, Any]:
 
 
 def host_cpu() -> str:
-    """Return LLVM's name for the processor of this machine."""
-    return str(load_tvm().tvm.target.codegen.llvm_get_system_cpu())
+    """Return LLVM's name for the processor of this machine.
+
+    It is the name of a simpler processor where a virtual machine hides vector instructions: LLVM
+    goes by family and model, and its code for them would end with SIGILL.
+    """
+    name = str(load_tvm().tvm.target.codegen.llvm_get_system_cpu())
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": name})
+    return widest_processor() if _hidden(target) else name
+
+
+def _hidden(target: Any) -> list[str]:
+    """Return the vector instruction sets of a target that this machine lacks."""
+    return hidden_vectors(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 
 def missing_device(platform: Platform) -> str | None:
@@ -181,8 +192,11 @@ def _missing_cpu(target: Any) -> str | None:
     known = {
         str(one) for one in codegen.llvm_get_cpu_archlist(load_tvm().tvm.target.Target("llvm"))
     }
-    if processor is None or str(processor) in known:
+    if processor is None:
         return None
+    if str(processor) in known:
+        lacking = _hidden(target)
+        return f"this machine lacks {', '.join(lacking[:3])} of {processor}" if lacking else None
     return f"this machine is {host_cpu()}, no {processor}"
 
 

@@ -48,10 +48,32 @@ CPU_TARGETS: tuple[CpuTarget, ...] = (
 )
 
 
+_VECTORS = ("avx", "amx", "fma", "f16c")  # prefixes of LLVM's names
+
+
 def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Return the instruction sets that a target needs and this machine lacks."""
     present = _flags(cpuinfo)
     return [flag for flag in target.cpu_flags if flag not in present]
+
+
+def hidden_vectors(
+    features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")
+) -> list[str]:
+    """Return the vector instruction sets of a processor that this machine lacks.
+
+    ``features`` of the processor have LLVM's names. A virtual machine may hide instruction sets
+    that its processor has by name. The list is empty where the machine lists no flags.
+    """
+    present = {flag.replace("_", "") for flag in _flags(cpuinfo)}
+    wanted = (f for f in features if f.startswith(_VECTORS)) if present else ()
+    return sorted(f for f in wanted if f.replace("-", "") not in present)
+
+
+def widest_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return LLVM's name of the widest described processor that this machine can run."""
+    fitting = [t.target for t in CPU_TARGETS if not missing_flags(t, cpuinfo)]
+    return fitting[-1].rpartition("=")[2] if fitting else "x86-64"
 
 
 def local_platform() -> str:

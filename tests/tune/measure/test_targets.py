@@ -8,8 +8,10 @@ import pytest
 from pruner.program.device import load_device
 from pruner.tune.measure.targets import (
     CPU_TARGETS,
+    hidden_vectors,
     missing_flags,
     reference_target,
+    widest_processor,
 )
 from tests.paths import CONF
 
@@ -30,6 +32,32 @@ def test_a_machine_that_tells_nothing_lacks_everything(tmp_path):
     assert missing_flags(TARGETS["cpu-avx2"], tmp_path / "absent") == ["avx2", "fma"]
     (tmp_path / "arm").write_text("Features : neon\n")
     assert missing_flags(TARGETS["cpu-avx2"], tmp_path / "arm") == ["avx2", "fma"]
+
+
+def test_a_virtual_machine_may_hide_instructions_of_its_processor(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    features = ["avx2", "avx512f", "avx512vbmi2", "avxvnni", "amx-bf16", "fma", "64bit", "bmi"]
+    cpuinfo.write_text("flags : avx2 fma avx512f avx512_vbmi2 avx_vnni amx_bf16\n")
+    assert hidden_vectors(features, cpuinfo) == []
+    cpuinfo.write_text("flags : avx2 fma avx_vnni\n")
+    assert hidden_vectors(features, cpuinfo) == ["amx-bf16", "avx512f", "avx512vbmi2"]
+    assert widest_processor(cpuinfo) == "haswell"
+    cpuinfo.write_text("flags : sse2\n")
+    assert widest_processor(cpuinfo) == "x86-64"
+    assert hidden_vectors(features, tmp_path / "absent") == []  # as on Arm
+
+
+@pytest.mark.tvm
+def test_programs_of_the_named_host_run_here(monkeypatch):
+    from pruner.tune.measure import machine, targets
+
+    monkeypatch.setattr(targets, "_flags", lambda _: {"avx", "avx2", "fma", "f16c", "sse4_2"})
+    host = machine.load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": machine.host_cpu()})
+    assert not machine._hidden(host)
+    skylake = machine.make_platform(load_device(CONF / "platform" / "cpu-avx512.yaml"))
+    assert machine.missing_device(skylake) == (
+        "this machine lacks avx512bw, avx512cd, avx512dq of skylake-avx512"
+    )
 
 
 @pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda target: target.platform)

@@ -16,6 +16,7 @@ from experiments.gpu.stages import (
     METHODS,
     OURS,
     POLICIES,
+    RANDOM,
     SCRATCH,
     network_run,
 )
@@ -89,15 +90,22 @@ def _tuned_groups(options: CampaignOptions) -> list[Group]:
 
 
 def operator_rows(options: CampaignOptions) -> list[Row]:
-    """A row an operator and policy."""
-    rows = []
+    """A row an operator and policy.
+
+    ``over_random``: ``best_at_equal_s`` over that of random search, which is chance.
+    """
+    rows: list[Row] = []
     for group in _tuned_groups(options):
         runs, raced = group_runs(options, group), _raced(options, group)
         for task in dict.fromkeys(task for run in runs for task in run.tasks):
             having = [run for run in runs if run.of(task)]
             equal = min(len(run.of(task)) for run in having)
             medians = {row["name"]: row.get("median_s") for row in raced.get(task, [])}
-            rows += [_operator_row(group, run, task, equal, medians) for run in having]
+            found = {run.policy: _operator_row(group, run, task, equal, medians) for run in having}
+            chance_s = found.get(RANDOM, {}).get("best_at_equal_s")
+            for row in found.values():
+                row["over_random"] = _over(row["best_at_equal_s"], chance_s)
+            rows += found.values()
     return rows
 
 
@@ -120,9 +128,13 @@ def _operator_row(
         "equal_trials": equal,
         "best_at_equal_s": run.best_s(task, equal),
         "raced_s": raced_s,
-        "over_torch": torch_s / raced_s if torch_s and raced_s else None,
+        "over_torch": _over(torch_s, raced_s),
         "checked": any(trial.checked for trial in mine),
     }
+
+
+def _over(mine_s: float | None, other_s: float | None) -> float | None:
+    return mine_s / other_s if mine_s and other_s else None
 
 
 def group_rows(options: CampaignOptions) -> list[Row]:
@@ -132,12 +144,13 @@ def group_rows(options: CampaignOptions) -> list[Row]:
     workers; `phases` of the whole run. The rival is MetaSchedule; among models, the model that
     begins anew. ``seconds_to_rival``: until the sum of the best latencies was the rival's last sum
     (0 in ``times_less``: never); ``over_rival``: geometric mean of the latencies at equal trials
-    over the rival's.
+    over the rival's. ``over_random``: the same over random search.
     """
     rows = []
     for group in [options.sanity, *_tuned_groups(options)]:
         runs = group_runs(options, group)
         rival = next((run for run in runs if run.policy in (METASCHEDULE, SCRATCH)), None)
+        chance = next((run for run in runs if run.policy == RANDOM), None)
         for run in runs:
             metrics = load_metrics(run.folder) or {}
             rows.append(
@@ -155,6 +168,7 @@ def group_rows(options: CampaignOptions) -> list[Row]:
                     "noise": run.noise,
                     **phases(metrics.get("seconds", {})),
                     **(_beside_rival(run, rival) if rival is not None else {}),
+                    "over_random": None if chance is None else _at_equal(run, chance),
                 }
             )
     return rows
@@ -230,14 +244,19 @@ def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
     ours, theirs = run.curve(tasks), rival.curve(tasks)
     if not len(theirs.best_s):
         return {}
-    equal = [min(len(run.of(task)), len(rival.of(task))) for task in tasks]
-    pairs = [(run.best_s(t, n), rival.best_s(t, n)) for t, n in zip(tasks, equal, strict=True)]
-    ratios = [a / b for a, b in pairs if a is not None and b is not None]
     return {
         "sum_s": float(ours.best_s[-1]) if len(ours.best_s) else None,
         **_to_rival(ours, theirs),
-        "over_rival": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+        "over_rival": _at_equal(run, rival),
     }
+
+
+def _at_equal(run: GroupRun, other: GroupRun) -> float | None:
+    """Geometric mean of a run's latencies over another's, each after equal trials."""
+    equal = {task: min(len(run.of(task)), len(other.of(task))) for task in other.tasks}
+    pairs = [(run.best_s(task, n), other.best_s(task, n)) for task, n in equal.items()]
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
 
 
 def _to_rival(ours: RunCurve, theirs: RunCurve) -> Row:
@@ -265,7 +284,7 @@ def beside_rows(options: CampaignOptions) -> list[Row]:
                         **about,
                         "contender": row["label"],
                         **{name: row.get(name) for name in names},
-                        "over_ours": median_s / ours if median_s and ours else None,
+                        "over_ours": _over(median_s, ours),
                     }
                 )
     return rows

@@ -70,6 +70,20 @@ def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     assert (ours["trials"], ours["total_s"]) == (4, 5.0)
 
 
+def test_latencies_over_those_of_chance_at_equal_trials(both):
+    assert {row["over_random"] for row in [*operator_rows(both), *group_rows(both)]} == {None}
+    ran(both.run("float32-random"), [("a", 8.0, 5.0), ("a", 1.0, 6.0), ("b", 1.0, 7.0)], 8.0)
+    over = {(row["task"], row["policy"]): row["over_random"] for row in operator_rows(both)}
+    # at one trial each: of a ours 4, MetaSchedule 2, chance 8; of b 2, 4 and 1
+    assert (over["a", "ours"], over["b", "ours"]) == (4 / 8, 2 / 1)
+    assert over["a", "metaschedule"] == 2 / 8
+    assert over["a", "random"] == 1.0
+    groups = {row["policy"]: row["over_random"] for row in group_rows(both)}
+    # ours against chance alone: of a two trials each, 1 over 1; of b one each, 2 over 1
+    assert groups["ours"] == pytest.approx(math.sqrt(2.0))
+    assert groups["random"] == 1.0
+
+
 def test_a_rival_that_is_not_through_yet_is_compared_where_it_was(options):
     ran(options.run("float32-ours"), OURS, 5.0)
     ran(options.run("float32-metaschedule"), RIVAL[:1], 11.0)  # has not begun b

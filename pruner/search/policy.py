@@ -18,6 +18,7 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
 from pruner.search.history import History
+from pruner.search.selection import kept
 from pruner.search.space import SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
@@ -79,6 +80,7 @@ class PolicySettings(Protocol):
 
 _DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
 _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
+_FIRST_APART_GPU = 0.2  # chosen on half of the workloads of three GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +103,16 @@ class RoundSettings:
     prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
     # without a model: measure the best drafted programs; else random ones of them
     draft_leads: bool = False
+    # likeness penalty (log seconds) among the first programs that the draft leads to: see `kept`.
+    # None: of the device's kind, see `for_device`
+    first_apart: float | None = 0.0
 
     takes_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for an unknown first population, or one without a draft."""
+        """Raises `PrunerError` for a bad first population, or a negative penalty."""
+        if self.first_apart is not None and self.first_apart < 0:
+            raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
         if self.first not in ("random", "lm"):
             raise PrunerError(f"policy.first={self.first}: it must be random or lm")
         if self.first == "lm" and self.draft is None:
@@ -118,6 +125,16 @@ class RoundSettings:
     def trusts_draft(self) -> bool:
         """See :class:`PolicySettings`."""
         return self.draft is not None and self.draft_leads
+
+    def for_device(self, *, gpu: bool) -> Self:
+        """Fill in the default of ``first_apart``.
+
+        Spaces of GPUs have many near-copies of every program, spaces of CPUs few (experiments/
+        draft_kept: first programs).
+        """
+        if self.first_apart is not None:
+            return self
+        return replace(self, first_apart=_FIRST_APART_GPU if gpu else 0.0)
 
     def make(
         self,
@@ -280,7 +297,8 @@ class DraftThenVerify:
             known = self._rng.permutation(accepted(draft, known))
             chosen = fresh(self._space, known, seen, num - num_random)
         else:
-            chosen = self._verified(judge, population, num - num_random, seen)
+            apart = settings.first_apart or 0.0 if judge is draft and model is None else 0.0
+            chosen = self._verified(judge, population, num - num_random, seen, apart)
         # The release draws its random share from the population; ours is newly sampled.
         pool = accepted(draft, self._space.sample(3 * num, self._rng))
         rest = fresh(
@@ -325,15 +343,22 @@ class DraftThenVerify:
         return weighed(model, draft, seen, prior=prior, latency_s=history.latency_s)
 
     def _verified(
-        self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys
+        self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys, apart: float
     ) -> Decisions:
-        how = self._settings.verify
-        if self._settings.verify_only_draft:
+        settings, how = self._settings, self._settings.verify
+        if settings.verify_only_draft:
             # As the paper describes it (docs/paper.md section 3): the learned model scores only
             # drafted and random programs.
             how = replace(how, generations=0)
+        if not apart:
+            found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
+            return found.decisions[:num]
+        # The draft's first programs are near-copies: without a choice among all of them, several
+        # measurements show no more than a single one.
+        how = replace(how, keep=len(population) + how.population)
         found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
-        return found.decisions[:num]
+        rows = kept(found.score, num, rng=self._rng, decisions=found.decisions, apart=apart)
+        return found.decisions[rows]
 
 
 def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:

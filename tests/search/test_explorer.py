@@ -197,6 +197,29 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
     assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
 
+@pytest.mark.parametrize(
+    ("first_apart", "wanted"), [(0.0, [0, 0, 0, 0]), (0.5, [0, 1, 2, 0]), (1.0, [0, 1, 2, 3])]
+)
+def test_the_first_programs_are_near_copies_or_apart(first_apart, wanted):
+    """Ten tiles with twenty variants each: a variant costs a thousandth, another tile a tenth.
+
+    A variant of the first tile shares half of its decisions: .25 of 0.5, less than the fourth tile.
+    """
+    pool = RecordedSpace(np.stack(np.divmod(np.arange(200), 20), axis=1))
+    settings = RoundSettings(
+        draft=ExplorerSettings(population=4000, generations=0, keep=200),
+        epsilon=0.0,
+        draft_leads=True,
+        first_apart=first_apart,
+    )
+
+    def better(decisions):
+        return -0.1 * decisions[:, 0] - 0.001 * decisions[:, 1]
+
+    policy = DraftThenVerify(pool, better, lambda _: None, settings, np.random.default_rng(0))
+    assert policy.propose(4, History(pool))[:, 0].tolist() == wanted
+
+
 def test_programs_that_are_being_measured_cost_no_random_share():
     pool = RecordedSpace(np.arange(200)[:, None])
     everything = ExplorerSettings(population=2000, generations=0, keep=200)

@@ -182,6 +182,7 @@ RULES: dict[str, Rule] = {
         lambda v: TEXT.accepts(v) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",
     ),
+    "policy.first_apart": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
     "measure.lag": Rule(_optional(_whole(0, 8)), "a whole number from 0 to 8, or null"),
     "inputs.scale": _one_of("standard", "max"),
     "features.dataflow": _one_of("paper", "official", "fragments"),

@@ -21,6 +21,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.search.gradient import NO_ANALYZER, DescentSettings
+from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
@@ -44,6 +45,8 @@ def tune_options(config: DictConfig) -> TuneOptions:
             "choose another policy"
         )
     platform = chosen_platform(config, measures=not config.compile_only)
+    if isinstance(policy, RoundSettings):
+        policy = policy.for_device(gpu=platform.device != "cpu")
     analyzer = load_draft(platform, config.draft.form)
     if isinstance(policy, DescentSettings) and analyzer is None:
         raise PrunerError(NO_ANALYZER)

@@ -28,9 +28,7 @@ class RecordedSpace:
     can_draft = True
     affordable: int | None = None
 
-    def __init__(
-        self, decisions: Decisions, spaces: Sequence[TokenSpace | None] = (None,)
-    ) -> None:
+    def __init__(self, decisions: Decisions, spaces: Sequence[TokenSpace | None] = (None,)) -> None:
         """Raises `PrunerError` for an empty pool."""
         if not len(decisions):
             raise PrunerError("empty pool: no measured program; give a record file with results")

@@ -57,9 +57,7 @@ def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> l
     return [flag for flag in target.cpu_flags if flag not in present]
 
 
-def hidden_vectors(
-    features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")
-) -> list[str]:
+def hidden_vectors(features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Return the vector instruction sets of a processor that this machine lacks.
 
     ``features`` of the processor have LLVM's names. A virtual machine may hide instruction sets

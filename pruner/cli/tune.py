@@ -71,7 +71,7 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         raise PrunerError("sizes.* and input= are sizes of a network: add network=NAME")
     if config.list:
         raise PrunerError("list=true lists the tasks of a network: add network=NAME")
-    if config.variants:
+    if config.network is None and config.variants:
         raise PrunerError("variants=true rewrites a network: add network=NAME")
     if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network: add network=NAME")

@@ -213,6 +213,19 @@ def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_variants_belong_to_networks_also_of_runs_that_measure(monkeypatch):
+    from pruner.cli import tune
+    from pruner.cli.tuning import measured_run
+
+    monkeypatch.setattr(measured_run, "tune_run", lambda *_: {"tuned": True})
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        words = (["network=dcgan", "variants=true"], ["workload=matmul", "variants=true"])
+        network, operator = (compose("tune", one) for one in words)
+    assert tune.run(network, None) == {"tuned": True}
+    with pytest.raises(PrunerError, match="variants=true rewrites a network"):
+        tune.run(operator, None)
+
+
 def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
     from pruner.cli.tuning.measured_run import _check_unfinished
 

@@ -13,6 +13,7 @@ device without programs in the training it is another margin, from trees that le
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from pruner.errors import DataError
+from pruner.errors import DataError, MissingExtra
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE, DraftValues
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 from pruner.models.trees.lightgbm import import_lightgbm
@@ -103,6 +104,13 @@ class LatencyForecast:
         found: Seconds = np.maximum(seconds, least_s(columns, device)).T
         return found
 
+    def holds_on(self, device: Device) -> bool:
+        """True where the interval was tested: on CPUs, and on GPUs of the training.
+
+        On other GPUs it does not hold (experiments/forecast).
+        """
+        return not isinstance(device, GpuDevice) or device.name in self._margins
+
     def save(self, path: Path) -> None:
         """Write a file for `load`."""
         texts = [one.model_to_string().encode() for one in self._boosters]
@@ -169,6 +177,48 @@ def forecast_path(kind: str) -> Path:
 def boxed_forecast(kind: str) -> LatencyForecast:
     """Load the forecast that comes with the project; errors as in `LatencyForecast.load`."""
     return LatencyForecast.load(forecast_path(kind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Expected seconds of programs: the median, and the ends of the range.
+
+    Of several programs these are sums, as if all errors had the same sign.
+    """
+
+    low_s: float
+    median_s: float
+    high_s: float
+
+    @property
+    def seconds(self) -> list[float]:
+        """List low, median and high."""
+        return [self.low_s, self.median_s, self.high_s]
+
+    def __str__(self) -> str:
+        """Format milliseconds."""
+        low, median, high = (f"{1e3 * seconds:.3g}" for seconds in self.seconds)
+        return f"{median} ms ({low} to {high})"
+
+
+def forecast_of(
+    columns: Sequence[Sequence[float]], calls: Sequence[float], device: Device
+) -> Forecast | None:
+    """Forecast the seconds of programs that are called so many times, in all.
+
+    None without programs, on GPUs without records, or where lightgbm is not installed.
+    """
+    if not len(columns):
+        return None
+    try:
+        model = boxed_forecast(device.kind)
+    except MissingExtra:
+        return None
+    if not model.holds_on(device):
+        return None
+    seconds = model(np.asarray(columns, np.float32), device)
+    low_s, median_s, high_s = (np.asarray(calls) @ seconds).tolist()
+    return Forecast(low_s=low_s, median_s=median_s, high_s=high_s)
 
 
 def _grown(

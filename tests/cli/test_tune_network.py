@@ -97,7 +97,7 @@ def test_a_drafted_network_is_tuned_with_more_budget(repository, tmp_path):
     assert found["deployed"]["applied"] > 0
     assert (folder / "drafted" / RECORDS).read_text() == records
     assert_drafts_come_first(folder)
-    assert "first programs" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "With the first program of each" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_list_needs_a_network(command):

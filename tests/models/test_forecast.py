@@ -7,7 +7,14 @@ import pytest
 
 from pruner.errors import DataError
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE
-from pruner.models.forecast import COVERED, LatencyForecast, forecast_path, weighted_quantile
+from pruner.models.forecast import (
+    COVERED,
+    Forecast,
+    LatencyForecast,
+    forecast_of,
+    forecast_path,
+    weighted_quantile,
+)
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 
@@ -38,6 +45,19 @@ def drawn(seed, spread=0.3):
 def forecast():
     columns, latency_s, task = drawn(0)
     return LatencyForecast.fit(columns, latency_s, task, task, ["cpu-avx2"] * len(task))
+
+
+def test_a_network_is_the_sum_of_its_calls(device):
+    columns, _, _ = drawn(1)
+    one, other = (forecast_of(columns[rows], [1.0], device) for rows in (slice(0, 1), slice(7, 8)))
+    both = forecast_of(columns[[0, 7]], [3.0, 2.0], device)
+    wanted = [3 * a + 2 * b for a, b in zip(one.seconds, other.seconds, strict=True)]
+    assert both.seconds == pytest.approx(wanted)
+    assert forecast_of([], [], device) is None
+    a100, t4 = (load_device(conf_folder() / "platform" / f"{name}.yaml") for name in ("a100", "t4"))
+    assert forecast_of(columns[:1], [1.0], a100) is not None
+    assert forecast_of(columns[:1], [1.0], t4) is None  # no record of it, so no promise
+    assert str(Forecast(low_s=1e-3, median_s=0.0123456, high_s=0.1)) == "12.3 ms (1 to 100)"
 
 
 def test_the_median_follows_the_deciding_column_and_the_interval_holds(forecast, device):

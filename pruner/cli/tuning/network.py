@@ -23,7 +23,7 @@ from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
-from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks
+from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
@@ -90,9 +90,9 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
         tasks = network_tasks(config, platform, folder, worker=worker, workers=workers)
         result = _drafted(config, tasks, platform, folder, workers)
         workers.close()
-        if not config.deploy:
-            return result
-        return deployed(config, folder, result, worker, FIRST_LOOK)
+        if config.deploy:
+            result = deployed(config, folder, result, worker, FIRST_LOOK)
+        return _forecast(config, tasks, platform, folder, result)
 
 
 def run_label(config: DictConfig, what: str) -> str:
@@ -193,6 +193,37 @@ def _drafted(
         "trials": 0,
         "total_seconds": drafts.seconds,
     }
+    save_metrics(folder, result)
+    return result
+
+
+def _forecast(
+    config: DictConfig,
+    tasks: Sequence[NetworkTask],
+    platform: Platform,
+    folder: Path,
+    result: dict[str, Any],
+) -> dict[str, Any]:
+    """Add the forecast of the drafted network, which no measurement has entered.
+
+    It comes last: its model is read by torch, which takes seconds to import.
+    """
+    analyzer, drafts = load_draft(platform, config.draft.form), read_drafts(folder / DRAFTS)
+    calls = {task.name: task.weight for task in tasks}
+    known = [drafts[name] for name in calls if name in drafts and drafts[name].columns]
+    if analyzer is None or not known:
+        return result
+    from pruner.models.forecast import forecast_of
+
+    found = forecast_of(
+        [draft.columns or () for draft in known],
+        [calls[draft.task] for draft in known],
+        analyzer.device,
+    )
+    if found is None:
+        return result
+    say(f"{config.network}: forecast before any measurement {found}")
+    result = {**result, "forecast_s": found.seconds}
     save_metrics(folder, result)
     return result
 

@@ -81,8 +81,10 @@ class DraftColumns:
         out = np.zeros((NUM_DRAFT_COLUMNS, symbols.num_programs))
         latency_s = self._analyzer.latency_s(symbols)
         out[SCORE] = -np.log(latency_s)
-        for name, analyzer in self._without.items():
-            out[_PLACE[name]] = np.log(latency_s / analyzer.latency_s(symbols))
+        # A program without arithmetic takes no time without its memory: an infinite ratio, cut.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for name, analyzer in self._without.items():
+                out[_PLACE[name]] = np.log(latency_s / analyzer.latency_s(symbols))
         total = np.log2(1.0 + symbols.values.sum(axis=0))
         for column, values in zip(symbols.columns, total, strict=True):
             out[_PLACE[_symbol(self._analyzer.device.kind, column.name)]] = values

@@ -194,7 +194,9 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
             kind="text",
             text="A task is a part of the network that is compiled as one function. Roofline: the "
             f"least time by the platform's description{_described(run)}, arithmetic or memory, "
-            "over the measured time; more than 100 % means that the data came from caches.",
+            "over the measured time; more than 100 % means that the data came from caches. "
+            "Forecast: the time that is expected of the best program without a measurement, with "
+            "the range that contains nine of ten programs (experiments/forecast).",
         )
         yield _plot("tasks", lambda: _task_bars(measured, network_s))
         columns = [_columns(task, whole_s) for task in measured]
@@ -236,6 +238,7 @@ def _columns(task: TaskLine, whole_s: float) -> dict[str, str]:
         "of the roofline (%)": "" if task.roofline is None else f"{100 * task.roofline:.0f}",
         "GFLOP/s": f"{task.gflops_per_s:.3g}" if task.flops and task.gflops_per_s else "",
         "first program (ms)": _number(task.first_s),
+        "forecast (ms)": _range(task.forecast_s),
         "untuned (ms)": _number(task.untuned_s),
         "of the arithmetic (%)": f"{100 * task.share:.2f}",
         "programs tried": str(task.trials or ""),
@@ -302,6 +305,12 @@ def _ms(seconds: float | None) -> str:
 def _number(seconds: float | None) -> str:
     """Milliseconds with four digits."""
     return "" if seconds is None else f"{1e3 * seconds:.4g}"
+
+
+def _range(seconds: Sequence[float]) -> str:
+    """Format a forecast as median (low to high) in milliseconds."""
+    low, median, high = (f"{1e3 * s:.3g}" for s in seconds) if seconds else ("", "", "")
+    return f"{median} ({low} to {high})" if seconds else ""
 
 
 def _plot(mark: str, draw: Callable[[], Figure]) -> PageBlock:

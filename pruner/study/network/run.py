@@ -31,6 +31,7 @@ class TaskLine:
     of a call, None where nothing was measured; ``first_s`` of the first program that ran, the
     draft's favourite where the run drafted before it measured; ``bound_s`` of the roofline: its
     arithmetic at the peak rate, or its buffers once through memory, whichever is longer.
+    ``forecast_s``: low, median and high of the best program's forecast, empty without it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TaskLine:
     first_s: float | None = None
     untuned_s: float | None = None
     bound_s: float | None = None
+    forecast_s: Sequence[float] = ()
     trials: int = 0
     failures: int = 0
 
@@ -177,6 +179,7 @@ def _tasks(
                 first_s=first.get(row["name"]),
                 untuned_s=found.get("untuned_latency_s"),
                 bound_s=bound_s,
+                forecast_s=found.get("forecast_s") or (),
                 trials=found.get("trials", 0),
                 failures=sum(found.get("failures", {}).values()),
             )

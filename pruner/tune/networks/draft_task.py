@@ -63,7 +63,8 @@ class Draft:
     ``how``: drafted; by chance, without a draft score; none, with the ``reason``; or view, for a
     reshape, which moves nothing and must not be scheduled. ``replayed``: how many of its design
     spaces with legal programs only TVM can replay, the ``reason`` says why; None: they were not
-    opened, or none has a legal program.
+    opened, or none has a legal program. ``columns``: the analyzer's columns of the program
+    (:mod:`pruner.models.analyzer.columns`), from which seconds are forecast.
     """
 
     task: str
@@ -71,6 +72,7 @@ class Draft:
     estimate_s: float | None = None
     reason: str | None = None
     replayed: int | None = None
+    columns: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,7 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
         estimate_s=estimate_s,
         reason=_why_replayed(drawn),
         replayed=len(drawn.replayed),
+        columns=None if estimate_s is None else drawn.space.columns(drawn.rows[place]),
     )
     return found, schedule
 

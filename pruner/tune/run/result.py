@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pruner.search.estimate import Estimate
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, arguments, flops
+
+if TYPE_CHECKING:  # it imports torch
+    from pruner.models.forecast import Forecast
 
 WRONG = "wrong_result"
 
@@ -30,6 +33,7 @@ class TaskOutcome:
     best. ``check``: checking was requested. ``replayed``: the number of its design spaces that TVM
     replays, None where they were not opened. ``unscheduled``: the best program is the function
     without schedule. ``message``: the compiler's or the program's words of the last failure.
+    ``forecast``: the expected seconds of the best program, which its measurement did not enter.
     """
 
     name: str
@@ -49,6 +53,7 @@ class TaskOutcome:
     replayed: int | None = None
     unscheduled: bool = False
     message: str = ""
+    forecast: Forecast | None = None
 
     @staticmethod
     def of(
@@ -132,6 +137,8 @@ class TaskOutcome:
             parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
+        if self.forecast is not None:
+            parts.append(f"forecast {self.forecast}")
         if self.exhausted and self.trials:
             parts.append(f"the search has no other program after {self.trials}")
         if self.checked is False:
@@ -145,6 +152,7 @@ class TaskOutcome:
             "untuned_latency_s": self.untuned_s,
             "gflops_per_s": self.flops / self.best_s / 1e9,
             "peak_share": self.peak_share,
+            "forecast_s": None if self.forecast is None else self.forecast.seconds,
             "trials": self.trials,
             "failures": dict(self.failures),
             "all_failed": self.all_failed,

@@ -9,9 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pruner.errors import PrunerError
 from pruner.files import JsonLines, held
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.forecast import Forecast, forecast_of
 from pruner.progress import Log, silent
+from pruner.search.decision_search import DecisionSearch
 from pruner.search.history import Candidate
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Outcome, never
 from pruner.tune.phases import Phases
@@ -24,6 +29,7 @@ from pruner.tune.run.loop import OnBatch, TuningRun
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import LiveTask, Prepared, prepare
 from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -186,6 +192,7 @@ def _result(
             unscheduled=task.unscheduled,
             kernel=kernels.get(task.workload.name),
             replayed=prepared.replayed.get(task.workload.name),
+            forecast=_forecast(task, rows, options.analyzer),
         )
         for task in prepared.tasks
     ]
@@ -196,6 +203,25 @@ def _result(
         work_dir=work_dir,
         compile_only=options.compile_only,
     )
+
+
+def _forecast(
+    task: LiveTask, trials: Sequence[Trial], analyzer: Analyzer | None
+) -> Forecast | None:
+    """Forecast the best measured program of a task.
+
+    None without such a program, or where this start did not open the task's spaces.
+    """
+    mine = [trial for trial in trials if trial.task == task.workload.name]
+    best = min(mine, key=lambda trial: trial.latency_s, default=None)
+    if best is None or best.error is not None or analyzer is None:
+        return None
+    if not isinstance(task.made, DecisionSearch) or not isinstance(task.made.space, UnionSpace):
+        return None
+    row = np.zeros(task.made.space.num_slots, np.int64)
+    row[: 1 + len(best.decisions)] = [best.space, *best.decisions]
+    columns = task.made.space.columns(row)
+    return None if columns is None else forecast_of([columns], [1.0], analyzer.device)
 
 
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:

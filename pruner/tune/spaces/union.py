@@ -17,12 +17,14 @@ from pruner.errors import PrunerError
 from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.features.symbols.symbol_table import Symbols
-from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.analyzer.columns import DraftColumns
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.batched.space import BatchedSpace
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
@@ -150,6 +152,20 @@ class UnionSpace:
         space: Any = self.spaces[number]
         with self._phases.time("draft"):
             return list(space.symbols(decisions, self.analyzer))
+
+    def columns(self, row: Ints) -> list[float] | None:
+        """Compute the analyzer's columns of a program [d] for a forecast of its seconds.
+
+        None for a space without symbols, and on tensor cores, of which no forecast has records.
+        """
+        number = int(row[0])
+        space = self.spaces[number]
+        if not isinstance(space, BatchedSpace) or not isinstance(self.analyzer, SymbolAnalyzer):
+            return None
+        columns = DraftColumns(self.analyzer.uncalibrated())
+        groups = self.symbols(number, row[None, 1 : 1 + space.num_slots])
+        found = [columns.of(symbols) for *_, symbols in groups if not symbols.on_tensor_cores]
+        return [float(value) for value in found[0][0]] if found else None
 
     def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, RelaxedScores]]:
         """Record the scores of vectors [N, d] of a batched space; see `BatchedSpace`."""

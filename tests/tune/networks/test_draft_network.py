@@ -69,6 +69,17 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
     assert {row["task"]: row["how"] for row in rows} == how
 
 
+def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(drafted):
+    """Its first column is the score of the rates that no record has moved."""
+    from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+
+    known = [draft for draft in drafted.drafts if draft.how == "drafted"]
+    assert len(known) >= 3
+    for draft in known:
+        assert len(draft.columns) == NUM_DRAFT_COLUMNS
+        assert abs(-draft.columns[SCORE] - np.log(draft.estimate_s)) < np.log(4)
+
+
 def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
     from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.phases import Phases

@@ -60,6 +60,16 @@ def test_tasks_of_equal_shapes_are_checked_against_their_own_reference(example):
         assert "times as fast" in task.verdict()
 
 
+def test_the_best_program_has_a_forecast_beside_its_latency(example):
+    pytest.importorskip("lightgbm")
+    _, tuned, _, _ = example
+    for task in tuned.tasks:
+        low_s, median_s, high_s = task.row()["forecast_s"]
+        assert low_s < median_s < high_s
+        assert 1 / 30 < median_s / task.best_s < 30
+        assert f"forecast {1e3 * median_s:.3g} ms" in task.verdict()
+
+
 def test_the_kernel_of_a_run_can_be_called(example):
     from pruner.tune import tuned_module
     from pruner.tune.tvm_import import load_tvm

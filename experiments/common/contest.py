@@ -7,7 +7,7 @@ rounds, another draft or another budget is computed anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,23 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The tasks of one platform that all contestants tune."""
+    """The tasks of one platform that all contestants tune.
+
+    ``tuned``: the tasks in question; None: those that the budget chooses.
+    """
 
     root: RecordRoot
     platform: str
     budget: Budget
+    tuned: Sequence[TaskKey] | None = None
     _read: dict[DataflowKind, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
     _pools: dict[tuple[AnyFormula, DataflowKind], Sequence[RecordedTask]] = field(
         default_factory=dict
     )
+
+    def of_task(self, key: TaskKey) -> "Ground":
+        """The same ground with a single tuned task; it shares the features."""
+        return replace(self, tuned=(key,), _pools={})
 
     @cached_property
     def chosen(self) -> Chosen:
@@ -103,7 +111,8 @@ class Ground:
         """The tuned tasks as pools."""
         if (form, dataflow) not in self._pools:
             programs = self.programs(dataflow)
-            tuned = [programs[key] for key in self.chosen.tuned]
+            keys = self.chosen.tuned if self.tuned is None else self.tuned
+            tuned = [programs[key] for key in keys]
             analyzer = load_analyzer(conf_folder(), self.platform, form=form)
             self._pools[form, dataflow] = pools_of(self.root, self.platform, tuned, analyzer)
         return self._pools[form, dataflow]

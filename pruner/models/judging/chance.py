@@ -52,6 +52,17 @@ def expected_ratio(task: ScoredTask, kept: int) -> float:
     return float(probability @ (task.best_s / np.sort(task.latency_s)))
 
 
+def unreached(num: int, good: int, trials: int) -> Float[np.ndarray, " trial"]:
+    """Probability [0 .. trials] that so many random programs miss all `good` programs.
+
+    `num` programs in all, drawn without repetition. The sum of all but the last entry is the mean
+    number of trials up to the first good program, at most `trials`.
+    """
+    drawn = np.arange(trials)
+    missed = np.clip(num - good - drawn, 0, None) / np.maximum(num - drawn, 1)
+    return np.concatenate([[1.0], np.cumprod(missed)])
+
+
 def random_ratio(
     tasks: Sequence[ScoredTask],
     kept: Sequence[int],

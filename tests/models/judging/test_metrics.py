@@ -13,6 +13,7 @@ from pruner.models.judging.chance import (
     expected_ratio,
     random_ratio,
     rank_probabilities,
+    unreached,
 )
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import draft_sizes, full_report, task_rows
@@ -96,6 +97,14 @@ def test_expected_random_ratio_is_the_mean_over_all_subsets(task, size):
 def test_rank_probabilities_by_hand():
     # 2 of 4 kept; the better is 1st with 3 pairs of 6, 2nd with 2, 3rd with 1.
     assert rank_probabilities(4, 2, 1) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
+
+
+def test_unreached_counts_the_choices_without_a_good_program():
+    # two good of five; without them: 3 of 5 single programs, 3 of 10 pairs, 1 of 10 triples
+    assert unreached(5, 2, 5) == pytest.approx([1, 3 / 5, 3 / 10, 1 / 10, 0, 0])
+    orders = list(combinations(range(5), 2))  # places of the good programs, equally likely
+    mean = np.mean([min(places) + 1 for places in orders])
+    assert unreached(5, 2, 5)[:-1].sum() == pytest.approx(mean)
 
 
 def test_random_ratio_of_one_task_is_the_exact_mean():

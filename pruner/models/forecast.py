@@ -105,9 +105,10 @@ class LatencyForecast:
         return found
 
     def holds_on(self, device: Device) -> bool:
-        """True where the interval was tested: on CPUs, and on GPUs of the training.
+        """True on CPUs, and on GPUs of the training.
 
-        On other GPUs it does not hold (experiments/forecast).
+        On other GPUs the interval does not hold (experiments/forecast). The tested CPUs are three
+        targets of one machine.
         """
         return not isinstance(device, GpuDevice) or device.name in self._margins
 
@@ -206,13 +207,14 @@ def forecast_of(
 ) -> Forecast | None:
     """Forecast the seconds of programs that are called so many times, in all.
 
-    None without programs, on GPUs without records, or where lightgbm is not installed.
+    None without programs, on GPUs without records, for columns of another version, or where
+    lightgbm or the file of the forecast cannot be read: no run shall end by that.
     """
-    if not len(columns):
+    if not len(columns) or {len(row) for row in columns} != {len(_NAMES)}:
         return None
     try:
         model = boxed_forecast(device.kind)
-    except MissingExtra:
+    except (MissingExtra, DataError, OSError):
         return None
     if not model.holds_on(device):
         return None

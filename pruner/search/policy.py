@@ -251,6 +251,7 @@ class DraftThenVerify:
         self._settings, self._rng = settings, rng
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
+        self._led = self._drafted  # programs that the draft led to
         self._proposer = None
         if settings.first == "lm":
             # here: it imports torch, which workers do without
@@ -297,8 +298,10 @@ class DraftThenVerify:
             known = self._rng.permutation(accepted(draft, known))
             chosen = fresh(self._space, known, seen, num - num_random)
         else:
-            apart = settings.first_apart or 0.0 if judge is draft and model is None else 0.0
+            apart = settings.first_apart or 0.0 if judge is draft else 0.0
             chosen = self._verified(judge, population, num - num_random, seen, apart)
+            if apart:  # a batch ahead is chosen before the results of this one
+                self._led = np.concatenate([self._led, chosen])
         # The release draws its random share from the population; ours is newly sampled.
         pool = accepted(draft, self._space.sample(3 * num, self._rng))
         rest = fresh(
@@ -315,12 +318,13 @@ class DraftThenVerify:
     def state(self) -> State:
         """See :class:`Policy`."""
         rng = self._rng.bit_generator.state
-        return {"rng": rng, "round": self._round, "drafted": self._drafted}
+        return {"rng": rng, "round": self._round, "drafted": self._drafted, "led": self._led}
 
     def load_state(self, state: State) -> None:
         """See :class:`Policy`."""
         self._rng.bit_generator.state = state["rng"]
         self._round, self._drafted = int(state["round"]), state["drafted"]
+        self._led = state.get("led", self._led)  # earlier versions had none
 
     def _judge(
         self,
@@ -357,7 +361,14 @@ class DraftThenVerify:
         # measurements show no more than a single one.
         how = replace(how, keep=len(population) + how.population)
         found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
-        rows = kept(found.score, num, rng=self._rng, decisions=found.decisions, apart=apart)
+        rows = kept(
+            found.score,
+            num,
+            rng=self._rng,
+            decisions=found.decisions,
+            apart=apart,
+            beside=self._led,
+        )
         return found.decisions[rows]
 
 

@@ -2,7 +2,8 @@
 
 A draft ranks by formulas that are wrong in their own ways: its first programs are near-copies of
 one favourite, so one error of the formula spoils the complete batch. Among good programs the
-differences of its score mean little. Two options, both off by default:
+differences of its score mean little. Two options, off by default for shortlists (the first programs
+of a search on a GPU are selected apart):
 
 * *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998). The next program has
   the largest ``score - apart * likeness``, where likeness is the largest share of decisions that it
@@ -28,9 +29,11 @@ def kept(
     decisions: Decisions | None = None,
     apart: float = 0.0,
     noise: float = 0.0,
+    beside: Decisions | None = None,
 ) -> Ints:
     """Positions of at most `num` selected programs, in the order of selection.
 
+    ``beside``: programs selected earlier, from which these lie `apart`, too.
     Scores of minus infinity are never selected. With neither `apart` (which needs `decisions`) nor
     `noise` these are the best, ties in their order. Random programs come last. `rng` is used only
     with `noise`.
@@ -43,7 +46,7 @@ def kept(
     by_chance = round(num * flat_share(score[order], num, noise)) if noise else 0
     first = order[: num - by_chance]
     if apart and decisions is not None:
-        first = _apart(score, decisions, order, num - by_chance, apart)
+        first = _apart(score, decisions, order, num - by_chance, apart, beside)
     if not by_chance:
         return first
     others = order[~np.isin(order, first)]
@@ -61,10 +64,19 @@ def flat_share(score: Scores, num: int, noise: float) -> float:
     return float(np.mean(score[num:] > score[num - 1] - noise))
 
 
-def _apart(score: Scores, decisions: Decisions, order: Ints, num: int, apart: float) -> Ints:
+def _apart(
+    score: Scores,
+    decisions: Decisions,
+    order: Ints,
+    num: int,
+    apart: float,
+    beside: Decisions | None,
+) -> Ints:
     """The first `num` programs by score less `apart` times the likeness."""
     rows, value = decisions[order], score[order].astype(np.float64)
     likeness = np.zeros(len(order))
+    for other in () if beside is None else beside:
+        np.maximum(likeness, (rows == other).mean(axis=1), out=likeness)
     left = np.ones(len(order), bool)
     picked = np.empty(num, np.int64)
     for place in range(num):

@@ -28,8 +28,10 @@ FINETUNE = "adaptation=finetune"
 def plan(*options):
     from pruner.cli.tuning.read_options import tune_options
 
+    # a platform whose instructions every machine has that tunes
+    words = [] if any(word.startswith("platform=") for word in options) else ["platform=cpu-avx2"]
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        return tune_options(compose("tune", list(options)))
+        return tune_options(compose("tune", [*words, *options]))
 
 
 def run_folder(path, dataflow="paper", seen=(), network=TenSetMLP):
@@ -97,11 +99,11 @@ def test_a_checkpoint_may_name_a_class_of_its_user(tmp_path):
         plan(given, FINETUNE)
 
 
-@pytest.mark.parametrize(("seen", "told"), [("v100", True), ("cpu-avx512", False)])
+@pytest.mark.parametrize(("seen", "told"), [("v100", True), ("cpu-avx2", False)])
 def test_a_checkpoint_of_another_device_is_told_in_one_line(tmp_path, capsys, seen, told):
-    plan(f"checkpoint={run_folder(tmp_path, seen=[seen])}", FINETUNE, "platform=cpu-avx512")
+    plan(f"checkpoint={run_folder(tmp_path, seen=[seen])}", FINETUNE, "platform=cpu-avx2")
     err = capsys.readouterr().err
-    assert (f"trained on {seen}, never on cpu-avx512, which is tuned now" in err) == told
+    assert (f"trained on {seen}, never on cpu-avx2, which is tuned now" in err) == told
 
 
 @pytest.mark.parametrize("name", ["pacm", "pacm_official"])

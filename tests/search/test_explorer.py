@@ -218,6 +218,12 @@ def test_the_first_programs_are_near_copies_or_apart(first_apart, wanted):
 
     policy = DraftThenVerify(pool, better, lambda _: None, settings, np.random.default_rng(0))
     assert policy.propose(4, History(pool))[:, 0].tolist() == wanted
+    if first_apart == 1.0:  # the next batch, chosen before any result, begins with another tile
+        resumed = DraftThenVerify(pool, better, lambda _: None, settings, np.random.default_rng(1))
+        resumed.load_state(policy.state())
+        first = pool.keys(resumed._led)
+        for one in (policy, resumed):
+            assert one.propose(4, History(pool), first)[0, 0] == 4
 
 
 def test_programs_that_are_being_measured_cost_no_random_share():

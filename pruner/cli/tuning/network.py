@@ -24,6 +24,7 @@ from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
+from pruner.tune.networks.draft_task import VIEW
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
@@ -206,12 +207,15 @@ def _forecast(
 ) -> dict[str, Any]:
     """Add the forecast of the drafted network, which no measurement has entered.
 
-    It comes last: its model is read by torch, which takes seconds to import.
+    There is none unless every task has one: a sum of some tasks would be taken for the network. It
+    comes last: its model is read by torch, which takes seconds to import.
     """
-    analyzer, drafts = load_draft(platform, config.draft.form), read_drafts(folder / DRAFTS)
-    calls = {task.name: task.weight for task in tasks}
-    known = [drafts[name] for name in calls if name in drafts and drafts[name].columns]
-    if analyzer is None or not known:
+    calls, drafts = {task.name: task.weight for task in tasks}, read_drafts(folder / DRAFTS)
+    known = [draft for draft in drafts.values() if draft.task in calls and draft.how != VIEW]
+    if not known or len(drafts) < len(calls) or any(not draft.columns for draft in known):
+        return result
+    analyzer = load_draft(platform, config.draft.form)
+    if analyzer is None:
         return result
     from pruner.models.forecast import forecast_of
 

@@ -46,7 +46,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         )
     platform = chosen_platform(config, measures=not config.compile_only)
     if isinstance(policy, RoundSettings):
-        policy = policy.for_device(gpu=platform.device != "cpu")
+        policy = policy.for_device(gpu=platform.device != "cpu" and not platform.on_cpu)
     analyzer = load_draft(platform, config.draft.form)
     if isinstance(policy, DescentSettings) and analyzer is None:
         raise PrunerError(NO_ANALYZER)

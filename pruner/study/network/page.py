@@ -195,8 +195,8 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
             text="A task is a part of the network that is compiled as one function. Roofline: the "
             f"least time by the platform's description{_described(run)}, arithmetic or memory, "
             "over the measured time; more than 100 % means that the data came from caches. "
-            "Forecast: the time that is expected of the best program without a measurement, with "
-            "the range that contains nine of ten programs (experiments/forecast).",
+            "Forecast: the time that is expected of the best program without a measurement. The "
+            "range contained nine of ten recorded programs (experiments/forecast).",
         )
         yield _plot("tasks", lambda: _task_bars(measured, network_s))
         columns = [_columns(task, whole_s) for task in measured]
@@ -309,8 +309,10 @@ def _number(seconds: float | None) -> str:
 
 def _range(seconds: Sequence[float]) -> str:
     """Format a forecast as median (low to high) in milliseconds."""
-    low, median, high = (f"{1e3 * s:.3g}" for s in seconds) if seconds else ("", "", "")
-    return f"{median} ({low} to {high})" if seconds else ""
+    if not seconds:
+        return ""
+    low, median, high = (f"{1e3 * s:.3g}" for s in seconds)
+    return f"{median} ({low} to {high})"
 
 
 def _plot(mark: str, draw: Callable[[], Figure]) -> PageBlock:

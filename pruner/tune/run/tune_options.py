@@ -35,6 +35,7 @@ LIVE = RoundSettings(
     random_sample=64,
     draft_leads=True,
     prior=50,
+    first_apart=None,
 )
 
 

@@ -208,13 +208,15 @@ def _result(
 def _forecast(
     task: LiveTask, trials: Sequence[Trial], analyzer: Analyzer | None
 ) -> Forecast | None:
-    """Forecast the best measured program of a task.
+    """Forecast the best program of a task, if this run measured it.
 
-    None without such a program, or where this start did not open the task's spaces.
+    None, too, where this start did not open the task's spaces.
     """
     mine = [trial for trial in trials if trial.task == task.workload.name]
     best = min(mine, key=lambda trial: trial.latency_s, default=None)
-    if best is None or best.error is not None or analyzer is None:
+    if best is None or analyzer is None or task.unscheduled is not None:
+        return None
+    if not best.latency_s <= task.current_best_s < float("inf"):  # of an earlier run, or compiled
         return None
     if not isinstance(task.made, DecisionSearch) or not isinstance(task.made.space, UnionSpace):
         return None

@@ -156,13 +156,16 @@ class UnionSpace:
     def columns(self, row: Ints) -> list[float] | None:
         """Compute the analyzer's columns of a program [d] for a forecast of its seconds.
 
-        None for a space without symbols, and on tensor cores, of which no forecast has records.
+        None for a space without symbols, and on tensor cores, of which no forecast has records. The
+        columns are of the hardware form, so there are none with another one.
         """
-        number = int(row[0])
+        number, analyzer = int(row[0]), self.analyzer
         space = self.spaces[number]
-        if not isinstance(space, BatchedSpace) or not isinstance(self.analyzer, SymbolAnalyzer):
+        if not isinstance(space, BatchedSpace) or not isinstance(analyzer, SymbolAnalyzer):
             return None
-        columns = DraftColumns(self.analyzer.uncalibrated())
+        if analyzer.form != "hardware":
+            return None
+        columns = DraftColumns(analyzer.uncalibrated())
         groups = self.symbols(number, row[None, 1 : 1 + space.num_slots])
         found = [columns.of(symbols) for *_, symbols in groups if not symbols.on_tensor_cores]
         return [float(value) for value in found[0][0]] if found else None

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.tvm
      (2, 300, "int64", False), (20, 8, "float64", False), (1, 9, "int8", True)],
 )  # fmt: skip
 def test_orders_equal_torch(rows, count, dtype, descending):
+    from pruner.tune.measure.machine import host_cpu
     from pruner.tune.networks.rewrites.sorting import _merge
     from pruner.tune.tvm_import import load_tvm
 
@@ -26,7 +27,7 @@ def test_orders_equal_torch(rows, count, dtype, descending):
         values.flat[count // 2] = np.nan
     function = _merge(rows, count, dtype, descending).with_attr("global_symbol", "order")
     # this processor's vectors: unrolled rows were wrong there
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": host_cpu()})
     library = tvm.compile(tvm.IRModule({"order": function}), target=target)
     found, *scratch = (
         tvm.runtime.tensor(np.zeros((rows, size), "int64")) for size in (count, count, 2)

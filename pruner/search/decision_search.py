@@ -214,10 +214,15 @@ class DecisionSearch:
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """See :class:`Search`."""
-        row = np.zeros(self.space.num_slots, np.int64)
-        row[0], row[1 : 1 + len(decisions)] = space, decisions
+        row = self.row(space, decisions)
         (schedule,) = self.space.instantiate(row[None])
         return self._candidate(row, schedule)
+
+    def row(self, space: int, decisions: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the vector of a program in the journal, zero-padded."""
+        row = np.zeros(self.space.num_slots, np.int64)
+        row[0], row[1 : 1 + len(decisions)] = space, decisions
+        return row
 
     def _candidate(self, row: NDArray[np.int64], schedule: Any) -> Candidate:
         size = self.space.widths[int(row[0])]
@@ -232,9 +237,7 @@ class DecisionSearch:
                 "another version measured it, or it is damaged; a new run with warm_start=[RUN] "
                 "uses its measurements"
             )
-        row = np.zeros(self.space.num_slots, np.int64)
-        row[0], row[1 : 1 + len(candidate.decisions)] = candidate.space, candidate.decisions
-        return row
+        return self.row(candidate.space, candidate.decisions)
 
 
 def decision_search(

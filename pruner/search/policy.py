@@ -354,13 +354,13 @@ class DraftThenVerify:
             # As the paper describes it (docs/paper.md section 3): the learned model scores only
             # drafted and random programs.
             how = replace(how, generations=0)
-        if not apart:
-            found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
-            return found.decisions[:num]
-        # The draft's first programs are near-copies: without a choice among all of them, several
-        # measurements show no more than a single one.
-        how = replace(how, keep=len(population) + how.population)
+        if apart:
+            # The draft's first programs are near-copies: without a choice among all of them,
+            # several measurements show no more than a single one.
+            how = replace(how, keep=len(population) + how.population)
         found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
+        if not apart:
+            return found.decisions[:num]
         rows = kept(
             found.score,
             num,

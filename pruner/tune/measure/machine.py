@@ -116,7 +116,7 @@ def _built(given: Mapping[str, Any]) -> Any:
 def _described(device: Device) -> dict[str, Any]:
     if isinstance(device, CpuDevice):
         # Runs begun before the files of platforms named it have none in their configuration.
-        earlier = {t.platform: t.target.rpartition("=")[2] for t in CPU_TARGETS}
+        earlier = {t.platform: t.processor for t in CPU_TARGETS}
         processor = device.architecture or earlier.get(device.name)
         if processor is None:
             raise PrunerError(

@@ -21,6 +21,11 @@ class CpuTarget:
     cpu_flags: tuple[str, ...]  # of /proc/cpuinfo, needed to run what the target generates
     cache_line_bytes: int = 64
 
+    @property
+    def processor(self) -> str:
+        """Return LLVM's name of the target's processor."""
+        return self.target.rpartition("=")[2]
+
 
 # from narrow to wide vectors: `local_platform` takes the last that fits
 CPU_TARGETS: tuple[CpuTarget, ...] = (
@@ -73,8 +78,13 @@ def hidden_vectors(features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo"
 
 def widest_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return LLVM's name of the widest described processor that this machine can run."""
-    fitting = [t.target for t in CPU_TARGETS if not missing_flags(t, cpuinfo)]
-    return fitting[-1].rpartition("=")[2] if fitting else "x86-64"
+    found = _widest(cpuinfo)
+    return "x86-64" if found is None else found.processor
+
+
+def _widest(cpuinfo: Path) -> CpuTarget | None:
+    fitting = (target for target in reversed(CPU_TARGETS) if not missing_flags(target, cpuinfo))
+    return next(fitting, None)
 
 
 def local_platform() -> str:
@@ -83,9 +93,9 @@ def local_platform() -> str:
     Raises:
         PrunerError: the machine has the instructions of none.
     """
-    for target in reversed(CPU_TARGETS):
-        if not missing_flags(target):
-            return target.platform
+    found = _widest(Path("/proc/cpuinfo"))
+    if found is not None:
+        return found.platform
     known = ", ".join(target.platform for target in CPU_TARGETS)
     raise PrunerError(f"this CPU has the instructions of none of {known}; name a platform=")
 

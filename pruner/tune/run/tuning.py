@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pruner.errors import PrunerError
 from pruner.files import JsonLines, held
 from pruner.models.analyzer.analyzer import Analyzer
@@ -220,9 +218,7 @@ def _forecast(
         return None
     if not isinstance(task.made, DecisionSearch) or not isinstance(task.made.space, UnionSpace):
         return None
-    row = np.zeros(task.made.space.num_slots, np.int64)
-    row[: 1 + len(best.decisions)] = [best.space, *best.decisions]
-    columns = task.made.space.columns(row)
+    columns = task.made.space.columns(task.made.row(best.space, best.decisions))
     return None if columns is None else forecast_of([columns], [1.0], analyzer.device)
 
 

@@ -61,7 +61,7 @@ def test_this_machine_is_tuned_for_unless_another_platform_is_named(monkeypatch,
 
 
 def test_a_machine_that_no_platform_describes_is_told(monkeypatch):
-    monkeypatch.setattr(targets, "missing_flags", lambda target: ["avx"])
+    monkeypatch.setattr(targets, "missing_flags", lambda *_: ["avx"])
     with pytest.raises(PrunerError, match=r"none of .*; name a platform="):
         read_words("tune", ["workload=matmul"])
 

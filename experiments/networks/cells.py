@@ -21,8 +21,9 @@ from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import read_drafts
 
 RIVAL = "metaschedule"
+CHANCE = "random"  # random search in our spaces, in our layout
 _MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s",
-            "drafted_network_s", "seconds_to_rival"]  # fmt: skip
+            "drafted_network_s", "seconds_to_rival", "estimate_to_rival_s"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,21 @@ class Cell:
         timed = [s for s in times if s is not None]
         return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
+    def estimate_to_s(self, estimate_s: float) -> float | None:
+        """Seconds from an empty folder to an estimate of the network; infinite: never reached.
+
+        Estimates can be compared only where the tasks are the same, so in equal layouts.
+        """
+        if self.run.curve is None:
+            return None
+        reached = np.flatnonzero(self.run.curve.best_s <= estimate_s)
+        return self.seconds(float(self.run.curve.elapsed_s[reached[0]])) if len(reached) else np.inf
+
+    @property
+    def tuned(self) -> frozenset[str]:
+        """Names of the tuned tasks."""
+        return frozenset(task.name for task in self.run.tasks if task.tuned)
+
 
 def prefixes_of(folder: Path) -> tuple[list[Point], float | None]:
     """The built prefixes of a run of ours, and when the rival's network was final."""
@@ -96,9 +112,12 @@ def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """A row a cell.
 
     ``drafted_network_s`` after ``drafted_s``: the network before any trial.
+    ``estimate_to_rival_s``: seconds to the rival's final estimate, where both have the same tasks.
     """
     rows = []
+    rivals = {(c.network, c.seed): c for c in cells if c.policy == RIVAL}
     for cell in cells:
+        rival = rivals.get((cell.network, cell.seed))
         phases = {f"{name}_s": value for name, value in sorted(cell.run.seconds.items())}
         drafted = [point for point in cell.points if not point.measured]
         rows.append(
@@ -115,10 +134,18 @@ def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
                 "drafted_s": cell.drafted_s if drafted else None,
                 "drafted_network_s": drafted[0].median_s if drafted else None,
                 "seconds_to_rival": cell.to_rival_s,
+                "estimate_to_rival_s": None if rival is None else _estimate_to(cell, rival),
                 **phases,
             }
         )
     return rows
+
+
+def _estimate_to(cell: Cell, rival: Cell) -> float | None:
+    """Seconds until the estimate is the rival's final estimate; None for different tasks."""
+    if rival.run.curve is None or cell.tuned != rival.tuned:
+        return None
+    return cell.estimate_to_s(float(rival.run.curve.best_s[-1]))
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

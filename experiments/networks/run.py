@@ -28,6 +28,7 @@ import pandas as pd
 
 from experiments.common.comparison import Comparison, ComparisonOptions, Step
 from experiments.networks.cells import (
+    CHANCE,
     RIVAL,
     Cell,
     drafts_first,
@@ -59,12 +60,15 @@ POLICIES = {
     OURS: [],  # what tune.py does with network= unless it is told otherwise
     # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
     RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32"],
+    CHANCE: ["policy=random"],
 }
+WHOSE = {OURS: OURS, RIVAL: "rival"}  # in prefixes.json
+LABELS = {RIVAL: "MetaSchedule", CHANCE: "random search"}
 SETTINGS = ["budget.batch=16", "measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
 SETTINGS += ["budget.patience=1000000"]  # equal trials: nothing ends early
 SETTINGS += ["deploy=false"]  # a step of its own
 # Seconds on two idle cores, where no cell of the kind has been run yet.
-GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3}
+GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3, CHANCE: 0.7}
 GUESSED_S = {"list": 20.0, "draft": 60.0, "deploy": 60.0, "prefixes": 600.0, "beside": 420.0}
 DRAFTED = "drafted"  # nothing measured
 OUR_LAYOUT = "NHWC"  # of tune.py layout=auto on a CPU
@@ -120,8 +124,8 @@ class Campaign(Comparison):
             listing = self._listing(network)
             yield listing
             built = yield from self._pair(network, 0, listing)
-            rival = self.folder(network, RIVAL, 0)
-            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{rival}]"], built)
+            others = ",".join(str(self.folder(network, name, 0)) for name in (RIVAL, CHANCE))
+            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{others}]"], built)
         for seed in range(1, self.options.seeds):
             for network in self.options.many_seeds:
                 listing = self._listing(network)
@@ -141,7 +145,7 @@ class Campaign(Comparison):
     def _pair(
         self, network: str, seed: int, listing: Step
     ) -> Generator[Step, None, tuple[Step, ...]]:
-        """Draft, both policies, and their prefixes.
+        """Draft, all policies, and the prefixes of ours and of the rival.
 
         Returns the steps that leave both libraries.
         """
@@ -159,7 +163,7 @@ class Campaign(Comparison):
             yield tuned
             built.append(self.build(tuned))
             yield built[-1]
-        yield self._prefixes(network, seed, (draft, *built))
+        yield self._prefixes(network, seed, (draft, *built[:2]))
         return tuple(built)
 
     def _tune(
@@ -241,7 +245,7 @@ def cells_of(campaign: Campaign) -> list[Cell]:
                 if folder not in done:
                     continue
                 run = read_network_run(folder)
-                without = policy == RIVAL or drafts_first(run)  # the draft is no part of its start
+                without = policy != OURS or drafts_first(run)  # the draft is no part of its start
                 cell = Cell(
                     network=network,
                     policy=policy,
@@ -249,8 +253,8 @@ def cells_of(campaign: Campaign) -> list[Cell]:
                     run=run,
                     network_s=run.deployed.get("median_s"),
                     start_s=imported_s if without else drafted_s,
-                    drafted_s=None if policy == RIVAL else drafted_s,
-                    points=[p for p in points if (p.whose == OURS) == (policy == OURS)],
+                    drafted_s=drafted_s if policy == OURS else None,
+                    points=[p for p in points if p.whose == WHOSE.get(policy)],
                     settled_s=settled_s if policy == RIVAL else None,
                 )
                 cells.append(cell)
@@ -290,9 +294,9 @@ def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
     for network, folder in places.items():
         if (folder / COMPARISON_FILE).is_file():
             found = baseline_rows(network, read_network_run(folder), OURS)
-            for row in found:  # the rival's library has the name of its run folder
-                if row["contender"] == campaign.folder(network, RIVAL, 0).name:
-                    row["contender"] = "MetaSchedule"
+            names = {campaign.folder(network, one, 0).name: label for one, label in LABELS.items()}
+            for row in found:  # libraries of other runs have the names of their folders
+                row["contender"] = names.get(row["contender"], row["contender"])
             rows += found
     return rows
 

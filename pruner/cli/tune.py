@@ -10,7 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import build, choice, plain
+from pruner.cli.shared.known import NETWORK_POLICY
+from pruner.cli.shared.options import build, plain, words_of
 from pruner.cli.shared.output import print_result
 from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
@@ -55,10 +56,10 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
-        if choice("policy") == "gradient" or config.policy.get("first") == "lm":
+        if words := [w for w in words_of("policy") if w != NETWORK_POLICY]:
             raise PrunerError(
-                "effort=draft has a search of its own: policy=gradient and policy.first=lm have no "
-                "effect there; leave them out, or choose an effort that measures"
+                f"{' '.join(words)}: effort=draft has a search of its own; leave out policy, or "
+                "choose an effort that measures"
             )
         for name in ("checkpoint", "warm_start", "compile_only"):
             if config[name]:

@@ -110,9 +110,14 @@ class RoundSettings:
     takes_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for a bad first population, or a negative penalty."""
+        """Raises `PrunerError` for a bad first population or penalty."""
         if self.first_apart is not None and self.first_apart < 0:
             raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
+        if self.first_apart and not self.trusts_draft:
+            raise PrunerError(
+                f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
+                "choose this policy's first programs; leave it out, or choose policy=pruner_live"
+            )
         if self.first not in ("random", "lm"):
             raise PrunerError(f"policy.first={self.first}: it must be random or lm")
         if self.first == "lm" and self.draft is None:
@@ -134,7 +139,7 @@ class RoundSettings:
         """
         if self.first_apart is not None:
             return self
-        return replace(self, first_apart=_FIRST_APART_GPU if gpu else 0.0)
+        return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
 
     def make(
         self,

@@ -185,8 +185,8 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["runner=rpc", "runner.key=board"], "name the device"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),
-        (["network=dcgan", "effort=draft", "policy=gradient"], "policy=gradient and policy.first"),
-        (["network=dcgan", "effort=draft", "policy.first=lm"], "policy=gradient and policy.first"),
+        (["network=dcgan", "effort=draft", "policy=random"], "policy=random: effort=draft has a"),
+        (["network=dcgan", "effort=draft", "policy.first=lm"], "policy.first=lm: effort=draft has"),
         (["policy=ansor", "policy.first=lm"], "this policy has no draft"),
     ],
 )

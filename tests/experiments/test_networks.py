@@ -64,18 +64,22 @@ def prefixes(item, options, folder):
     write_json(folder / "prefixes.json", {"rival": "x", "settled_s": 108.0, "points": points})
 
 
-def test_both_policies_get_as_many_trials_as_there_are_tasks(item, options, tmp_path):
+def test_all_policies_get_as_many_trials_as_there_are_tasks(item, options, tmp_path):
     listed(tmp_path)
     steps = {step.name: step for step in item["Campaign"](options()).steps()}
-    # the tasks; the draft; tuned and built by both; prefixes; beside others
-    assert len(steps) == 8
-    for policy in ("ours", "metaschedule-NHWC"):
+    # the tasks; the draft; tuned and built by all three; prefixes; beside others
+    assert len(steps) == 10
+    for policy in ("ours", "metaschedule-NHWC", "random"):
         words = steps[f"tiny-{policy}-20-0"].words
         assert "budget.trials=140" in words
         assert "budget.batch=16" in words
         assert "deploy=false" in words
     beside = steps["tiny-ours-20-0, beside others"].words
-    assert beside[-1].endswith("tiny-metaschedule-NHWC-20-0]")
+    compared = beside[-1].removeprefix("compare=[").removesuffix("]").split(",")
+    assert [one.split("/")[-1] for one in compared] == [
+        "tiny-metaschedule-NHWC-20-0",
+        "tiny-random-20-0",
+    ]
 
 
 def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
@@ -86,8 +90,9 @@ def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, opt
     write_json(tmp_path / "networks" / "seconds.json", times)
     found = item["run"](given)
     # 140 trials of MetaSchedule at the speed of those 70: an hour; the rest are guesses: to draft
-    # and to build a minute each, prefixes ten, the comparison seven
-    assert found == {"steps": 5, "hours": round(1 + (2 + 10 + 7) / 60, 2)}
+    # and to build (two of three) a minute each, prefixes ten, the comparison seven, 140 random
+    # trials .7 s each
+    assert found == {"steps": 7, "hours": round(1 + (3 + 10 + 7 + 140 * 0.7 / 60) / 60, 2)}
 
 
 def test_an_interrupted_run_is_not_done_and_goes_on(item, options, tmp_path):
@@ -123,7 +128,11 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     with pytest.raises(DataError):  # these cells hold no tasks
         item["run"](options())
     ours, rival = "tiny-ours-20-0", "tiny-metaschedule-NHWC-20-0"
-    assert began == ["tiny-tasks", "tiny-draft-0", ours, f"{ours}, built", rival]
+    chance = "tiny-random-20-0"
+    assert began == [
+        *("tiny-tasks", "tiny-draft-0", ours, f"{ours}, built", rival),
+        *(chance, f"{chance}, built"),
+    ]
     told = capsys.readouterr().err
     assert f"{rival}: exit code 2: error: no such policy, 0 s" in told
     assert f"{rival}, built: left out, not done: {rival}" in told
@@ -194,6 +203,22 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     numbers = {one.number.name: one.value for _, one in page.numbers}
     assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
     assert len(page.drawings) == 3
+
+
+def test_chance_has_its_own_row_and_seconds_to_the_rivals_estimate(item, options, tmp_path):
+    """Equal layouts: all have the same tasks, so estimates can be compared, too."""
+    given = options("summary=true")
+    ours = finished(item, given, "ours", OURS, 2.0)
+    prefixes(item, given, ours)
+    finished(item, given, "metaschedule", RIVAL, 8.0)
+    finished(item, given, "random", [("conv_a", 1.5, 30.0), ("dense_b", 2.5, 40.0)], 3.0)
+    assert item["run"](given)["cells"] == 3
+    table = pd.read_csv(tmp_path / "networks" / "results.csv").set_index("policy")
+    # import 2 s and, for ours, the draft of 8 s; then 2, 20 and 40 s of the run
+    found = table.estimate_to_rival_s.to_dict()
+    assert found == {"ours": 12.0, "metaschedule": 22.0, "random": 42.0}
+    summary = pd.read_csv(tmp_path / "networks" / "summary.csv").set_index("policy")
+    assert summary.network_over_rival["random"] == 3 / 8
 
 
 def test_the_draft_of_a_run_that_begins_with_it_is_no_part_of_its_start(item, options, tmp_path):

@@ -197,6 +197,13 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
     assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
 
+@pytest.mark.parametrize("settings", [{"draft": None, "draft_leads": True}, {"draft_leads": False}])
+def test_apart_is_refused_where_the_draft_does_not_lead(settings):
+    with pytest.raises(PrunerError, match="has no effect here"):
+        RoundSettings(**settings, first_apart=0.2)
+    assert RoundSettings(**settings, first_apart=None).for_device(gpu=True).first_apart == 0.0
+
+
 @pytest.mark.parametrize(
     ("first_apart", "wanted"), [(0.0, [0, 0, 0, 0]), (0.5, [0, 1, 2, 0]), (1.0, [0, 1, 2, 3])]
 )

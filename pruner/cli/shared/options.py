@@ -293,6 +293,12 @@ def choice(group: str) -> str:
     return str(HydraConfig.get().runtime.choices[group])
 
 
+def words_of(group: str) -> list[str]:
+    """List the words of the command line that choose a group or set its options."""
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return [w for w in words if w.lstrip("+~").split("=")[0].split(".")[0] == group]
+
+
 def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
     """Instantiate a `_target_`; raise `PrunerError` if its constructor refuses."""
     try:

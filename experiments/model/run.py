@@ -5,17 +5,25 @@
     python -m experiments.model.run data.root=DIR stage=together         all helpful changes at once
     python -m experiments.model.run data.root=DIR stage=test             once: the choice, baselines
     python -m experiments.model.run data.root=DIR stage=diagnosis        analysis of the errors
+    python -m experiments.model.run data.root=DIR stage=clean            rates of each split alone
 
-stage=all runs all stages in this order. Every fit has a folder below `work`, so the same command
-continues an interrupted stage; a folder of other options is refused. Each seed has its own split.
+stage=all runs the first four stages in this order. Every fit has a folder below `work`, so the same
+command continues an interrupted stage; a folder of other options is refused. Each seed has its own
+split.
 ``single`` and ``together`` use validation tasks only: on each platform alone, and on all at once (a
 change of the device only on all at once). `ablation/choice.py` has the rule of the choice. ``test``
 writes the choice to choice.json, and tests the choice and the baselines, also with each platform
 left out of the training; it refuses another choice later. platforms=[...] may also be CPUs, with
 split=bundled or split=by_task.
 
+``clean`` (GPUs) judges the analyzer and the models that read it on test tasks twice: with the
+shipped rates and with rates that are fitted to the training and validation tasks of each split
+alone (calibrate= programs of these tasks; `ablation/rates.py`). earlier= is a table of test tasks
+whose rows of the other models are taken where records, splits and epochs are the same; earlier=null
+fits these models, too.
+
 Output, in out= or here: valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and
-diagnosis.md.
+diagnosis.md; of ``clean`` clean.csv and clean.md.
 """
 
 import json
@@ -46,14 +54,18 @@ from experiments.model.ablation.cells import (
     settings_of,
 )
 from experiments.model.ablation.choice import best, helping
+from experiments.model.ablation.clean import READERS, Clean
+from experiments.model.ablation.clean import report as clean_report
 from experiments.model.ablation.diagnosis import report
+from experiments.model.ablation.rates import NestedRates, gpu_analyzer, tasks_reader
 from experiments.model.ablation.run import Ablation
 from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import load_dataset
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
-from pruner.files import merged_table, write_json, write_table
+from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
@@ -64,7 +76,9 @@ JOINED = "together"
 SEVERAL_ONLY = ("device",)  # changes that mean nothing where one platform is learned from
 PER_TASK_OF_SEVERAL = 96  # as many programs an epoch as from one platform
 ROW = ("setting", "platform", "model", "seed")
-STAGES = ("single", "together", "test", "diagnosis", "all")
+EPOCHS = 12  # of the committed tables
+CLEAN = "clean"  # a stage of its own, which stage=all does not run
+STAGES = ("single", "together", "test", "diagnosis", "all", CLEAN)
 
 
 @dataclass(kw_only=True)
@@ -79,7 +93,9 @@ class Options:
     models: list[str] = field(default_factory=lambda: [*QUESTIONS, *CANDIDATES])
     baselines: list[str] = field(default_factory=lambda: ["tensetmlp", "xgboost", "lightgbm"])
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    epochs: int = 12
+    epochs: int = EPOCHS
+    calibrate: int = 2000
+    earlier: str | None = str(HERE / "results.csv")
     num_workers: int = 1
     cache: str = "outputs/cache"
     work: str = "outputs/model"
@@ -95,6 +111,18 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
     if unknown:
         raise PrunerError(f"models: {', '.join(unknown)} unknown; known: {', '.join(EVERY)}")
     return known
+
+
+def expected_times() -> Guess:
+    """Times of the committed fits; guesses for other models and settings."""
+    took: dict[tuple[str, str], list[float]] = {}
+    for name in ("valid.csv", "results.csv"):
+        for row in read_table(HERE / name):
+            if row["fit_seconds"]:
+                cell = row["setting"], row["model"]
+                took.setdefault(cell, []).append(float(row["fit_seconds"]))
+    means = {cell: sum(each) / len(each) for cell, each in took.items()}
+    return Guess(platform_s=PLATFORM_S, model=MODEL_S, took=means)
 
 
 def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
@@ -116,7 +144,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
         changes=changes,
         basis=basis,
         read=read,
-        guess=Guess(platform_s=PLATFORM_S, model=MODEL_S),
+        guess=expected_times(),
         num_workers=options.num_workers,
         log=say,
         known={"records": root.path.resolve()},
@@ -243,9 +271,66 @@ def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
     write_table(out / "diagnosis.csv", rows, ".6f")
 
 
+def clean_of(options: Options, settings: Sequence[Setting]) -> Clean:
+    """The work of ``clean``: each platform alone.
+
+    Raises PrunerError for a platform that is no GPU, and without a model that reads the analyzer.
+    """
+    readers = [name for name in READERS if name in options.models]
+    if not readers:
+        known = ", ".join(READERS)
+        raise PrunerError(f"models={options.models}: stage=clean compares {known}: name one")
+    if options.calibrate < 2:
+        raise PrunerError(f"calibrate={options.calibrate}: a number of programs, 2 or more")
+    if options.earlier and not Path(options.earlier).is_file():
+        raise PrunerError(f"earlier={options.earlier}: no such table; earlier=null does without")
+    alone = [setting for setting in settings if len(setting.platforms) == 1]
+    for setting in alone:
+        gpu_analyzer(setting.name)
+    nested = NestedRates(
+        folder=Path(options.work),
+        read=tasks_reader(RecordRoot(Path(options.data.root)), ON_STDERR),
+        num_programs=options.calibrate,
+    )
+    return Clean(
+        ablation=replace(ablation_of(options, changes_of(options)), nested=nested),
+        settings=alone,
+        seeds=options.seeds,
+        readers=readers,
+        rivals=[BASIS, *options.baselines],
+        earlier=_earlier(options),
+    )
+
+
+def _earlier(options: Options) -> list[dict[str, str]]:
+    """Rows of the earlier table; none where the number of epochs is another."""
+    if not options.earlier or options.epochs != EPOCHS:
+        return []
+    return read_table(Path(options.earlier))
+
+
+def run_clean(options: Options, settings: Sequence[Setting]) -> None:
+    """Write clean.csv after each step, and clean.md at the end."""
+    clean, out = clean_of(options, settings), Path(options.out)
+    rows = clean.run(lambda rows: write_table(out / "clean.csv", rows, ".6f"))
+    text = clean_report(rows, clean.readers[0])
+    (out / "clean.md").write_text(text, encoding="utf-8")
+    say(text)
+
+
+def show_clean(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
+    """Print the fits of ``clean`` in the order of the work, and the minutes left."""
+    found = clean_of(options, settings).planned()
+    say(as_table(found))
+    left = sum(row["minutes left"] for row in found) / options.num_workers
+    return {"minutes_left": round(left, 1), "cells": sum(row["cells"] for row in found)}
+
+
 def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     """Print each stage's fits and the minutes left."""
-    guess = Guess(platform_s=PLATFORM_S, model=MODEL_S)
+    if options.stage == CLEAN:
+        return show_clean(options, settings)
+    guess = expected_times()
     first = single(options, settings)
     more = trying(settings, [JOINED], options.seeds)
     tested = AblationCell.product(settings, [JOINED, BASIS, *options.baselines], options.seeds)
@@ -279,6 +364,8 @@ def run(options: Options) -> dict[str, Any]:
         result |= run_test(options, settings)
     if options.stage in ("diagnosis", "all"):
         run_diagnosis(options, settings)
+    if options.stage == CLEAN:
+        run_clean(options, settings)
     return result
 
 

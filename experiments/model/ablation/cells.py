@@ -1,10 +1,10 @@
 """Cells of an ablation: model, setting and seed, with expected times."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pruner.data.splits import TaskSplit, make_split
 from pruner.data.tasks import TaskKey
@@ -13,6 +13,9 @@ from pruner.files import load_metrics
 
 EVERY = "all"  # the setting that learns from all platforms
 WITHOUT = "without-"  # settings that leave one out
+Rates = Literal["shipped", "nested"]
+SHIPPED: Rates = "shipped"  # the analyzer's defaults, chosen with all logs in view
+NESTED: Rates = "nested"  # fitted to the training and validation tasks of the cell's own split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,22 @@ def settings_of(platforms: Sequence[str], split: str = "by_task") -> list[Settin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblationCell:
-    """A fit of an ablation."""
+    """A fit of an ablation; `rates` are those of the analyzer that the model reads."""
 
     setting: Setting
     model: str
     seed: int
+    rates: Rates = SHIPPED
+
+    @property
+    def variant(self) -> str:
+        """The name of the model, with its rates where they are not shipped."""
+        return self.model if self.rates == SHIPPED else f"{self.model}_{self.rates}"
 
     @property
     def name(self) -> str:
         """Its folder below the ablation's folder."""
-        return f"{self.setting.name}/{self.model}/seed-{self.seed}"
+        return f"{self.setting.name}/{self.variant}/seed-{self.seed}"
 
     def done(self, folder: Path) -> Mapping[str, Any] | None:
         """The cell's metrics if it is finished, else None."""
@@ -89,12 +98,16 @@ class AblationCell:
 
     @classmethod
     def product(
-        cls, settings: Iterable[Setting], models: Iterable[str], seeds: Iterable[int]
+        cls,
+        settings: Iterable[Setting],
+        models: Iterable[str],
+        seeds: Iterable[int],
+        rates: Iterable[Rates] = (SHIPPED,),
     ) -> list[Self]:
         """Every combination; of a setting all seeds of a model after another."""
         return [
-            cls(setting=setting, model=model, seed=seed)
-            for setting, model, seed in product(settings, models, seeds)
+            cls(setting=setting, model=model, seed=seed, rates=own)
+            for setting, model, seed, own in product(settings, models, seeds, rates)
         ]
 
 
@@ -104,15 +117,20 @@ class Guess:
 
     The factor is relative to PaCM. An unknown platform counts as `other_s`; several platforms
     together as the slowest of them times `several`, for their tasks give fewer programs each.
+    `took`: seconds of earlier fits by setting and model, used instead where given.
     """
 
     platform_s: Mapping[str, float]
     model: Mapping[str, float]
     other_s: float = 30.0
     several: float = 1.3
+    took: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def seconds(self, cell: AblationCell) -> float:
         """Guessed seconds of a fit on one thread."""
+        earlier = self.took.get((cell.setting.name, cell.model))
+        if earlier is not None:
+            return earlier
         each = [self.platform_s.get(name, self.other_s) for name in cell.setting.learned]
         longest = max(each) * (self.several if len(each) > 1 else 1.0)
         return longest * self.model.get(cell.model, 1.0)
@@ -130,8 +148,8 @@ def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[d
     guessed = sum(guess.seconds(cell) for cell in took)
     scale = sum(took.values()) / guessed if guessed else 1.0
     out: list[dict[str, Any]] = []
-    for name, model in dict.fromkeys((cell.setting.name, cell.model) for cell in cells):
-        own = [cell for cell in cells if (cell.setting.name, cell.model) == (name, model)]
+    for name, model in dict.fromkeys((cell.setting.name, cell.variant) for cell in cells):
+        own = [cell for cell in cells if (cell.setting.name, cell.variant) == (name, model)]
         known = [took[cell] for cell in own if cell in took]
         each = sum(known) / len(known) if known else scale * guess.seconds(own[0])
         left = (len(own) - len(known)) * each

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.model.ablation.candidates import Change
-from experiments.model.ablation.cells import AblationCell, Guess, planned
+from experiments.model.ablation.cells import SHIPPED, AblationCell, Guess, planned
 from experiments.model.ablation.fits import TEST, fit_cell, judge_cell, references
+from experiments.model.ablation.rates import NestedRates
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, jsonable, read_json, write_json
@@ -32,7 +33,8 @@ class Ablation:
 
     `changes`: models by name; `basis`: the recipe of a setting that the changes are of; `read`
     loads programs; `folder` holds every cell. `known`: further settings that determine all cells,
-    such as the folder of the records.
+    such as the folder of the records. `nested`: makes the analyzer's columns of cells with nested
+    rates.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class Ablation:
     num_workers: int = 1
     log: Log = silent
     known: Mapping[str, Any] = field(default_factory=dict)
+    nested: NestedRates | None = None
 
     def about(self, cell: AblationCell) -> dict[str, Any]:
         """The settings that determine a cell besides its name, as JSON."""
@@ -54,6 +57,9 @@ class Ablation:
             "of": change.of,
             "epochs": self.basis(cell).epochs,
         }
+        if cell.rates != SHIPPED:
+            assert self.nested is not None, cell
+            own["rates"] = self.nested.about
         found: dict[str, Any] = jsonable(own | dict(self.known))
         return found
 
@@ -63,12 +69,15 @@ class Ablation:
         spec = ReadSpec(draft=change.reads_draft(), failures=change.failures)
         return cell.setting.platforms, spec
 
-    def fit(self, cells: Sequence[AblationCell]) -> None:
-        """Fit the missing cells, grouped by source.
+    def with_rates(self, cell: AblationCell, programs: ProgramTable) -> ProgramTable:
+        """The programs with the analyzer's columns by the rates of a cell."""
+        if cell.rates == SHIPPED:
+            return programs
+        assert self.nested is not None, cell
+        return self.nested(cell, programs)
 
-        Raises PrunerError where some fits failed (all others are done), and, before any fit, where
-        a folder has a cell of other options.
-        """
+    def check(self, cells: Sequence[AblationCell]) -> None:
+        """Raise PrunerError where a folder has a cell of other options."""
         for cell in cells:
             path = self.folder / cell.name / ABOUT
             before, now = read_json(path, dict) if path.is_file() else {}, self.about(cell)
@@ -78,13 +87,25 @@ class Ablation:
                         f"{path.parent} was fitted with {name}={was}, not {now.get(name)}: give "
                         "another folder for other options (work=), or delete this one"
                     )
+
+    def fit(
+        self, cells: Sequence[AblationCell], stage: Sequence[AblationCell] | None = None
+    ) -> None:
+        """Fit the missing cells, grouped by source.
+
+        `stage`: all cells of the stage, if these are a part; the minutes left are those of all.
+
+        Raises PrunerError where some fits failed (all others are done), and, before any fit, where
+        a folder has a cell of other options.
+        """
+        self.check(stage or cells)
         for source, own in self._by_source(cells, made=False):
             programs = self.read(source)
             jobs = [
                 Job(
                     name=cell.name,
                     leaves=self.folder / cell.name / METRICS_FILE,
-                    run=partial(self._fit_one, cell, programs),
+                    run=partial(self._fit_one, cell, self.with_rates(cell, programs)),
                 )
                 for cell in own
             ]
@@ -92,7 +113,7 @@ class Ablation:
                 list(results(jobs, num_workers=self.num_workers, log=self.log))
             except PrunerError as error:  # other sources may have better luck
                 self.log(f"error: {error}")
-            rows = planned(cells, self.folder, self.guess)
+            rows = planned(stage or cells, self.folder, self.guess)
             left = sum(row["minutes left"] for row in rows) / self.num_workers
             self.log(f"about {left:.0f} minutes left")
         lacking = [cell.name for cell in cells if cell.done(self.folder) is None]
@@ -131,15 +152,18 @@ class Ablation:
     def test_rows(self, cells: Sequence[AblationCell]) -> list[dict[str, Any]]:
         """Results on test tasks, which are judged now where missing."""
         rows = []
-        for source, own in self._by_source(cells, made=True):
-            programs = self.read(source)
+        for _, own in self._by_source(cells, made=True):
             for cell in own:
-                run = partial(judge_cell, cell, programs, self.folder)
+                run = partial(self._judge_one, cell)  # programs are read where a result is missing
                 (tested,) = results(
                     [Job(name=cell.name, leaves=self.folder / cell.name / TEST, run=run)]
                 )
                 rows += rows_of(cell, tested, cell.done(self.folder) or {})
         return rows
+
+    def _judge_one(self, cell: AblationCell) -> Mapping[str, Any]:
+        programs = self.with_rates(cell, self.read(self.source(cell)))
+        return judge_cell(cell, programs, self.folder)
 
     def reference_rows(self, cells: Sequence[AblationCell], side: Side) -> list[dict[str, Any]]:
         """References on the cells' tasks: chance, analyzer, second timing."""

@@ -64,11 +64,13 @@ def calibrate(
     *,
     ridge: float = 0.5,
     max_steps: int = 25,
+    free: Sequence[str] = (),
 ) -> CalibrationResult:
-    """Fit the rates in :data:`FREE` to samples of measured programs.
+    """Fit rates to samples of measured programs.
 
-    Fast programs weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the
-    analyzer's present rates.
+    The rates `free` are fitted, by default those in :data:`FREE`; the others stay. Fast programs
+    weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the analyzer's
+    present rates.
 
     Raises:
         PrunerError: no task has two programs.
@@ -77,7 +79,7 @@ def calibrate(
     if not usable:
         raise PrunerError("calibration: no task with two measured programs; measure 50 or more")
     constants = analyzer.constants
-    free = FREE[type(constants.rates)]
+    free = free or FREE[type(constants.rates)]
     start = np.log([getattr(constants.rates, name) for name in free])
 
     def with_rates(x: Float[np.ndarray, " rate"]) -> AnalyzerConstants[Any]:

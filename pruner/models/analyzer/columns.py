@@ -4,8 +4,8 @@ Learning the residual of an analytic model is an old idea of performance predict
 Didona et al., ICPE 2015, "Enhancing performance prediction robustness by combining analytical
 modeling and machine learning"). Three groups, one vector a program:
 
-* ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates, which no
-  record of a platform's file has moved;
+* ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates;
+  fitted rates of a platform's file are not read;
 * a term each (:class:`~pruner.models.analyzer.switches.HardwareSwitches` on GPUs, `CpuSwitches` on
   CPUs): ``log(predicted seconds / predicted seconds without the term)``, what the term costs the
       program on

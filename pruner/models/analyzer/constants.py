@@ -1,7 +1,9 @@
 """The free constants (rates) of the hardware form.
 
-The defaults are reasonable for any GPU. Calibration fits them to measured programs of a platform by
-least squares and saves them as ``conf/draft/<platform>.yaml``.
+The defaults are the same for all GPUs. They were chosen by hand with the logs of four GPUs in view
+(experiments/draft), so these logs are not unseen for them. ``stage=clean`` of experiments/model
+fits rates inside each split instead. Calibration fits the rates to measured programs of a platform
+by least squares and saves them as ``conf/draft/<platform>.yaml``.
 """
 
 import dataclasses

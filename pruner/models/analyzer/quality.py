@@ -130,17 +130,26 @@ def score_records(
 
 
 def sample_programs(
-    tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
+    tasks: Sequence[TaskSymbols],
+    analyzer: SymbolAnalyzer,
+    num: int,
+    rng: np.random.Generator,
+    *,
+    every_task: bool = False,
 ) -> list[Sample]:
-    """Draw about `num` measured programs from 20 tasks that have rates."""
+    """Draw about `num` measured programs from 20 tasks that have rates.
+
+    With `every_task`, from all tasks with two programs or more.
+    """
+    least, most = (2, None) if every_task else (_PROGRAMS_FITTED, _TASKS_FITTED)
     useful = [
         task
         for task in tasks
-        if len(task.latency_s) >= _PROGRAMS_FITTED
+        if len(task.latency_s) >= least
         and task.groups
-        and analyzer.has_rates_for(task.groups[0][1])
+        and (every_task or analyzer.has_rates_for(task.groups[0][1]))
     ]
-    chosen = rng.permutation(len(useful))[:_TASKS_FITTED]
+    chosen = rng.permutation(len(useful))[:most]
     # Two at least: the fit removes each task's mean, so a single program would say nothing.
     each = max(2, num // max(1, len(chosen)))
     return [_sample(useful[number], each, rng) for number in chosen]

@@ -15,7 +15,7 @@ from pruner.models.analyzer.constants import GpuRates, load_constants, save_cons
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
+from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated, sample_programs
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
@@ -230,6 +230,34 @@ def test_calibration_recovers_the_order_of_another_device():
     assert fit.num_programs == 120
     assert fit.error_after < 0.2 * fit.error_before
     assert fit.constants.rates.shared_load > analyzer.constants.rates.shared_load
+
+
+def test_only_the_free_rates_are_fitted():
+    rng = np.random.default_rng(0)
+    analyzer = load_analyzer(CONF, "v100").uncalibrated()
+    symbols = symbols_of(matmul_dag(256, 256, 256), steps_of(rng, 40))
+    truth = with_rates(stage=40.0, spill=30.0)
+    sample = Sample(symbols=(symbols,), latency_s=truth.latency_s(symbols))
+    fit = calibrate([sample], analyzer, ridge=0.01, free=("stage", "spill"))
+    before, after = (dataclasses.asdict(one.rates) for one in (analyzer.constants, fit.constants))
+    assert {name for name in before if before[name] != after[name]} <= {"stage", "spill"}
+    assert after["stage"] == pytest.approx(40.0, rel=0.1)
+    still = calibrate([sample], analyzer, max_steps=0)
+    assert still.error_after == still.error_before > 0
+
+
+def test_programs_of_every_task_are_drawn_if_wanted():
+    rng = np.random.default_rng(0)
+    analyzer = load_analyzer(CONF, "v100").uncalibrated()
+    tasks = []
+    for number in range(25):  # more than are calibrated to, and too small for it
+        symbols = symbols_of(matmul_dag(256, 256, 256), steps_of(rng, 4))
+        known = {"name": f"task-{number}", "identity": "", "latency_s": np.ones(4)}
+        tasks.append(TaskSymbols(**known, groups=((np.arange(4), symbols),)))
+    assert sample_programs(tasks, analyzer, 75, rng) == []
+    drawn = sample_programs(tasks, analyzer, 75, rng, every_task=True)
+    assert {one.task for one in drawn} == {task.name for task in tasks}
+    assert [len(one.latency_s) for one in drawn] == [3] * 25
 
 
 def test_constants_survive_a_file(tmp_path):

@@ -72,7 +72,7 @@ class Options:
 
     runs: str | None = None
     live: bool = False
-    factor: float = 1.5
+    factor: float = 1.2
     operators: list[str] = field(default_factory=lambda: list(OPERATORS))
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     trials: int = 32
@@ -143,9 +143,8 @@ def task_rows(
     """A row a factor and way of renewing.
 
     ``regret``: true latency of the choice over that of the choice with all repeats, less 1, mean
-    over orders. ``changed``: share of orders with another choice. ``best_stopped``: share of orders
-    in which the choice with all repeats is a program that the rule stopped. ``to_gain``: true
-    latency of the choice with all repeats over that of the best of the programs within 5 % of it
+    over orders. ``changed``: share of orders with another choice. ``to_gain``: true latency of the
+    choice with all repeats over that of the best of the programs within 5 % of it
     (at most four), less 1: the most that timing these again can gain.
     """
     plain = simulate(costs_s, orders, np.inf)
@@ -166,7 +165,6 @@ def task_rows(
             "saved_s": planned_s - left_s,
             "saved": 1 - left_s / planned_s,
             "changed": float((found.chosen != plain.chosen).mean()),
-            "best_stopped": float(np.mean((found.stopped & (orders == plain.chosen[:, None])).any(axis=1))),
             "regret": float(regret.mean()),
             "to_gain": to_gain,
         }  # fmt: skip
@@ -268,7 +266,7 @@ def summary_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for (name, half, factor, renewed), group in sorted(groups.items()):
         values = {
             column: np.array([float(row[column]) for row in group])
-            for column in ("stopped", "timing_s", "saved_s", "changed", "best_stopped", "regret", "to_gain")
+            for column in ("stopped", "timing_s", "saved_s", "changed", "regret", "to_gain")
         }  # fmt: skip
         run_s = [float(row["run_s"]) for row in group if row.get("run_s")]
         out.append(
@@ -283,7 +281,6 @@ def summary_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "saved_s": float(values["saved_s"].mean()),
                 "saved_of_run": float(values["saved_s"].sum() / sum(run_s)) if run_s else None,
                 "changed": float(values["changed"].mean()),
-                "best_stopped": float(values["best_stopped"].mean()),
                 "regret": float(values["regret"].mean()),
                 "worst_regret": float(values["regret"].max()),
                 "to_gain": float(values["to_gain"].mean()),
@@ -330,7 +327,12 @@ class LiveRuns(Comparison):
             one, other = (runs[way].leaves.parent for way in (ALL, FEWER))
             yield Step(
                 name=f"{operator}-{seed}-race",
-                words=["deploy", f"run={quoted(one)}", f"compare=[{quoted(other)}]", "baselines=[]"],
+                words=[
+                    "deploy",
+                    f"run={quoted(one)}",
+                    f"compare=[{quoted(other)}]",
+                    "baselines=[]",
+                ],
                 leaves=one / KERNELS_FILE,
                 kind="race",
                 needs=list(runs.values()),
@@ -390,7 +392,8 @@ def live_row(folder: Path) -> dict[str, Any]:
     }
     for finalists in read_finalists(folder).values():
         medians = paired_medians(np.array(finalists.costs_s))
-        kept = finalists.trials.index(finalists.tried[0]) if finalists.tried[0] in finalists.trials else None  # fmt: skip
+        first = finalists.tried[0]
+        kept = finalists.trials.index(first) if first in finalists.trials else None
         gain = 0.0 if kept is None else float(medians[kept] / medians[finalists.place] - 1)
         row |= {"finalists": len(finalists.trials), "finalists_gain": gain}
     return row

@@ -1,8 +1,8 @@
 """The best of k drafted programs against the tuned program.
 
-    python -m experiments.zero_trial.run                        from the committed tables of other experiments
-    python -m experiments.zero_trial.run runs=DIR/tune          and from run folders of experiments/gpu
-    python -m experiments.zero_trial.run live=[dcgan] seeds=[0] and from networks that are tuned now
+    python -m experiments.zero_trial.run                     from the tables of other experiments
+    python -m experiments.zero_trial.run runs=DIR/tune       and from run folders of a GPU
+    python -m experiments.zero_trial.run live=[dcgan]        and from networks that are tuned now
 
 The first programs of a search are those that the draft ranks first: nothing is learned before they
 are measured. So the best of the first k = 1, 8, 16 of them is what k measurements without any
@@ -63,7 +63,7 @@ def rows_of(
     *,
     drafted_s: Best,
     tuned_s: float,
-    trials: int,
+    trials: int | None,
     random_s: Best | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row a number k: drafted and random over tuned; above 1 is slower than tuned."""
@@ -142,7 +142,7 @@ def from_networks() -> Iterator[dict[str, Any]]:
             yield from rows_of(
                 "networks", "cpu-avx512", network, 0,
                 drafted_s={1: medians[DRAFTED]}, tuned_s=medians["ours"],
-                trials=trials.get(network, 0),
+                trials=trials.get(network),
             )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 The search times each program once, at another moment than the others. The best of many such
 latencies is often the luckiest one. So at the end of a run the programs within 5 % of the best one
-are timed in turns: a disturbance then affects all of them alike. Their seconds are kept in
+are timed in turns: a disturbance then affects all programs alike. Their seconds are kept in
 ``finalists.json``; the journal and TVM's database stay as the search wrote them.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.files import JsonLines
 from pruner.search.history import Candidate
-from pruner.search.loop import Round, RunStopped, TuningLoop
+from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
 from pruner.search.task_order import Order
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -231,10 +232,8 @@ def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
     run(tmp_path / "whole", platform, whole)
     for dies_at in (4, 7, 9, None):
         fake = FakeMeasurer(lag, dies_at, exclusive)
-        try:
+        with suppress(Killed):
             run(tmp_path / "killed", platform, fake)
-        except Killed:
-            pass
         known_s += fake.known_s
     assert known_s == whole.known_s
     best_s, batch = running_best(measured(tmp_path / "whole")), 6

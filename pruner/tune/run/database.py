@@ -112,7 +112,7 @@ class Database:
         )
 
     def scheduled(self, module: Any, record: Any, target: Any) -> Any:
-        """Make the schedule of a result of :func:`record_json`, as TVM does for its best record."""
+        """Make the schedule of a result of :func:`record_json`."""
         load_intrinsics(target)
         workload = self._ms.database.Workload(module)
         made = self._ms.database.TuningRecord.from_json(record, workload)

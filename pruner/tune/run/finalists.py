@@ -79,7 +79,7 @@ def paired_medians(costs_s: Float[np.ndarray, "program turn"]) -> Float[np.ndarr
 
 
 def near_best(trials: Sequence[Trial], most: int) -> list[Trial]:
-    """List at most `most` programs within 5 % of the best one, the best first."""
+    """List at most `most` programs within 5 % of the best, which is the first."""
     ran = [trial for trial in trials if trial.latency_s < float("inf") and trial.record is not None]
     ran.sort(key=lambda trial: trial.latency_s)
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
@@ -111,7 +111,7 @@ def retime(tasks: Sequence[LiveTask], context: RunContext, most: int) -> None:
 
 
 def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finalists | None:
-    """Time programs of the journal; None if fewer than two of them run and are right."""
+    """Time programs of the journal; None if fewer than two are right."""
     name = task.workload.name
     context.log(f"{name}: its {len(near)} best programs are timed again, in turns")
     check, candidates = task.find_check(), []
@@ -185,7 +185,7 @@ def winners(folder: Path) -> dict[str, Winner]:
 
 
 def best_module(database: Database, module: Any, target: Any, winner: Winner | None) -> Any | None:
-    """Return a task's module as the winner has it, else with TVM's best record.
+    """Return a task's module by the winner, else by TVM's best record.
 
     The best record decides, too, where it is faster than the search's best program: it is of
     another run, or the function without schedule.

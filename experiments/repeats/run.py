@@ -11,33 +11,48 @@ With runs= the trials of run folders come in the order of their journal; they ha
 The workloads are halved: the factor is chosen on one half and judged on the other. results.csv has
 a row a task and factor, summary.csv the means.
 
-Live: live.csv. A cell is one call of tune.py; both kernels of an operator and seed are then timed
-in turns. Finished cells (under work=) are skipped, so the script can be stopped and started at any
+Live: live.csv. A cell is one call of tune.py; both best programs of an operator and seed are then
+timed in turns. Finished cells (under work=) are skipped, so the script can be stopped at any
 time. Rows of the committed tables that are not made again stay.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from experiments.common.comparison import Comparison, Step, quoted
+from experiments.common.comparison import Comparison, Step
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.files import as_written, load_metrics, merged_table, read_json, read_table, write_table
+from pruner.errors import PrunerError
+from pruner.files import METRICS_FILE, load_metrics, merged_table, read_table, write_table
 from pruner.paths import datasets_folder
-from pruner.study.grid import Job, results
-from pruner.tune.deploy.built_files import KERNELS_FILE
-from pruner.tune.run.finalists import NEAR, paired_medians, read_finalists
+from pruner.search.history import Candidate
+from pruner.study.grid import Job, finished, results
+from pruner.tune import this_cpu
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
+from pruner.tune.phases import Phases
+from pruner.tune.run.database import Database
+from pruner.tune.run.finalists import (
+    NEAR,
+    best_module,
+    paired_medians,
+    read_finalists,
+    winners,
+)
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.workloads import arguments
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -45,6 +60,7 @@ SETS = {"bundled": 0.02, "h200": 0.005, "opencl-pocl": 0.02}  # least seconds of
 RUNS, RUNS_REPEAT_S = "runs", 0.03
 FACTORS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 TRIALS, ORDERS, FINALISTS = 64, 200, 4
+RACE_TURNS = 30
 EACH, ROUNDS = 1, 16  # trials after which the best known latency is renewed
 CHOOSE, JUDGE = "choose", "judge"
 # the factor of the largest saving with at most this much regret, as a mean and on any task
@@ -303,63 +319,55 @@ def chosen_factor(rows: Sequence[dict[str, Any]]) -> float | None:
 
 
 class LiveRuns(Comparison):
-    """Tune every operator both ways, then time both kernels in turns."""
+    """Tune every operator both ways."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        super().__init__(Path(options.work).resolve(), ROOT, {"run": 30.0, "race": 20.0})
+        super().__init__(Path(options.work).resolve(), ROOT, {"run": 30.0})
 
     def steps(self) -> Iterator[Step]:
         """Both runs of an operator and seed, one after the other; the first one alternates."""
         options = self.options
         for seed, operator in product(options.seeds, options.operators):
-            ways = (ALL, FEWER) if seed % 2 == 0 else (FEWER, ALL)
-            runs = {
-                way: self.tuned(
+            for way in (ALL, FEWER) if seed % 2 == 0 else (FEWER, ALL):
+                yield self.tuned(
                     cell(operator, way, seed),
                     [*OPERATORS[operator], *SETTINGS, *self._words(way),
                      f"budget.trials={options.trials}", f"seed={seed}"],
                     kind="run",
-                )
-                for way in ways
-            }  # fmt: skip
-            yield from runs.values()
-            one, other = (runs[way].leaves.parent for way in (ALL, FEWER))
-            yield Step(
-                name=f"{operator}-{seed}-race",
-                words=[
-                    "deploy",
-                    f"run={quoted(one)}",
-                    f"compare=[{quoted(other)}]",
-                    "baselines=[]",
-                ],
-                leaves=one / KERNELS_FILE,
-                kind="race",
-                needs=list(runs.values()),
-            )
+                )  # fmt: skip
 
     def _words(self, way: str) -> list[str]:
         if way == ALL:
             return []
         return [f"measure.stop_above={self.options.factor:g}", f"measure.finalists={FINALISTS}"]
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """A row a finished run."""
+    def races(self) -> Iterator[Job]:
+        """A job a pair of finished runs: both best programs in turns."""
         for seed, operator in product(self.options.seeds, self.options.operators):
-            one, other = (self.folder(operator, way, seed) for way in (ALL, FEWER))
-            if not (one / KERNELS_FILE).is_file():
-                continue
-            with as_written(one / KERNELS_FILE):
-                (timed,) = read_json(one / KERNELS_FILE, dict)["tasks"].values()
-            raced_s = {row["name"]: row.get("median_s") for row in timed}
-            for way, folder, name in ((ALL, one, "ours"), (FEWER, other, other.name)):
+            folders = [self.folder(operator, way, seed) for way in (ALL, FEWER)]
+            if all(finished(folder / METRICS_FILE) for folder in folders):
+                yield Job(
+                    name=f"{operator} {seed}",
+                    run=partial(race, folders),
+                    leaves=self.runs / "races" / f"{operator}-{seed}.json",
+                    about={"operator": operator, "seed": seed},
+                )
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row a run; runs whose other run or race is missing have none."""
+        for found in results(list(self.races())):
+            operator, seed = found["about"]["operator"], found["about"]["seed"]
+            costs_s = np.array(found["costs_s"])
+            relative = paired_medians(costs_s)
+            for number, way in enumerate((ALL, FEWER)):
                 yield {
                     "operator": operator,
                     "seed": seed,
                     "way": way,
-                    **live_row(folder),
-                    "raced_s": raced_s[name],
-                    "over_all": raced_s[name] / raced_s["ours"],
+                    **live_row(self.folder(operator, way, seed)),
+                    "raced_s": float(np.median(costs_s[number])),
+                    "over_all": float(relative[number] / relative[0]),
                 }
 
     def folder(self, operator: str, way: str, seed: int) -> Path:
@@ -370,6 +378,29 @@ class LiveRuns(Comparison):
 def cell(operator: str, way: str, seed: int) -> str:
     """Name of a run."""
     return f"{operator}-{way.split()[0]}-{seed}"
+
+
+def race(folders: Sequence[Path]) -> dict[str, Any]:
+    """Time the best programs of runs of one operator in turns, as trials are timed.
+
+    Raises:
+        PrunerError: a program did not run.
+    """
+    settings = MeasureSettings(timing=Timing(min_repeat_ms=30))
+    platform, candidates = this_cpu().platform, []
+    for folder in folders:
+        database = Database.read(folder)
+        record, *_ = database.tvm_database.get_all_tuning_records()
+        module = record.workload.mod
+        (winner,) = winners(folder).values() or [None]
+        best = best_module(database, module, platform.target, winner)
+        schedule = SimpleNamespace(mod=best)
+        candidates.append(Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=schedule))
+    with DeviceMeasurer(platform, settings, Phases()) as measurer:
+        outcomes = measurer.in_turns(candidates, arguments(module), None, RACE_TURNS)
+    if any(outcome.error is not None for outcome in outcomes):
+        raise PrunerError(f"{folders[0]}: a best program of this run or its pair did not run")
+    return {"costs_s": [list(outcome.costs_s) for outcome in outcomes]}
 
 
 def live_row(folder: Path) -> dict[str, Any]:

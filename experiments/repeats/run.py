@@ -366,6 +366,7 @@ class LiveRuns(Comparison):
                     "seed": seed,
                     "way": way,
                     **live_row(self.folder(operator, way, seed)),
+                    **replayed(self.folder(operator, way, seed), self.options.factor),
                     "raced_s": float(np.median(costs_s[number])),
                     "over_all": float(relative[number] / relative[0]),
                 }
@@ -378,6 +379,16 @@ class LiveRuns(Comparison):
 def cell(operator: str, way: str, seed: int) -> str:
     """Name of a run."""
     return f"{operator}-{way.split()[0]}-{seed}"
+
+
+def replayed(folder: Path, factor: float) -> dict[str, Any]:
+    """What the rule would have saved of a run's timing, and whether its choice changes.
+
+    Of a run with all repeats: its own trials under the rule. Empty values of others.
+    """
+    rows = [row for row in of_run(folder) if (row["factor"], row["renewed"]) == (factor, EACH)]
+    return {name: rows[0][column] if rows else None
+            for name, column in (("rule_saves", "saved"), ("rule_changes", "changed"))}  # fmt: skip
 
 
 def race(folders: Sequence[Path]) -> dict[str, Any]:

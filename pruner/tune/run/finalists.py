@@ -79,7 +79,7 @@ def paired_medians(costs_s: Float[np.ndarray, "program turn"]) -> Float[np.ndarr
 
 
 def near_best(trials: Sequence[Trial], most: int) -> list[Trial]:
-    """List at most `most` programs within 5 % of the best, which is the first."""
+    """List at most `most` programs within 5 % of the best, fastest first."""
     ran = [trial for trial in trials if trial.latency_s < float("inf") and trial.record is not None]
     ran.sort(key=lambda trial: trial.latency_s)
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]

@@ -48,13 +48,20 @@ class TuneBudget:
 class Measurer(Protocol):
     """Measures batches of candidates; `arguments` belong to the task.
 
-    ``exclusive``: nothing may be built while a program is timed.
+    ``exclusive``: nothing may be built while a program is timed, so programs run one by one, each
+    after the result of the program before it was recorded.
     """
 
     exclusive: bool | None
 
-    def begin(self, candidates: Sequence[Candidate], arguments: Any) -> Any:
-        """Begin a batch."""
+    def begin(
+        self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
+    ) -> Any:
+        """Begin a batch.
+
+        ``known_s()``, called when a program is about to run: the best latency of its task in
+        seconds that may decide how long the program is timed.
+        """
 
     def cancel(self, batch: Any) -> None:
         """Drop the builds of a batch that have not begun."""
@@ -133,11 +140,15 @@ class RunStopped(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Round:
-    """A batch of candidates of one task."""
+    """A batch of candidates of one task.
+
+    ``known_s``: the best latency of the task in finished batches when the batch was chosen.
+    """
 
     number: int
     task: int
     candidates: list[Candidate]
+    known_s: float = float("inf")
 
 
 class TuningLoop:
@@ -192,9 +203,23 @@ class TuningLoop:
         """Hook: seconds of the run so far, including earlier starts."""
         return 0.0
 
-    def _begin(self, candidates: list[Candidate], task: TuningTask) -> Any:
-        """Hook: start the measurement of a batch."""
-        return self._measurer.begin(candidates, task.arguments)
+    def _begin(self, candidates: list[Candidate], new: Round) -> Any:
+        """Hook: start the measurement of the candidates of a round without result."""
+        task = self.tasks[new.task]
+        return self._measurer.begin(candidates, task.arguments, self._known_s(new))
+
+    def _known_s(self, new: Round) -> Callable[[], float]:
+        """The best latency that decides how long programs of a round are timed.
+
+        A resumed run decides as an uninterrupted one. Where programs run one by one, every earlier
+        result is in the journal before the next program runs, so all of them count. Elsewhere
+        programs run while others are built, in no certain order: only what was known when the round
+        was chosen counts, which the state of the run keeps.
+        """
+        task = self.tasks[new.task]
+        if self._measurer.exclusive:
+            return lambda: task.current_best_s
+        return lambda: new.known_s
 
     def _size(self, task: TuningTask, left: int, *, first: bool) -> int:
         """Hook: number of candidates of a round, at most `left`."""
@@ -262,7 +287,7 @@ class TuningLoop:
             for position, candidate in enumerate(new.candidates)
             if (new.number, position) not in self._done
         ]
-        self._begun[new.number] = self._begin(missing, self.tasks[new.task]), len(missing)
+        self._begun[new.number] = self._begin(missing, new), len(missing)
 
     def _propose(self, unfinished: Sequence[Round] = ()) -> bool:
         """Choose the next batch and save the choice; False without candidates.
@@ -285,7 +310,12 @@ class TuningLoop:
             candidates = self._chosen(task, size)
             if candidates:
                 self._number += 1
-                new = Round(number=self._number, task=index, candidates=candidates[:left])
+                new = Round(
+                    number=self._number,
+                    task=index,
+                    candidates=candidates[:left],
+                    known_s=task.best_s[-1] if task.best_s else float("inf"),
+                )
                 self._waiting.append(new)
                 self._chose([*unfinished, new])
                 if unfinished and not self._measurer.exclusive:

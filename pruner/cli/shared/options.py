@@ -127,7 +127,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (TRUE_OR_FALSE,
      "train_failures policy.draft_leads policy.verify_only_draft verify compile_only "
      "measure.flush_cache measure.check inputs.relative features.psa check setup"),
-    (COUNT, "trainer.max_epochs measure.min_repeat_ms"),
+    (COUNT, "trainer.max_epochs measure.min_repeat_ms measure.finalists"),
     (POSITIVE_NUMBER,
      "optimizer.lr budget.spread measure.build_timeout_s measure.run_timeout_s "
      "measure.reference_timeout_s measure.memory_gib runner.health_timeout_s loss.weight"),
@@ -139,7 +139,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
      "budget.seconds effort.seconds platform.half_flops_per_s platform.tensor_half_flops_per_s "
      "platform.tensor_half_into_half_flops_per_s platform.tensor_bfloat16_flops_per_s "
      "platform.tensor_int8_ops_per_s platform.official_peak_flops_per_s "
-     "platform.official_dram_bytes_per_s measure.cv_limit"),
+     "platform.official_dram_bytes_per_s measure.cv_limit measure.stop_above"),
     (THREADS, "num_threads num_workers"),
     (MADE, "adaptation.fit online_fit policy.draft schedule.factory"),
     (WORDS,

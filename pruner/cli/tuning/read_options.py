@@ -29,7 +29,7 @@ from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import TuneOptions
 from pruner.tune.run.verifier import Inputs, verifier
 
-TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
+TIMING = ("number", "repeats", "cv_limit", "stop_above", "min_repeat_ms", "flush_cache")
 
 
 def tune_options(config: DictConfig) -> TuneOptions:
@@ -59,14 +59,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
             f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
             "policy such as pruner_live"
         )
-    options, network = plain(config.measure), config.network is not None
-    for name in ("device", "devices"):  # parts of the platform
-        options.pop(name, None)
-    timing = Timing(**{k: options.pop(k) for k in TIMING})
-    if network and options["lag"] is None and not isinstance(policy, BaselineTunerSearch):
-        options["lag"] = 1  # programs of a task are chosen while those of another are built
-    if options["baseline"] is None:
-        options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
+    network = config.network is not None
     return TuneOptions(
         platform=platform,
         policy=policy,
@@ -74,7 +67,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=MeasureSettings(timing=timing, **options),
+        measure=_measure_settings(config, own_search=isinstance(policy, BaselineTunerSearch)),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
@@ -85,6 +78,28 @@ def tune_options(config: DictConfig) -> TuneOptions:
         warm_start=[Path(name) for name in several(config.warm_start)],
         seed=config.seed,
     )
+
+
+def _measure_settings(config: DictConfig, *, own_search: bool) -> MeasureSettings:
+    """Convert ``measure``; `own_search`: the policy is another tuner's search.
+
+    Raises:
+        PrunerError: a value that cannot work.
+    """
+    options, network = plain(config.measure), config.network is not None
+    for name in ("device", "devices"):  # parts of the platform
+        options.pop(name, None)
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
+    if network and options["lag"] is None and not own_search:
+        options["lag"] = 1  # programs of a task are chosen while those of another are built
+    if options["baseline"] is None:
+        options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
+    if network and options["finalists"]:
+        raise PrunerError(
+            f"measure.finalists={options['finalists']} is for single operators; leave it out of "
+            f"network={config.network}"
+        )
+    return MeasureSettings(timing=timing, **options)
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:

@@ -70,7 +70,9 @@ class _Records:
 
     exclusive: bool | None = None
 
-    def begin(self, candidates: Sequence[Candidate], arguments: Any) -> NDArray[np.float64]:
+    def begin(
+        self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
+    ) -> NDArray[np.float64]:
         rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
         found: NDArray[np.float64] = arguments.measure(rows)
         return found
@@ -112,10 +114,10 @@ class _RecordedLoop(TuningLoop):
         # The paper measures full rounds from the start.
         return min(left, self._budget.batch)
 
-    def _begin(self, candidates: list[Candidate], task: TuningTask) -> Any:
+    def _begin(self, candidates: list[Candidate], new: Round) -> Any:
         self._clock.thought()
         # A lookup stands for a measurement: its own CPU time is not charged.
-        found = super()._begin(candidates, task)
+        found = super()._begin(candidates, new)
         self._clock.think()
         return found
 

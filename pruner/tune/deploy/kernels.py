@@ -18,6 +18,7 @@ from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.opencl.launches import RUNNER, launch_plan
 from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
+from pruner.tune.run.finalists import best_module, winners
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import candidate_path, kernel_path
 from pruner.tune.tvm_import import load_tvm
@@ -52,7 +53,8 @@ def deploy_kernels(
             them.
     """
     with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
-        found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
+        found = _measured(workloads, target, folder, database or folder)
+        found = found or _chosen(folder, workloads)
         if not found:
             raise DataError(f"{folder}: {_lacking(folder)}")
         return [_exported(folder, name, module, target) for name, module in found.items()]
@@ -71,13 +73,16 @@ def _lacking(folder: Path) -> str:
     )
 
 
-def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mapping[str, Any]:
-    recorded = recorded_keys(folder, target)
+def _measured(
+    workloads: Sequence[Workload], target: Any, folder: Path, place: Path
+) -> Mapping[str, Any]:
+    """Make the best program of every task: its finalists' winner, or TVM's best record."""
+    recorded = recorded_keys(place, target)
     if not recorded:
         return {}
-    database = Database.read(folder)
+    database, chosen = Database.read(place), winners(folder)
     return {
-        task.name: database.best(task.module, target)
+        task.name: best_module(database, task.module, target, chosen.get(task.name))
         for task in workloads
         if task_key(task.module) in recorded
     }

@@ -6,7 +6,7 @@ A failure is an outcome of its candidate, never of the run.
 * `jobs`: the jobs of worker processes
 * `preload_tvm`: TVM, imported once for all workers
 * `numerics`: inputs, and how far results may be off
-* `repeats`: how often to repeat
+* `repeats`: when the repeats of a measurement end
 * `energy`: joules that a device has used
 * `priority`: real-time priority while timing
 * `devices`: several devices of a kind at the same time

@@ -56,13 +56,16 @@ class Timing:
 
     A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
     kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
-    most ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before
-    each. ``priority`` requests real-time priority, where the system permits it.
+    most ``repeats`` (Ansor's own process makes all). ``stop_above``: no second repeat where the
+    first takes longer than this multiple of the task's best known latency. ``flush_cache`` empties
+    the CPU caches before each. ``priority`` requests real-time priority, where the system permits
+    it.
     """
 
     number: int = 1
     repeats: int = 3
     cv_limit: float | None = None
+    stop_above: float | None = None
     min_repeat_ms: int = 50
     flush_cache: bool = False
     priority: bool = True
@@ -82,6 +85,21 @@ class Timing:
                 f"measure.cv_limit={self.cv_limit} leaves repeats out from the fourth on, and "
                 f"measure.repeats={self.repeats}; give for example measure.repeats=6"
             )
+        if self.stop_above is not None and not self.stop_above >= 1:
+            raise PrunerError(
+                f"measure.stop_above={self.stop_above}: it must be 1 or more, or null; below 1, a "
+                "program that is faster than the best one would be timed only once"
+            )
+
+    def rule(self, known_s: float) -> AdaptiveRepeats | None:
+        """Return the rule that ends the repeats; None: all repeats are made.
+
+        ``known_s``: the task's best known latency in seconds, infinite if there is none.
+        """
+        above_s = float("inf") if self.stop_above is None else self.stop_above * known_s
+        if self.cv_limit is None and above_s == float("inf"):
+            return None
+        return AdaptiveRepeats(cv_limit=self.cv_limit, above_s=above_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,19 +156,31 @@ def load_target(target_json: str) -> Any:
 
 
 def run(
-    path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
+    path: str,
+    device: str,
+    arguments: Arguments,
+    timing: Timing,
+    address: RpcAddress | None,
+    known_s: float = float("inf"),
 ) -> list[float]:
     """Time a library; return the seconds of every repeat.
+
+    ``known_s``: the best known latency of its task in seconds, for ``timing.stop_above``.
 
     Raises:
         ConnectionError: the device was lost meanwhile.
     """
     with _still_there(address):
-        return _timed(path, device, arguments, timing, address)
+        return _timed(path, device, arguments, timing, address, timing.rule(known_s))
 
 
 def _timed(
-    path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
+    path: str,
+    device: str,
+    arguments: Arguments,
+    timing: Timing,
+    address: RpcAddress | None,
+    rule: AdaptiveRepeats | None,
 ) -> list[float]:
     module, handle = _open(path, device, address)
     arrays = _upload(_same_inputs(arguments), handle)
@@ -159,7 +189,7 @@ def _timed(
         handle,
         number=timing.number,
         # adaptive repeats are single calls, since TVM makes a fixed number a call
-        repeat=timing.repeats if timing.cv_limit is None else 1,
+        repeat=timing.repeats if rule is None else 1,
         min_repeat_ms=timing.min_repeat_ms,
         f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
     )
@@ -169,9 +199,8 @@ def _timed(
 
     # inputs are uploaded before: only the timed runs have the priority
     with undisturbed() if timing.priority else nullcontext():
-        if timing.cv_limit is None:
+        if rule is None:
             return measure()
-        rule = AdaptiveRepeats(cv_limit=timing.cv_limit)
         return rule.measured(lambda: measure()[0], timing.repeats)
 
 

@@ -37,6 +37,11 @@ def never() -> bool:
     return False
 
 
+def unknown() -> float:
+    """Return infinity: no program of the task is known."""
+    return float("inf")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSettings:
     """Settings to build and run candidates.
@@ -47,7 +52,8 @@ class MeasureSettings:
     without ``exclusive`` built, before the results of the previous batch arrive: exploration then
     overlaps with building and measuring, but lacks the results of these batches. Default: 0 if
     programs run alone, else 1. ``reference_timeout_s``: for the reference results, which a builder
-    computes on one core of this machine without any schedule.
+    computes on one core of this machine without any schedule. ``finalists``: how many of a task's
+    best programs are timed again, in turns, at the end of a run; 0: none.
     """
 
     timing: Timing = field(default_factory=Timing)
@@ -60,6 +66,7 @@ class MeasureSettings:
     lag: int | None = None
     check: bool = True  # results of every best program against the unscheduled one
     baseline: bool = True  # the unscheduled program is timed once, on CPUs
+    finalists: int = 0
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -75,6 +82,11 @@ class MeasureSettings:
         ):
             raise PrunerError(
                 "measure: timeouts and memory above 0, lag 0 to 8, builders 1 or more"
+            )
+        if self.finalists < 0 or self.finalists == 1:
+            raise PrunerError(
+                f"measure.finalists={self.finalists}: one program is compared with none; give 0, "
+                "or 2 or more"
             )
 
 
@@ -213,21 +225,36 @@ class DeviceMeasurer:
         self._runs.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def begin(self, candidates: Sequence[Candidate], arguments: Arguments) -> Batch:
-        """Queue the builds of a batch; on a separate device, runs follow."""
-        return Batch([self._begin(c, arguments) for c in candidates])
+    def begin(
+        self,
+        candidates: Sequence[Candidate],
+        arguments: Arguments,
+        known_s: Callable[[], float] = unknown,
+    ) -> Batch:
+        """Queue the builds of a batch; on a separate device, runs follow.
+
+        ``known_s``: see :class:`pruner.search.loop.Measurer`.
+        """
+        return Batch([self._begin(c, arguments, known_s) for c in candidates])
 
     def cancel(self, batch: Batch) -> None:
         """Cancel the builds that have not begun."""
         batch.cancel()
 
-    def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
+    def _begin(
+        self,
+        candidate: Candidate,
+        arguments: Arguments,
+        known_s: Callable[[], float] = unknown,
+        *,
+        run: bool = True,
+    ) -> _Job:
         path = self._new_library()
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
         remote = self._platform.address is not None
         what = text, self._platform.target_json, path, False, remote
         built = self._builders.submit("build", *what)
-        job = _Job(path=path, arguments=arguments, built=built)
+        job = _Job(path=path, arguments=arguments, built=built, known_s=known_s)
         if run and not self.exclusive:
             job.ran = self._runs.submit(self._run, job)
         return job
@@ -245,12 +272,14 @@ class DeviceMeasurer:
         """Run a program once it is built; return an empty reply otherwise."""
         if job.built.result().error is not None:
             return Reply()
-        return self._timed(job.path, job.arguments, self._settings.timing)
+        return self._timed(job.path, job.arguments, self._settings.timing, job.known_s())
 
-    def _timed(self, path: str, arguments: Arguments, timing: Timing) -> Reply:
+    def _timed(
+        self, path: str, arguments: Arguments, timing: Timing, known_s: float = float("inf")
+    ) -> Reply:
         """Run a library on the device, with priority on this CPU."""
         timing = replace(timing, priority=timing.priority and self._platform.shares_cpu)
-        where = self._platform.device, arguments, timing, self._platform.address
+        where = self._platform.device, arguments, timing, self._platform.address, known_s
         return self._runner.submit("run", path, *where).result()
 
     def results(
@@ -409,6 +438,47 @@ class DeviceMeasurer:
         finally:
             path.unlink(missing_ok=True)
 
+    def in_turns(
+        self,
+        candidates: Sequence[Candidate],
+        arguments: Arguments,
+        check: Check | None,
+        turns: int,
+    ) -> list[Outcome]:
+        """Time programs in turns, a repeat each, so that disturbances affect all alike.
+
+        ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
+        `check` the results of all are compared.
+        """
+        jobs = [self._begin(candidate, arguments, run=False) for candidate in candidates]
+        with self._phases.time("build"):
+            failed = [job.built.result().error is not None for job in jobs]
+        if self.exclusive:
+            self._wait_for_references()
+        once = replace(self._settings.timing, repeats=1, cv_limit=None, stop_above=None)
+        costs_s: list[list[float]] = [[] for _ in jobs]
+        with self._phases.time("run"):
+            for turn in range(turns):
+                # another program begins each turn, so that no program is always the first
+                for number in np.roll(np.arange(len(jobs)), -turn):
+                    if failed[number]:
+                        continue
+                    reply = self._timed(jobs[number].path, arguments, once)
+                    failed[number] = reply.error is not None or not are_timings(reply.value)
+                    costs_s[number] += [] if failed[number] else reply.value
+        outcomes = [
+            Outcome(error="run_error") if bad else Outcome(costs_s=tuple(costs))
+            for bad, costs in zip(failed, costs_s, strict=True)
+        ]
+        if check is not None:
+            outcomes = [
+                outcome if outcome.error is not None else self._checked(job, outcome, check)
+                for job, outcome in zip(jobs, outcomes, strict=True)
+            ]
+        for job in jobs:
+            Path(job.path).unlink(missing_ok=True)
+        return outcomes
+
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a permanent library; return any error."""
         done = self.begin_build(module, path).result()
@@ -454,6 +524,7 @@ class _Job:
     arguments: Arguments
     built: Future[Reply]
     ran: Future[Reply] | None = None
+    known_s: Callable[[], float] = unknown
 
 
 def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:

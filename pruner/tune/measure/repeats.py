@@ -1,7 +1,10 @@
-"""Repeat a measurement while it is noisy: AdaTune (Li et al., NeurIPS'20).
+"""End the repeats of a measurement early.
 
-Facts from the release (measure_methods.py): a limit of 0.1 on the coefficient of variation of the
-speeds, more than two repeats, from five on without the fastest and the slowest.
+Two reasons end them: the repeats agree (AdaTune, Li et al., NeurIPS'20), or the program is slower
+than the best known program by so much that more repeats decide nothing.
+
+Facts from AdaTune's release (measure_methods.py): a limit of 0.1 on the coefficient of variation of
+the speeds, more than two repeats, from five on without the fastest and the slowest.
 """
 
 from __future__ import annotations
@@ -17,16 +20,21 @@ from numpy.typing import NDArray
 class AdaptiveRepeats:
     """A rule that ends the repeats of a measurement.
 
-    After each repeat beyond the second: stop if the coefficient of variation of the speeds
-    (``1 / seconds``; of five and more the fastest and slowest left out) is below ``cv_limit``. The
-    latency is the mean of the repeats made, of three and more without the fastest and slowest.
+    ``cv_limit`` (None: off), after each repeat beyond the second: stop if the coefficient of
+    variation of the speeds (``1 / seconds``; of five and more the fastest and slowest left out) is
+    below it. ``above_s``, after each repeat: stop if every repeat so far took longer, in seconds.
+    A disturbance makes a repeat longer and hardly ever shorter, so the fastest repeat decides, and
+    a program whose first repeat is within ``above_s`` gets all its repeats.
     """
 
-    cv_limit: float = 0.1
+    cv_limit: float | None = 0.1
+    above_s: float = float("inf")
 
     def enough(self, costs_s: Sequence[float] | NDArray[np.float64]) -> bool:
-        """Check whether the repeats so far, seconds [R], agree."""
-        if len(costs_s) < 3:
+        """Check whether the repeats so far, seconds [R], suffice."""
+        if len(costs_s) and min(costs_s) > self.above_s:
+            return True
+        if self.cv_limit is None or len(costs_s) < 3:
             return False
         speed = np.sort(1.0 / np.asarray(costs_s))
         speed = speed[1:-1] if len(speed) > 4 else speed
@@ -38,12 +46,15 @@ class AdaptiveRepeats:
         return len(self.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
 
     def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Average the repeats that the rule makes, in seconds."""
+        """Average the repeats that AdaTune makes, in seconds.
+
+        Of three and more the fastest and slowest are left out.
+        """
         made = np.sort(costs_s[: self.num_repeats(costs_s)])
         return float((made[1:-1] if len(made) > 2 else made).mean())
 
     def measured(self, measure: Callable[[], float], most: int) -> list[float]:
-        """Call `measure`, which returns seconds, until results agree or `most` calls."""
+        """Call `measure`, which returns seconds, until the repeats suffice or `most` calls."""
         costs_s: list[float] = []
         while len(costs_s) < most and not self.enough(costs_s):
             costs_s.append(measure())

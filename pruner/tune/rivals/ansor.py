@@ -53,7 +53,13 @@ class Ansor(BaselineTunerProcess):
 
         It measures by its own rule and ends after its trials.
         """
-        for option, value in {**asked, "measure.cv_limit": measure.timing.cv_limit}.items():
+        refused = {
+            **asked,
+            "measure.cv_limit": measure.timing.cv_limit,
+            "measure.stop_above": measure.timing.stop_above,
+            "measure.finalists": measure.finalists,
+        }
+        for option, value in refused.items():
             if value:
                 raise PrunerError(
                     f"{option}={value}: policy=ansor_tvm cannot do that; leave it out"

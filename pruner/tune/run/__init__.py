@@ -11,5 +11,6 @@
 * `database`: MetaSchedule's database
 * `warm_start`: measurements of earlier runs
 * `snapshot`: the state for a resume
+* `finalists`: the best programs, timed again in turns
 * `result`: the results
 """

@@ -93,9 +93,9 @@ class TuningRun(TuningLoop):
         if self._stopped():
             raise RunStopped
 
-    def _begin(self, candidates: list[Candidate], task: TuningTask) -> Any:
+    def _begin(self, candidates: list[Candidate], new: Round) -> Any:
         with self._phases.time("instantiate"):
-            return super()._begin(candidates, task)
+            return super()._begin(candidates, new)
 
     def _size(self, task: TuningTask, left: int, *, first: bool) -> int:
         size = super()._size(task, left, first=first)
@@ -165,6 +165,8 @@ class TuningRun(TuningLoop):
                 "task": self.tasks[r.task].name,
                 "space": [c.space for c in r.candidates],
                 "decisions": [c.decisions for c in r.candidates],
+                # as an array: infinity is no JSON
+                "known_s": np.array(r.known_s),
             }
             for r in rounds
             if self._prepared.savable
@@ -276,7 +278,11 @@ class TuningRun(TuningLoop):
             places = zip(batch["space"], batch["decisions"], strict=True)
             # schedules are not saved: TVM replays the decisions
             candidates = [restore(space, decisions) for space, decisions in places]
-            self._waiting.append(Round(number=batch["number"], task=index, candidates=candidates))
+            known_s = float(batch.get("known_s", np.inf))  # earlier versions had none
+            number = batch["number"]
+            self._waiting.append(
+                Round(number=number, task=index, candidates=candidates, known_s=known_s)
+            )
 
     def _rebuild(self, known_s: Sequence[float]) -> None:
         """Continue from the journal alone, with all of its measurements.

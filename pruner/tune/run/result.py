@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pruner.search.estimate import Estimate
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.networks.coverage import ReplayShare
+from pruner.tune.run.finalists import Finalists
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, arguments, flops
 
@@ -34,6 +35,7 @@ class TaskOutcome:
     replays, None where they were not opened. ``unscheduled``: the best program is the function
     without schedule. ``message``: the compiler's or the program's words of the last failure.
     ``forecast``: the expected seconds of the best program, which its measurement did not enter.
+    ``finalists``: the best programs of the search, timed in turns; the winner is the best program.
     """
 
     name: str
@@ -54,6 +56,7 @@ class TaskOutcome:
     unscheduled: bool = False
     message: str = ""
     forecast: Forecast | None = None
+    finalists: Finalists | None = None
 
     @staticmethod
     def of(
@@ -63,6 +66,7 @@ class TaskOutcome:
         platform: Platform | None = None,
         known_s: float = float("inf"),
         unscheduled: Outcome | None = None,
+        finalists: Finalists | None = None,
         **known: Any,
     ) -> TaskOutcome:
         """Count the journal's rows of a task.
@@ -81,6 +85,9 @@ class TaskOutcome:
         # 0 for a task without a program: its time is infinite
         peak_flops_per_s = None if platform is None else _peak_flops_per_s(workload, platform)
         checked = best.checked if best is not None and ours else None
+        won = finalists if ours and unscheduled is None else None
+        if won is not None:
+            best_s, checked = won.latency_s, won.checked
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
         return TaskOutcome(
             name=workload.name,
@@ -93,6 +100,7 @@ class TaskOutcome:
             checked=checked if unscheduled is None else unscheduled.checked,
             unscheduled=unscheduled is not None,
             message=next((trial.message for trial in reversed(mine) if trial.error), ""),
+            finalists=won,
             compiled=sum(trial.compiled_only and trial.error is None for trial in mine),
             **known,
         )
@@ -137,6 +145,8 @@ class TaskOutcome:
             parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
+        if self.finalists is not None:
+            parts.append(f"the best of {len(self.finalists.trials)} timed in turns")
         if self.forecast is not None:
             parts.append(f"forecast {self.forecast}")
         if self.exhausted and self.trials:
@@ -153,6 +163,7 @@ class TaskOutcome:
             "gflops_per_s": self.flops / self.best_s / 1e9,
             "peak_share": self.peak_share,
             "forecast_s": None if self.forecast is None else self.forecast.seconds,
+            "finalists": None if self.finalists is None else self.finalists.row(),
             "trials": self.trials,
             "failures": dict(self.failures),
             "all_failed": self.all_failed,

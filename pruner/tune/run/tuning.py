@@ -21,6 +21,7 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
+from pruner.tune.run.finalists import Finalists, best_module, present, retime, winners
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import OnBatch, TuningRun
@@ -106,6 +107,8 @@ def _tuned(
             run.run()
             if not context.interrupted():
                 prepared.keep_unscheduled()
+                if options.measure.finalists:
+                    retime(run.tasks, context, options.measure.finalists)
             found = run.tasks
             models = _keep_models(prepared.shared, context, options.budget)
         keep = options.kernels and not options.compile_only
@@ -130,11 +133,14 @@ def _keep_models(
 def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
     """Build a library of every task's best program."""
     out: dict[str, Path] = {}
+    chosen = winners(context.folder)
     for task in tasks:
         if task.current_best_s == float("inf"):
             continue
         name = task.workload.name
-        module = context.database.best(task.workload.module, context.platform.target)
+        winner = chosen.get(name)
+        target = context.platform.target
+        module = best_module(context.database, task.workload.module, target, winner)
         path = kernel_path(context.folder, name)
         path.parent.mkdir(exist_ok=True)
         with context.phases.time("build"):
@@ -177,6 +183,7 @@ def _result(
     kernels: Mapping[str, Path],
 ) -> Tuned:
     rows = read_trials(context.folder / JOURNAL_FILE)
+    finalists = present(context.folder, rows)
     outcomes = [
         TaskOutcome.of(
             task.workload,
@@ -190,7 +197,8 @@ def _result(
             unscheduled=task.unscheduled,
             kernel=kernels.get(task.workload.name),
             replayed=prepared.replayed.get(task.workload.name),
-            forecast=_forecast(task, rows, options.analyzer),
+            forecast=_forecast(task, rows, options.analyzer, finalists.get(task.workload.name)),
+            finalists=finalists.get(task.workload.name),
         )
         for task in prepared.tasks
     ]
@@ -204,7 +212,10 @@ def _result(
 
 
 def _forecast(
-    task: LiveTask, trials: Sequence[Trial], analyzer: Analyzer | None
+    task: LiveTask,
+    trials: Sequence[Trial],
+    analyzer: Analyzer | None,
+    finalists: Finalists | None,
 ) -> Forecast | None:
     """Forecast the best program of a task, if this run measured it.
 
@@ -218,6 +229,8 @@ def _forecast(
         return None
     if not isinstance(task.made, DecisionSearch) or not isinstance(task.made.space, UnionSpace):
         return None
+    if finalists is not None:
+        best = next(trial for trial in mine if trial.trial == finalists.trial)
     columns = task.made.space.columns(task.made.row(best.space, best.decisions))
     return None if columns is None else forecast_of([columns], [1.0], analyzer.device)
 

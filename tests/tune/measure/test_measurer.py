@@ -115,6 +115,57 @@ def test_repeats_stop_once_they_agree(tmp_path):
         Timing(cv_limit=0.0)
 
 
+def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path, monkeypatch):
+    from pruner.errors import PrunerError
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.measurer import Candidate
+    from pruner.tune.workloads import arguments
+
+    module, known_s = doubling(tmp_path), iter([float("inf"), 1e3, 1e-12, 1e3])
+    timing = Timing(repeats=4, min_repeat_ms=1, stop_above=1.5)
+    monkeypatch.setattr(measurer, "_settings", replace(measurer._settings, timing=timing))
+    candidate = Candidate(
+        space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module)
+    )
+    # asked for one program after the other, when it is about to run
+    batch = measurer.begin([candidate] * 4, arguments(module), known_s.__next__)
+    found = [o for _, o in measurer.results(batch, lambda *_: False, None)]
+    assert [len(outcome.costs_s) for outcome in found] == [4, 4, 1, 4]
+    with pytest.raises(PrunerError, match=r"measure.stop_above=0.9: it must be 1 or more"):
+        Timing(stop_above=0.9)
+
+
+def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
+    from pruner.tune.measure.measurer import Candidate, Check
+    from pruner.tune.workloads import arguments
+
+    ran, timed = [], measurer._timed
+
+    def noted(path, *rest):
+        ran.append(path)
+        return timed(path, *rest)
+
+    monkeypatch.setattr(measurer, "_timed", noted)
+    good, other = doubling(tmp_path), doubling(tmp_path, factor=3)
+    modules = [good, program(tmp_path, "crash", BAD["run_crash"]), other, good]
+    candidates = [
+        Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module))
+        for module in modules
+    ]
+    expected = tmp_path / "expected.npz"
+    measurer.reference(good, arguments(good), expected)
+    check = Check(expected=str(expected), tolerance=1e-5)
+    found = measurer.in_turns(candidates, arguments(good), check, 3)
+    assert [outcome.error for outcome in found] == [None, "run_error", "wrong_result", None]
+    assert [len(outcome.costs_s) for outcome in found] == [3, 0, 0, 3]
+    assert found[0].checked
+    assert min(found[0].costs_s) > 0
+    one, crashed, two, three = dict.fromkeys(ran)
+    # the second turn begins with the program that crashed, which has no turn any more
+    assert ran == [one, crashed, two, three, two, three, one, two, three, one]
+    assert not any(Path(path).exists() for path in ran)
+
+
 def test_only_programs_on_this_cpu_are_timed_with_priority():
     """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
     from pruner.tune.measure.jobs import RpcAddress, Timing
@@ -127,7 +178,8 @@ def test_only_programs_on_this_cpu_are_timed_with_priority():
         made = Platform(target=None, **platform)
         held = SimpleNamespace(_platform=made, _runner=runner)
         DeviceMeasurer._timed(held, "x.so", (), timing)
-        ((*_, given, address),) = seen
+        ((*_, given, address, known_s),) = seen
+        assert known_s == float("inf")
         assert (replace(given, priority=priority), address) == (timing, made.address)
         return given.priority
 

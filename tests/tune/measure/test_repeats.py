@@ -27,3 +27,17 @@ def test_two_repeats_or_one_are_never_cut():
     for costs in ([2.0], [2.0, 4.0]):
         assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
         assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
+
+
+def test_a_program_above_the_limit_has_one_repeat():
+    rule = AdaptiveRepeats(cv_limit=None, above_s=2.0)
+    assert rule.num_repeats(np.array([2.1, 1.0, 1.0])) == 1
+    assert rule.num_repeats(np.array([2.0, 9.0, 9.0])) == 3  # the first is not above: all are made
+    assert rule.latency_s(np.array([2.1, 1.0, 1.0])) == 2.1
+    assert AdaptiveRepeats(cv_limit=None).num_repeats(np.array([2.1, 1.0, 1.0])) == 3
+
+
+def test_both_reasons_end_the_repeats():
+    costs = np.array([1 / 100, 1 / 100, 1 / 110, 1.0, 1.0])  # agree after three, see above
+    assert AdaptiveRepeats(above_s=1 / 99).num_repeats(costs) == 3
+    assert AdaptiveRepeats(above_s=1 / 101).num_repeats(costs) == 1

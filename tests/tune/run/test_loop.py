@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,10 @@ class Killed(BaseException):
     """What a kill -9 does to a run in a test: nothing after it happens."""
 
 
+class Built(list):
+    """A batch, and what is known when its programs run."""
+
+
 class FakeMeasurer:
     """Latencies made of decisions; dies before answering measurement number ``dies_at``.
 
@@ -31,10 +36,13 @@ class FakeMeasurer:
     def __init__(self, lag=0, dies_at=None, exclusive=False):
         self.lag, self.dies_at, self.asked = lag, dies_at, 0
         self.exclusive, self.done = exclusive, []
+        self.known_s = []  # of every answer: the best latency that was known when it ran
 
-    def begin(self, candidates, arguments):
+    def begin(self, candidates, arguments, known_s):
         self.done.append("built")
-        return list(candidates)
+        batch = Built(candidates)
+        batch.known_s = known_s
+        return batch
 
     def cancel(self, batch):
         self.done.append("cancelled")
@@ -52,6 +60,7 @@ class FakeMeasurer:
                 raise Killed
             value = 1e-3 * (1 + float(np.abs(np.sin(candidate.decisions)).sum()))
             failed = int(candidate.decisions.sum()) % 11 == 0
+            self.known_s.append(batch.known_s())
             yield position, Outcome(error="run_crash") if failed else Outcome(costs_s=(value,))
 
 
@@ -205,6 +214,35 @@ def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measu
     assert measured(tmp_path / "device") == measured(tmp_path / "cpu")  # the same choices
     assert cpu.done == ["built", "measured"] * 5
     assert device.done == ["built"] * lag + ["built", "measured"] * (5 - lag) + ["measured"] * lag
+
+
+def running_best(rows):
+    """Before every trial: the best latency of the trials before it."""
+    costs = [float("inf") if error else costs_s[0] for *_, costs_s, error in rows]
+    return np.minimum.accumulate([float("inf"), *costs])
+
+
+@pytest.mark.parametrize(("lag", "exclusive"), [(0, True), (1, True), (1, False)])
+def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
+    tmp_path, platform, lag, exclusive
+):
+    """So a resumed run leaves out the same repeats. Batches of a separate device run in no certain
+    order: there only batches count that had ended when a batch was chosen."""
+    whole, known_s = FakeMeasurer(lag, exclusive=exclusive), []
+    run(tmp_path / "whole", platform, whole)
+    for dies_at in (4, 7, 9, None):
+        fake = FakeMeasurer(lag, dies_at, exclusive)
+        with suppress(Killed):
+            run(tmp_path / "killed", platform, fake)
+        known_s += fake.known_s
+    assert known_s == whole.known_s
+    best_s, batch = running_best(measured(tmp_path / "whole")), 6
+    if exclusive:
+        assert known_s == best_s[:-1].tolist()
+    else:  # the third batch was chosen after the first had ended
+        ends = [float("inf")] * 2 + [best_s[batch], best_s[2 * batch]]
+        assert known_s == [end for end in ends for _ in range(batch)]
+    assert min(known_s) < float("inf")
 
 
 def test_a_stopped_run_cancels_the_batches_that_were_built_ahead(tmp_path, platform):

@@ -27,6 +27,7 @@ from pruner.cli.tuning.read_options import tune_options
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.training.fit import cpu_threads
+from pruner.study.pareto import draw_fronts, write_front_report
 from pruner.study.tuning_plots import draw, load_run, time_table
 from pruner.tune.deploy.built_files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort
@@ -97,6 +98,11 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     if result["trials"] and interrupts.caught is None:
         draw([load_run(folder)], folder)
         _log_verdicts(tuned)
+        if tuned.final is not None:
+            for line in tuned.final.lines():
+                say(line)
+        if options.objective.has_front:
+            say(f"front: {draw_fronts(folder)}, {write_front_report(folder)}")
     if interrupts.caught is not None:
         ended = "nothing measured yet" if nothing else "ended early"
         say(f"{ended}; python tune.py resume={folder} continues")

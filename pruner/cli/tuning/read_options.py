@@ -21,6 +21,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.search.gradient import NO_ANALYZER, DescentSettings
+from pruner.search.objectives import Objective
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
@@ -59,6 +60,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
             f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
             "policy such as pruner_live"
         )
+    objective = Objective.of(plain(config.objective))
     options, network = plain(config.measure), config.network is not None
     for name in ("device", "devices"):  # parts of the platform
         options.pop(name, None)
@@ -74,7 +76,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=MeasureSettings(timing=timing, **options),
+        measure=MeasureSettings(timing=timing, sizes=objective.has_size, **options),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
@@ -83,6 +85,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         compile_only=config.compile_only,
         work_dir=None if config.work_dir is None else Path(config.work_dir),
         warm_start=[Path(name) for name in several(config.warm_start)],
+        objective=objective,
         seed=config.seed,
     )
 

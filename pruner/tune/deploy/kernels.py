@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import temporaries_in, write_atomic
+from pruner.files import read_table, temporaries_in, write_atomic
 from pruner.tune.compiling import compiled, link
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
@@ -18,6 +18,7 @@ from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.opencl.launches import RUNNER, launch_plan
 from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
+from pruner.tune.run.finalists import ENERGY_FILE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import candidate_path, kernel_path
 from pruner.tune.tvm_import import load_tvm
@@ -52,7 +53,10 @@ def deploy_kernels(
             them.
     """
     with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
-        found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
+        found = {
+            **(_measured(workloads, target, database or folder) or _chosen(folder, workloads)),
+            **_least_energy(folder, workloads, target),
+        }
         if not found:
             raise DataError(f"{folder}: {_lacking(folder)}")
         return [_exported(folder, name, module, target) for name, module in found.items()]
@@ -81,6 +85,25 @@ def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mappi
         for task in workloads
         if task_key(task.module) in recorded
     }
+
+
+def _least_energy(
+    folder: Path, workloads: Sequence[Workload], target: Any
+) -> Mapping[str, Any]:
+    """Load the chosen programs of a run with another objective than latency."""
+    chosen = {int(row["trial"]) for row in read_table(folder / ENERGY_FILE) if row["chosen"] == "1"}
+    records = {
+        trial.task: json.loads(trial.record)
+        for trial in (read_trials(folder / JOURNAL_FILE) if chosen else ())
+        if trial.trial in chosen and trial.record is not None
+    }
+    out = {}
+    for task in workloads:
+        if task.name in records:
+            only = Database(None)
+            only.commit_json(task.module, records[task.name])
+            out[task.name] = only.best(task.module, target)
+    return out
 
 
 def _chosen(folder: Path, workloads: Sequence[Workload]) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from pruner.tune.workloads import Workload, arguments, flops
 
 if TYPE_CHECKING:  # it imports torch
     from pruner.models.forecast import Forecast
+    from pruner.tune.run.finalists import FinalChoice
 
 WRONG = "wrong_result"
 
@@ -172,6 +173,7 @@ class Tuned:
 
     ``work_dir`` has TVM's database. ``seconds`` is the time per phase. ``models`` has the
     checkpoints by name: "adapted" scored the last batch, "siamese" is the Siamese model of MoA.
+    ``final``: the choice among the finalists, in runs that measure.
     """
 
     tasks: Sequence[TaskOutcome]
@@ -180,6 +182,7 @@ class Tuned:
     work_dir: Path
     compile_only: bool = False
     models: Mapping[str, Path] = field(default_factory=dict)
+    final: FinalChoice | None = None
 
     @property
     def best_latency_s(self) -> float:
@@ -244,6 +247,7 @@ class Tuned:
             "work_dir": str(self.work_dir),
             "models": {name: str(path) for name, path in self.models.items()},
         }
+        row |= {} if self.final is None else self.final.metrics()
         return row | ({"compiled": self._compiled} if self.compile_only else {})
 
     @property

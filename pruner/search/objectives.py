@@ -170,7 +170,9 @@ class ParetoPolicy:
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
         self._draft = None if draft is None else BlendedScore(draft, self._size)
-        self._policy: Policy = settings.make(
+        # a drafted set of other weights would serve these badly
+        rounds = replace(settings, redraft_period=1)
+        self._policy: Policy = rounds.make(
             space, self._draft, None if learner is None else self._learned, rng
         )
 

@@ -27,7 +27,6 @@ from pruner.cli.tuning.read_options import tune_options
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.training.fit import cpu_threads
-from pruner.study.pareto import draw_fronts, write_front_report
 from pruner.study.tuning_plots import draw, load_run, time_table
 from pruner.tune.deploy.built_files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort
@@ -147,6 +146,8 @@ def _log_choice(tuned: Tuned) -> None:
     for line in final.lines():
         say(line)
     if final.objective.has_front and any(final.finalists.values()):
+        from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
+
         say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")
 
 

@@ -111,8 +111,6 @@ class TuneOptions:
         if self.objective.is_latency:
             return
         what, rounds = f"objective={self.objective}", isinstance(self.policy, RoundSettings)
-        if self.objective.has_front:
-            check_pymoo()
         if self.compile_only:
             raise PrunerError(f"{what}: compile_only=true measures nothing; leave one of them out")
         if not rounds and not isinstance(self.policy, RandomDraws):
@@ -132,6 +130,8 @@ class TuneOptions:
             raise PrunerError(f"{what}: the estimate of sizes needs a described CPU: platform=NAME")
         if self.objective.has_energy and len(self.platform.environments) > 1:
             raise PrunerError(f"{what}: one device counts its joules; choose measure.devices=1")
+        if self.objective.has_front:
+            check_pymoo()
 
     def _check_baseline_tuner(self) -> None:
         """Refuse options that another tuner's search would not follow.

@@ -1,4 +1,4 @@
-"""What a run makes small: latency, size, energy, or two of them.
+"""The objective of a run: small latency, size or energy, or a front of two.
 
 Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE Transactions on
 Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms, and

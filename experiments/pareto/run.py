@@ -48,7 +48,7 @@ from pruner.tune.workloads import Workload, operator
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SIZES = {"n": 1, "ci": 32, "h": 28, "w": 28, "co": 64, "kh": 3, "kw": 3}
+SIZES = {"n": 1, "ci": 32, "h": 28, "w": 28, "co": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1}
 NETWORK = "dcgan"
 PARTS = {"conv2d": ("pareto", "latency", "random"), "network": ("pareto", "random")}
 TRIALS = {"conv2d": 48, "network": 20}  # a task
@@ -136,7 +136,7 @@ def network_points(tasks: Sequence[Floats], calls: Sequence[float]) -> Floats:
         for programs, times in zip(tasks, calls, strict=True):
             own = programs[programs[:, 2] <= limit][:, :2] * [times, 1.0]
             total = front((total[:, None] + front(own)).reshape(-1, 2))
-        found.append(total + [0.0, limit])
+        found.append(total + np.array([0.0, limit]))
     return front(np.concatenate(found))
 
 

@@ -54,8 +54,8 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         NetworkSource(name=str(config.network)).check_name()
     if config.network is not None and plain(config.objective) != LATENCY:
         raise PrunerError(
-            f"objective={config.objective}: a network is tuned for latency; leave it out, or name an "
-            "operator (workload=)"
+            f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
+            "an operator (workload=)"
         )
     if config.network is not None and config.list:
         return list_run(config, folder)

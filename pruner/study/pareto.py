@@ -57,9 +57,7 @@ def draw_fronts(folder: Path) -> Path:
     return folder / PLOT
 
 
-def front_figure(
-    tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Quantity
-) -> Figure:
+def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Quantity) -> Figure:
     """Plot the measured programs, and the front as a staircase."""
     figure = Figure(figsize=(5.6, 0.5 + 3.4 * len(tasks)), layout="constrained")
     headline(figure, "Measured programs, and the front of those that no other beats in both")
@@ -103,15 +101,11 @@ def _blocks(folder: Path) -> Iterator[PageBlock]:
     )
     if quantity.column == MODELLED:
         yield PageBlock(kind="text", text="Nothing counted joules: the energies are a model's.")
-    yield PageBlock(
-        kind="plot", drawing=picture("front", lambda: front_figure(tasks, quantity))
-    )
+    yield PageBlock(kind="plot", drawing=picture("front", lambda: front_figure(tasks, quantity)))
     for task, rows in tasks.items():
         front = [row for row in rows if row["on_front"] == "1"]
         yield PageBlock(kind="heading", text=short(task))
-        yield PageBlock(
-            kind="text", text=f"{len(front)} of {len(rows)} programs are on the front."
-        )
+        yield PageBlock(kind="text", text=f"{len(front)} of {len(rows)} programs are on the front.")
         head = ["trial", "latency (ms)", quantity.label, "result checked"]
         cells = [
             [

@@ -45,7 +45,9 @@ def test_names_of_objectives():
     assert str(Objective.of(["latency", "size"])) == "[latency,size]"
     fronts = [names for names in KNOWN if Objective(names=names).has_front]
     assert fronts == [("latency", "size"), ("latency", "energy")]
-    with pytest.raises(PrunerError, match=r"objective=\[size,latency\]: it must be one of latency,"):
+    with pytest.raises(
+        PrunerError, match=r"objective=\[size,latency\]: it must be one of latency,"
+    ):
         Objective.of(["size", "latency"])
 
 

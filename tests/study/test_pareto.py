@@ -1,4 +1,4 @@
-"""The picture and the page of a front: drawn without a warning, every program of the front named."""
+"""The picture and the page of a front: no warning, and every program of the front is named."""
 
 import pytest
 from PIL import Image

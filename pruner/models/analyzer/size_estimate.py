@@ -2,7 +2,7 @@
 
 Scratch memory is exact but for memory that TVM shares between buffers. Code is a rough estimate:
 every statement becomes as many vector instructions as the pragma or the compiler unrolls. It ranks
-programs; the size of a built program is read from its library (:mod:`pruner.tune.measure.built_size`).
+programs. :mod:`pruner.tune.measure.built_size` reads the size of a built program.
 """
 
 import math

@@ -87,9 +87,7 @@ def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mappi
     }
 
 
-def _least_energy(
-    folder: Path, workloads: Sequence[Workload], target: Any
-) -> Mapping[str, Any]:
+def _least_energy(folder: Path, workloads: Sequence[Workload], target: Any) -> Mapping[str, Any]:
     """Load the chosen programs of a run with another objective than latency."""
     chosen = {int(row["trial"]) for row in read_table(folder / ENERGY_FILE) if row["chosen"] == "1"}
     records = {

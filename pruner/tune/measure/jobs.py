@@ -187,9 +187,7 @@ def _timed(
         return rule.measured(lambda: measure()[0], timing.repeats)
 
 
-def hold(
-    path: str, device: str, arguments: Arguments, seconds: float, latency_s: float
-) -> int:
+def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s: float) -> int:
     """Run a library again and again for `seconds`; return the number of its runs.
 
     `latency_s` of a run: a call of TVM's evaluator makes the runs of about a tenth of a second.

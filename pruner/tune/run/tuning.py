@@ -116,7 +116,9 @@ def _tuned(
                 prepared.keep_unscheduled()
             found = run.tasks
             models = _keep_models(prepared.shared, context, options.budget)
-        final = FinalChoice(objective=options.objective, counter="" if meter is None else meter.name)
+        final = FinalChoice(
+            objective=options.objective, counter="" if meter is None else meter.name
+        )
         if not (options.compile_only or context.interrupted()):
             final = replace(final, finalists=choose_finalists(prepared, options, context, meter))
         keep = options.kernels and not options.compile_only
@@ -140,9 +142,7 @@ def _keep_models(
         return shared.keep(context.folder, learn=in_time)
 
 
-def _export(
-    tasks: Sequence[LiveTask], context: RunContext, final: FinalChoice
-) -> dict[str, Path]:
+def _export(tasks: Sequence[LiveTask], context: RunContext, final: FinalChoice) -> dict[str, Path]:
     """Build a library of every task's chosen program."""
     out: dict[str, Path] = {}
     for task in tasks:

@@ -49,7 +49,8 @@ def built(folder, kind, cores):
 
 
 @pytest.mark.parametrize(
-    ("kind", "cores", "scratch"), [("serial", 2, 2048), ("parallel", 2, 4096), ("parallel", 1, 2048)]
+    ("kind", "cores", "scratch"),
+    [("serial", 2, 2048), ("parallel", 2, 4096), ("parallel", 1, 2048)],
 )
 def test_a_buffer_of_512_floats_exists_once_a_thread(tmp_path, kind, cores, scratch):
     library, (code, found) = built(tmp_path, kind, cores)
@@ -82,7 +83,7 @@ def test_the_engine_and_tvm_agree_on_scratch_memory(tmp_path, platform):
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import operator
 
-    workload = operator("conv2d", n=1, ci=8, h=8, w=8, co=8, kh=3, kw=3)
+    workload = operator("conv2d", n=1, ci=8, h=8, w=8, co=8, kh=3, kw=3, stride=1, padding=1)
     found = []
     for design in design_spaces(workload.module, platform.target):
         space = BatchedSpace(design)

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from pruner.errors import PrunerError

@@ -4,7 +4,7 @@ Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE 
 Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms, and
 one augmented Tchebycheff score of the two guides its search. The size of a program is estimated
 from its loop nests, so no model learns it. Energy is counted or modelled after the search
-(:mod:`pruner.tune.run.finalists`).
+(:mod:`pruner.tune.run.final_choice`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pruner.search.space import SearchSpace
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
 KNOWN = ((LATENCY,), (LATENCY, SIZE), (ENERGY,), (EDP,), (LATENCY, ENERGY))
 _EACH = 4  # programs of a batch that share their weights
+_PARTS = 4  # of a usual batch
 _SUM = 0.05  # weight of the sum beside the maximum, as in ParEGO
 
 Points = Float[np.ndarray, "program objective"]
@@ -64,7 +65,7 @@ class Objective:
 
     @property
     def has_energy(self) -> bool:
-        """True if the joules of finalists are counted or modelled."""
+        """True if the joules of programs are counted or modelled."""
         return bool({ENERGY, EDP} & set(self.names))
 
     @property
@@ -170,8 +171,10 @@ class ParetoPolicy:
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
         self._draft = None if draft is None else BlendedScore(draft, self._size)
-        # a drafted set of other weights would serve these badly
-        rounds = replace(settings, redraft_period=1)
+        # every part drafts, since a drafted set of other weights would serve it badly; with smaller
+        # populations the parts of a usual batch explore as much together as a batch of the rounds
+        most = max(size.population for size in (settings.draft, settings.verify) if size)
+        rounds = replace(settings, redraft_period=1).limited(most // _PARTS, can_draft=True)
         self._policy: Policy = rounds.make(
             space, self._draft, None if learner is None else self._learned, rng
         )

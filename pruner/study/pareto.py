@@ -11,7 +11,7 @@ from pruner.files import as_written, read_table, write_atomic
 from pruner.study.book.page import PageBlock, html_page
 from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log, short, style
 from pruner.tune.deploy.built_files import REPORT
-from pruner.tune.run.finalists import FRONT_FILE, JOULES, MODELLED
+from pruner.tune.run.final_choice import FRONT_FILE, JOULES, MODELLED
 
 PLOT = "pareto.png"
 
@@ -33,7 +33,7 @@ _SECOND = (
 
 
 def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], _Quantity]:
-    """Read the finalists of every task, and their second objective.
+    """Read the programs of every task, and their second objective.
 
     Raises:
         DataError: the table is damaged.

@@ -145,7 +145,7 @@ def _log_choice(tuned: Tuned) -> None:
         return
     for line in final.lines():
         say(line)
-    if final.objective.has_front and any(final.finalists.values()):
+    if final.objective.has_front and any(final.programs.values()):
         from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
 
         say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")

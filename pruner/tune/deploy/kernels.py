@@ -18,7 +18,7 @@ from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.opencl.launches import RUNNER, launch_plan
 from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
-from pruner.tune.run.finalists import ENERGY_FILE
+from pruner.tune.run.final_choice import ENERGY_FILE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import candidate_path, kernel_path
 from pruner.tune.tvm_import import load_tvm

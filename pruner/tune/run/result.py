@@ -16,7 +16,7 @@ from pruner.tune.workloads import Workload, arguments, flops
 
 if TYPE_CHECKING:  # it imports torch
     from pruner.models.forecast import Forecast
-    from pruner.tune.run.finalists import FinalChoice
+    from pruner.tune.run.final_choice import FinalChoice
 
 WRONG = "wrong_result"
 
@@ -173,7 +173,7 @@ class Tuned:
 
     ``work_dir`` has TVM's database. ``seconds`` is the time per phase. ``models`` has the
     checkpoints by name: "adapted" scored the last batch, "siamese" is the Siamese model of MoA.
-    ``final``: the choice among the finalists, in runs that measure.
+    ``final``: the choice among the programs, in runs that measure.
     """
 
     tasks: Sequence[TaskOutcome]

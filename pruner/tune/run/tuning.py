@@ -21,9 +21,9 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
-from pruner.tune.run.finalists import (
+from pruner.tune.run.final_choice import (
     FinalChoice,
-    choose_finalists,
+    choose_programs,
     export_front,
     restored_module,
     run_meter,
@@ -120,11 +120,11 @@ def _tuned(
             objective=options.objective, counter="" if meter is None else meter.name
         )
         if not (options.compile_only or context.interrupted()):
-            final = replace(final, finalists=choose_finalists(prepared, options, context, meter))
+            final = replace(final, programs=choose_programs(prepared, options, context, meter))
         keep = options.kernels and not options.compile_only
         kernels = _export(found, context, final) if keep else {}
         if keep and options.objective.has_front:
-            export_front(prepared, final.finalists, context)
+            export_front(prepared, final.programs, context)
     tuned = _result(prepared, options, context, work_dir, kernels)
     if tuned.replayed.tasks:
         log(str(tuned.replayed))

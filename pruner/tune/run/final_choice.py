@@ -35,7 +35,7 @@ JOULES, MODELLED = "joules", "energy_model_j"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
+class FinalProgram:
     """A measured program with the values of its objectives.
 
     ``joules``: of a run, counted or modelled. ``chosen``: it is on the front, or the best.
@@ -60,37 +60,37 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalChoice:
-    """The finalists of every task, in the order of latency.
+    """The programs of every task, in the order of latency.
 
     ``counter``: the meter that gave the joules; empty: none did, and joules are a model's.
     """
 
     objective: Objective
     counter: str = ""
-    finalists: Mapping[str, Sequence[Finalist]] = field(default_factory=dict)
+    programs: Mapping[str, Sequence[FinalProgram]] = field(default_factory=dict)
 
-    def best(self, task: str) -> Finalist | None:
+    def best(self, task: str) -> FinalProgram | None:
         """Return the chosen program of a task; None where the fastest is the best."""
         if self.objective.has_front:
             return None
-        return next((one for one in self.finalists.get(task, ()) if one.chosen), None)
+        return next((one for one in self.programs.get(task, ()) if one.chosen), None)
 
     def lines(self) -> list[str]:
         """Describe the choice of every task."""
         what = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
-        return lines(self.finalists, self.objective, what.get(self.counter, "a model"))
+        return lines(self.programs, self.objective, what.get(self.counter, "a model"))
 
     def metrics(self) -> dict[str, Any]:
         """Return the additions to the last line; nothing for latency alone."""
         if self.objective.is_latency:
             return {}
-        rows = table_rows(self.finalists, self.objective, counted=bool(self.counter))
+        rows = table_rows(self.programs, self.objective, counted=bool(self.counter))
         chosen = "on_front" if self.objective.has_front else "chosen"
         energy = {"energy": self.counter or "model"} if self.objective.has_energy else {}
         return {
             "objective": list(self.objective.names),
             **energy,
-            "finalists": [row for row in rows if row[chosen]],
+            "chosen": [row for row in rows if row[chosen]],
         }
 
 
@@ -112,9 +112,9 @@ def run_meter(options: TuneOptions) -> EnergyMeter | None:
     return meter
 
 
-def choose_finalists(
+def choose_programs(
     prepared: Prepared, options: TuneOptions, context: RunContext, meter: EnergyMeter | None
-) -> dict[str, list[Finalist]]:
+) -> dict[str, list[FinalProgram]]:
     """Give every measured program its values and mark the choice; write the table.
 
     Returns:
@@ -125,26 +125,26 @@ def choose_finalists(
         return {}
     if objective.has_energy:
         how = f"{meter.name} counts" if meter is not None else "a MODEL gives, nothing counts,"
-        context.log(f"energy: {how} the joules of finalists (docs/tuning.md)")
+        context.log(f"energy: {how} the joules of programs (docs/tuning.md)")
     rows = read_trials(context.folder / JOURNAL_FILE)
     found = {}
     for task in prepared.tasks:
         mine = [row for row in rows if row.task == task.name and row.latency_s < float("inf")]
-        finalists = [Finalist(trial=row) for row in sorted(mine, key=lambda row: row.latency_s)]
+        programs = [FinalProgram(trial=row) for row in sorted(mine, key=lambda row: row.latency_s)]
         if objective.has_energy and meter is None:
-            finalists = _modelled(task, finalists)
+            programs = _modelled(task, programs)
         elif meter is not None:
-            finalists = _counted(task, finalists[:MOST], context, meter)
-        found[task.name] = _all_checked(task, finalists, objective, context)
+            programs = _counted(task, programs[:MOST], context, meter)
+        found[task.name] = _all_checked(task, programs, objective, context)
     table = FRONT_FILE if objective.has_front else ENERGY_FILE
     counted = meter is not None
     write_table(context.folder / table, table_rows(found, objective, counted=counted))
     return found
 
 
-def marked(finalists: Sequence[Finalist], objective: Objective) -> list[Finalist]:
+def marked(programs: Sequence[FinalProgram], objective: Objective) -> list[FinalProgram]:
     """Mark the front of two objectives, or the best program of one."""
-    points = np.array([[one.value(name) for name in objective.names] for one in finalists])
+    points = np.array([[one.value(name) for name in objective.names] for one in programs])
     known = np.isfinite(points).all(axis=1) if len(points) else np.zeros(0, bool)
     chosen = np.zeros(len(points), bool)
     if known.any():
@@ -152,16 +152,16 @@ def marked(finalists: Sequence[Finalist], objective: Objective) -> list[Finalist
             chosen[known] = non_dominated(points[known])
         else:
             chosen[int(np.argmin(np.where(known, points[:, 0], np.inf)))] = True
-    return [replace(one, chosen=bool(is_)) for one, is_ in zip(finalists, chosen, strict=True)]
+    return [replace(one, chosen=bool(is_)) for one, is_ in zip(programs, chosen, strict=True)]
 
 
 def table_rows(
-    found: Mapping[str, Sequence[Finalist]], objective: Objective, *, counted: bool
+    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, *, counted: bool
 ) -> list[dict[str, Any]]:
-    """Return a row for every finalist; a modelled energy is called a model."""
+    """Return a row for every program; a modelled energy is called a model."""
     rows = []
-    for task, finalists in found.items():
-        for one in finalists:
+    for task, programs in found.items():
+        for one in programs:
             row: dict[str, Any] = {
                 "task": task,
                 "trial": one.trial.trial,
@@ -178,28 +178,28 @@ def table_rows(
     return rows
 
 
-def _modelled(task: LiveTask, finalists: Sequence[Finalist]) -> list[Finalist]:
+def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalProgram]:
     search = task.search
-    if not finalists or not isinstance(search, DecisionSearch):
-        return list(finalists)
+    if not programs or not isinstance(search, DecisionSearch):
+        return list(programs)
     assert isinstance(search.space, UnionSpace), task.name
-    rows = np.array([search.row(one.trial.space, one.trial.decisions) for one in finalists])
-    latency_s = np.array([one.trial.latency_s for one in finalists])
+    rows = np.array([search.row(one.trial.space, one.trial.decisions) for one in programs])
+    latency_s = np.array([one.trial.latency_s for one in programs])
     joules = search.space.energy_model_j(rows, latency_s).tolist()
     search.space.clear_cache()
     return [
         replace(one, joules=value if np.isfinite(value) else None)
-        for one, value in zip(finalists, joules, strict=True)
+        for one, value in zip(programs, joules, strict=True)
     ]
 
 
 def _counted(
-    task: LiveTask, finalists: Sequence[Finalist], context: RunContext, meter: EnergyMeter
-) -> list[Finalist]:
+    task: LiveTask, programs: Sequence[FinalProgram], context: RunContext, meter: EnergyMeter
+) -> list[FinalProgram]:
     """Build the programs again, and count their joules in turns."""
     with ExitStack() as libraries:
         runs = {}
-        for number, one in enumerate(finalists):
+        for number, one in enumerate(programs):
             path = libraries.enter_context(_library(task, one.trial, context))
             if path is not None:
                 about = path, task.arguments, LEAST_WINDOW_S, one.trial.latency_s
@@ -212,17 +212,17 @@ def _counted(
             counts = {}
     return [
         replace(one, **asdict(counts[number]))
-        for number, one in enumerate(finalists)
+        for number, one in enumerate(programs)
         if number in counts
     ]
 
 
 def _all_checked(
-    task: LiveTask, finalists: Sequence[Finalist], objective: Objective, context: RunContext
-) -> list[Finalist]:
+    task: LiveTask, programs: Sequence[FinalProgram], objective: Objective, context: RunContext
+) -> list[FinalProgram]:
     """Mark the choice; compare chosen programs with the reference, and drop wrong programs."""
     check, tried = task.find_check(), set[int]()
-    found = marked(finalists, objective)
+    found = marked(programs, objective)
     while check is not None:
         new = [
             n for n, one in enumerate(found)
@@ -250,7 +250,7 @@ def _all_checked(
 @contextmanager
 def _library(task: LiveTask, trial: Trial, context: RunContext) -> Iterator[Path | None]:
     """Build a measured program again, for a while; None where that fails."""
-    path = context.folder / f"finalist-{task.name}-{trial.trial}.so"
+    path = context.folder / f"final-{task.name}-{trial.trial}.so"
     module = restored_module(task, trial)
     try:
         built = module is not None and context.measurer.export(module, path) is None
@@ -267,7 +267,7 @@ def restored_module(task: LiveTask, trial: Trial) -> Any | None:
 
 
 def export_front(
-    prepared: Prepared, found: Mapping[str, Sequence[Finalist]], context: RunContext
+    prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
     """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``."""
     out = []
@@ -284,23 +284,25 @@ def export_front(
     return out
 
 
-def lines(found: Mapping[str, Sequence[Finalist]], objective: Objective, counter: str) -> list[str]:
+def lines(
+    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, counter: str
+) -> list[str]:
     """Describe the choice of every task; `counter`: what gave the joules."""
     out = []
-    for task, finalists in found.items():
-        chosen = [one for one in finalists if one.chosen]
+    for task, programs in found.items():
+        chosen = [one for one in programs if one.chosen]
         if not chosen:
             out.append(f"{task}: no program has all values of objective={objective}")
         elif objective.has_front:
-            out.append(f"{task}: {len(chosen)} of {len(finalists)} programs are on the front")
+            out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
             out += [f"  {_values(one, objective, counter)}" for one in chosen]
         else:
             out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
-            out.append(f"  the fastest: {_values(finalists[0], objective, counter)}")
+            out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
     return out
 
 
-def _values(one: Finalist, objective: Objective, counter: str) -> str:
+def _values(one: FinalProgram, objective: Objective, counter: str) -> str:
     parts = [f"trial {one.trial.trial}: {1e3 * one.trial.latency_s:.4g} ms"]
     if objective.has_size:
         parts.append(f"{one.value(SIZE) / 1024:.4g} KiB")

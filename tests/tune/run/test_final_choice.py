@@ -9,7 +9,14 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.files import read_table
 from pruner.search.objectives import Objective
-from pruner.tune.run.finalists import FinalChoice, Finalist, lines, marked, run_meter, table_rows
+from pruner.tune.run.final_choice import (
+    FinalChoice,
+    FinalProgram,
+    lines,
+    marked,
+    run_meter,
+    table_rows,
+)
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
 from tests.tune.run.test_journal import trial, written
 from tests.tune.run.test_tuning import options
@@ -18,9 +25,9 @@ pytestmark = pytest.mark.tvm
 SIZED = [(1, 1e-3, 9000, 1000), (2, 2e-3, 4000, 0), (3, 3e-3, 4500, 500), (4, 4e-3, 1000, 500)]
 
 
-def finalists():
+def programs():
     return [
-        Finalist(trial=trial(n, [s], extra={"code_bytes": code, "scratch_bytes": scratch}))
+        FinalProgram(trial=trial(n, [s], extra={"code_bytes": code, "scratch_bytes": scratch}))
         for n, s, code, scratch in SIZED
     ]
 
@@ -28,7 +35,7 @@ def finalists():
 def test_the_front_is_what_no_other_beats_in_both():
     pytest.importorskip("pymoo")
     objective = Objective.of(["latency", "size"])
-    found = marked(finalists(), objective)
+    found = marked(programs(), objective)
     assert [one.chosen for one in found] == [True, True, False, True]
     rows = table_rows({"t": found}, objective, counted=False)
     assert [row["size_bytes"] for row in rows] == [10000, 4000, 5000, 1500]
@@ -43,14 +50,14 @@ def test_the_front_is_what_no_other_beats_in_both():
 def test_least_energy_and_least_energy_times_delay(name, chosen):
     """Joules 5, 4 and 2 in 1, 2 and 3 ms: products 5, 8 and 6; no joules are never the least."""
     joules = [5.0, 4.0, 2.0, None]
-    given = [replace(one, joules=j) for one, j in zip(finalists(), joules, strict=True)]
+    given = [replace(one, joules=j) for one, j in zip(programs(), joules, strict=True)]
     objective = Objective.of(name)
     found = marked(given, objective)
     assert [one.trial.trial for one in found if one.chosen] == [chosen]
     counted, modelled = (table_rows({"t": found}, objective, counted=one) for one in (True, False))
     assert counted[0]["joules"] == modelled[0]["energy_model_j"] == 5.0
     assert "joules" not in modelled[0]
-    choice = FinalChoice(objective=objective, finalists={"t": found})
+    choice = FinalChoice(objective=objective, programs={"t": found})
     assert choice.best("t").trial.trial == chosen
     assert choice.metrics()["energy"] == "model"
     assert all("(a model)" in line for line in choice.lines())
@@ -63,14 +70,14 @@ def test_latency_alone_adds_nothing():
 
 
 def test_sizes_are_read_from_journals_that_have_them(tmp_path):
-    rows = read_trials(written(tmp_path / "trials.jsonl", finalists()[0].trial, trial(9, [1.0])))
+    rows = read_trials(written(tmp_path / "trials.jsonl", programs()[0].trial, trial(9, [1.0])))
     assert [row.size_bytes for row in rows] == [10000, None]
     old = {name: value for name, value in asdict(rows[1]).items() if name != "extra"}
     assert read_trial(json.dumps(old).encode()).size_bytes is None
 
 
 def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
-    from pruner.tune.run import finalists as module
+    from pruner.tune.run import final_choice as module
 
     monkeypatch.setattr(module, "energy_meter", lambda device: None)
     given = SimpleNamespace(
@@ -109,7 +116,7 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
     assert {path.stem for path in (tmp_path / "pareto").glob("*.so")} == {
         f"{small.name}-{n}" for n in front
     }
-    assert [row["trial"] for row in tuned.metrics()["finalists"]] == sorted(
+    assert [row["trial"] for row in tuned.metrics()["chosen"]] == sorted(
         front, key=lambda n: float(table[n]["latency_s"])
     )
 
@@ -134,7 +141,7 @@ class Counter:
 @pytest.mark.parametrize("counter", [None, Counter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
     from pruner.tune import tune
-    from pruner.tune.run import finalists as module
+    from pruner.tune.run import final_choice as module
 
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())
     monkeypatch.setattr(module, "LEAST_WINDOW_S", 0.05)
@@ -147,7 +154,7 @@ def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counte
     assert products[chosen] == min(products)
     assert rows[chosen]["checked"] == "1"
     assert (tmp_path / "kernels" / f"{small.name}.so").is_file()
-    assert not list(tmp_path.glob("finalist-*"))
+    assert not list(tmp_path.glob("final-*"))
     assert any("MODEL" in one for one in told) == (counter is None)
     metrics = tuned.metrics()
     assert metrics["energy"] == ("model" if counter is None else "powercap")

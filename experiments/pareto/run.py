@@ -1,6 +1,6 @@
 """Measure fronts of latency and size on this machine's CPU, beside random search.
 
-    python -m experiments.pareto.run                    a convolution, 48 trials
+    python -m experiments.pareto.run                    a convolution, 32 trials
     python -m experiments.pareto.run part=network       the tasks of dcgan, 20 trials a task
 
 A cell is one call of `tune` by one method with one seed: ``pareto`` is objective=[latency,size],
@@ -51,7 +51,7 @@ ROOT = HERE.parents[1]
 SIZES = {"n": 1, "ci": 32, "h": 28, "w": 28, "co": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1}
 NETWORK = "dcgan"
 PARTS = {"conv2d": ("pareto", "latency", "random"), "network": ("pareto", "random")}
-TRIALS = {"conv2d": 48, "network": 20}  # a task
+TRIALS = {"conv2d": 32, "network": 20}  # a task
 COLOURS = {"pareto": BLUE, "latency": VERMILION, "random": GREY}
 BATCH, MARGIN, STEPS = 16, 1.1, 3
 
@@ -60,9 +60,10 @@ Cells = Mapping[tuple[str, int], Mapping[str, Any]]
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script, explained above. `trials`: a task; null: of the part."""
+    """Options of the script, explained above. null: all methods and the trials of the part."""
 
     part: str = "conv2d"
+    methods: list[str] | None = None
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     trials: int | None = None
     runs: str = str(ROOT / "outputs" / "pareto")
@@ -100,7 +101,7 @@ def measured(folder: Path, part: str, method: str, seed: int, trials: int) -> di
     workloads = workloads_of(part, folder / "tasks")
     options = options_of(method, seed, trials * len(workloads))
     tune(workloads, options, folder, log=say)
-    rows = read_trials(folder / JOURNAL_FILE)
+    rows = read_trials(folder / JOURNAL_FILE)[: trials * len(workloads)]
     return {
         "calls": {one.name: one.weight for one in workloads},
         "trials": [
@@ -217,7 +218,8 @@ def run(options: Options) -> dict[str, Any]:
         raise PrunerError(f"part={part}: unknown; known: {', '.join(PARTS)}")
     runs, out = Path(options.runs) / part, Path(options.out)
     trials = TRIALS[part] if options.trials is None else options.trials
-    keys = [(method, seed) for seed in options.seeds for method in PARTS[part]]
+    methods = PARTS[part] if options.methods is None else options.methods
+    keys = [(method, seed) for seed in options.seeds for method in methods]
     jobs = [
         Job(
             name=f"{method}-{seed}",

@@ -1,4 +1,4 @@
-"""The objective of a run: small latency, size or energy, or a front of two.
+"""The objective of a run: small latency, size or energy, or a front of both.
 
 Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE Transactions on
 Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms, and
@@ -35,7 +35,7 @@ Points = Float[np.ndarray, "program objective"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The quantities of a run: one that is made small, or two with a front."""
+    """The quantity that a run makes small, or two quantities with a front."""
 
     names: tuple[str, ...] = (LATENCY,)
 

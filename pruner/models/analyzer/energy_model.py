@@ -26,7 +26,7 @@ from pruner.program.device import CpuDevice, Device, GpuDevice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyConstants:
-    """Joules of an operation and of a byte; watts of a core or a multiprocessor."""
+    """Joules per operation and per byte; watts per core or multiprocessor."""
 
     joules_per_flop: float
     joules_per_byte: float

@@ -95,7 +95,9 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the meter of a run; None: a model stands for it, or no energy is wanted.
+    """Open the meter of a run.
+
+    None: a model gives the joules, or the objective has no energy.
 
     Raises:
         PrunerError: no counter, and no description of the device to model with.
@@ -143,7 +145,7 @@ def choose_programs(
 
 
 def marked(programs: Sequence[FinalProgram], objective: Objective) -> list[FinalProgram]:
-    """Mark the front of two objectives, or the best program of one."""
+    """Mark the front of two objectives, or the best program of a single objective."""
     points = np.array([[one.value(name) for name in objective.names] for one in programs])
     known = np.isfinite(points).all(axis=1) if len(points) else np.zeros(0, bool)
     chosen = np.zeros(len(points), bool)

@@ -1,4 +1,4 @@
-"""The objective of a run: small latency, size or energy, or a front of both.
+"""The objective of a run: small latency, size, energy, or a front.
 
 Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE Transactions on
 Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms, and
@@ -142,13 +142,14 @@ class ParetoSettings:
 
     def make(
         self,
-        space: SizedSpace,
+        space: SearchSpace,
         draft: ScoreFunction | None,
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> ParetoPolicy:
         """See :class:`pruner.search.policy.PolicySettings`."""
-        return ParetoPolicy(space, draft, learner, self.settings, rng)
+        sized: Any = space  # a `SizedSpace`
+        return ParetoPolicy(sized, draft, learner, self.settings, rng)
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """See :class:`pruner.search.policy.PolicySettings`."""

@@ -5,8 +5,6 @@ every statement becomes as many vector instructions as the pragma or the compile
 programs. :mod:`pruner.tune.measure.built_size` reads the size of a built program.
 """
 
-import math
-
 import numpy as np
 
 from pruner.arrays import Floats
@@ -26,14 +24,19 @@ def scratch_bytes(nests: LoopNests, cores: int) -> Floats:
     out = np.zeros(nests.num_programs)
     for one in nests.allocations.values():
         if not one.buffer.is_param:
-            elements = math.prod(one.extents, start=np.ones(nests.num_programs))
-            out += elements * one.buffer.bytes_per_element * _threads(one.loops, cores)
+            bytes_ = np.full(nests.num_programs, float(one.buffer.bytes_per_element))
+            for extent in one.extents:
+                bytes_ = bytes_ * extent
+            out += bytes_ * _threads(one.loops, cores, nests.num_programs)
     return out
 
 
-def _threads(loops: tuple[Loop, ...], cores: int) -> Floats | int:
-    parallel = [loop.extent for loop in loops if loop.mark == Mark.PARALLEL]
-    return np.minimum(math.prod(parallel, start=np.float64(1)), cores) if parallel else 1
+def _threads(loops: tuple[Loop, ...], cores: int, num: int) -> Floats:
+    out = np.ones(num)
+    for loop in loops:
+        if loop.mark == Mark.PARALLEL:
+            out = out * loop.extent
+    return np.minimum(out, cores)
 
 
 def code_bytes(symbols: Symbols) -> Floats:

@@ -237,8 +237,10 @@ def _all_checked(
             trial = found[number].trial
             tried.add(trial.trial)
             with _library(task, trial, context) as path:
-                outcome = path and context.measurer.time_library(path, task.arguments, check)
-            if not outcome or outcome.error is not None:
+                outcome = None
+                if path is not None:
+                    outcome = context.measurer.time_library(path, task.arguments, check)
+            if outcome is None or outcome.error is not None:
                 wrong.add(number)
                 context.log(f"{task.name}: trial {trial.trial} is left out, its check failed")
             else:

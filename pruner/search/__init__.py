@@ -15,5 +15,6 @@
 * `explorer`: evolution with the draft score
 * `selection`: choose the best candidates, apart from each other, some at random
 * `failures`: kinds of failures, and a model that avoids them
+* `objectives`: what a run makes small; two quantities at once, and their front
 * `offline`: search on recorded programs
 """

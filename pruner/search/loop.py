@@ -126,6 +126,10 @@ class TuningTask:
             exhausted=self.exhausted,
         )
 
+    def improves(self, outcome: Any) -> bool:
+        """Whether a result would be kept: its program is compared with the reference."""
+        return bool(outcome.latency_s < self.current_best_s)
+
     def count(self, latency_s: float, error: str | None) -> None:
         """Count a trial."""
         self.trials += 1
@@ -369,7 +373,7 @@ class TuningLoop:
         }
         found = self._measurer.results(
             batch,
-            lambda _, outcome: outcome.latency_s < task.current_best_s,
+            lambda _, outcome: task.improves(outcome),
             task.find_check(),
             self._stopped,
         )

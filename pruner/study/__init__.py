@@ -5,6 +5,7 @@
 * `draft_quality`: quality of the draft
 * `tuning_plots`: plots of tuning runs
 * `network`: the report of a tuned network, tables of many
+* `pareto`: the front of a run with two objectives
 * `adaptation`: adaptation methods compared
 * `leaderboard`: check and rank submissions to a frozen benchmark
 * `book`: the results book

@@ -18,16 +18,18 @@ from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
 
-def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
+def compiled(
+    module: Any, target: Any, *, exact: bool = False, instruments: Sequence[Any] = ()
+) -> Any:
     """Compile scheduled functions to an executable.
 
     ``exact``: exp and similar functions call the C library, also where vector units could compute
-    them. See :func:`pass_context` for the arguments.
+    them. ``instruments`` see what TVM's passes do. See :func:`pass_context` for the arguments.
     """
     load_intrinsics(target)
     # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
-    with scope, pass_context(module, target):
+    with scope, pass_context(module, target, instruments):
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
 
 
@@ -88,7 +90,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     return module if exact else with_vector_math(module, target)
 
 
-def pass_context(module: Any, target: Any) -> Any:
+def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> Any:
     """Make the compiler's settings for a module.
 
     They are a context to enter around the compiler.
@@ -107,6 +109,7 @@ def pass_context(module: Any, target: Any) -> Any:
     Args:
         module: scheduled functions, alone or of a network.
         target: the target to compile for.
+        instruments: see what the passes do.
     """
     config: dict[str, bool] = {}
     if is_gpu(target):
@@ -114,4 +117,4 @@ def pass_context(module: Any, target: Any) -> Any:
     if is_cuda(target):
         functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
         config |= {"tirx.use_async_copy": True} if any(map(copies_ahead, functions)) else {}
-    return load_tvm().tvm.transform.PassContext(config=config)
+    return load_tvm().tvm.transform.PassContext(config=config, instruments=instruments)

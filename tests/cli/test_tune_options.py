@@ -1,5 +1,6 @@
 """Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
 
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from pruner.cli.shared.start import check_contradicted
-from pruner.errors import DataError, PrunerError
+from pruner.errors import DataError, MissingExtra, PrunerError
 from pruner.features import FEATURE_SET_VERSION
 from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
@@ -160,11 +161,32 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["policy=metaschedule", "spaces=replay"], "spaces=replay: MetaSchedule"),
         (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
         (["platform=a100", "compile_only=true", "measure.flush_cache=true"], "caches of CPUs"),
+        (["objective=energy", "compile_only=true"], "compile_only=true measures nothing"),
+        (["objective=edp", "policy=metaschedule"], "looks for small latency alone"),
+        (["objective=edp", "policy=adatune"], "looks for small latency alone"),
+        (["objective=energy", "warm_start=[a]"], "have no sizes and joules"),
+        (["objective=[latency,size]", "spaces=replay"], "leave spaces=replay out"),
     ],
 )
 def test_choices_that_cannot_work_are_refused(options, told):
     with pytest.raises(PrunerError, match=told):
         plan(*options)
+
+
+def test_programs_are_sized_where_the_objective_asks_for_it():
+    pytest.importorskip("pymoo")
+    assert plan("objective=[latency,size]").measure.sizes
+    for given in ([], ["objective=energy"], ["objective=[latency,energy]"]):
+        assert not plan(*given).measure.sizes
+
+
+def test_an_objective_with_a_front_needs_pymoo(monkeypatch):
+    for name in [one for one in sys.modules if one.partition(".")[0] == "pymoo"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pymoo", None)
+    with pytest.raises(MissingExtra, match=r"pymoo is not installed; run: pip install 'pruner\[ob"):
+        plan("objective=[latency,energy]")
+    assert plan("objective=edp").objective.has_energy
 
 
 @pytest.mark.parametrize(("policy", "lag"), [("metaschedule", None), ("pruner_network", 1)])
@@ -193,6 +215,9 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["network=dcgan", "effort=draft", "policy=random"], "policy=random: effort=draft has a"),
         (["network=dcgan", "effort=draft", "policy.first=lm"], "policy.first=lm: effort=draft has"),
         (["policy=ansor", "policy.first=lm"], "this policy has no draft"),
+        (["network=dcgan", "objective=edp"], "objective=edp: a network is tuned for latency"),
+        (["objective=[size,latency]"], "it must be latency, energy, edp, [latency,size] or"),
+        (["objective=size"], "it must be latency, energy, edp, [latency,size] or"),
     ],
 )
 def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):

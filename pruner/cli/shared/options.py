@@ -11,6 +11,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.errors import PrunerError
+from pruner.search.objectives import KNOWN as OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ def _positive(value: Any) -> bool:
 
 def _not_negative(value: Any) -> bool:
     return _number(value) and value >= 0
+
+
+def _objective(value: Any) -> bool:
+    names = (value,) if isinstance(value, str) else value
+    return isinstance(names, tuple | list) and tuple(names) in OBJECTIVES
 
 
 def _name(value: Any) -> bool:
@@ -189,6 +195,10 @@ RULES: dict[str, Rule] = {
     "data.duplicates": _one_of("drop", "keep"),
     "draft.form": _one_of("hardware", "paper", "official"),
     "task_order": _one_of("gradient", "round_robin"),
+    "objective": Rule(
+        _objective,
+        "latency, energy, edp, [latency,size] or [latency,energy]",
+    ),
     "spaces": _one_of("batched", "replay"),
     "run_id": Rule(_optional(_name), "a folder name without separators"),
     "loss.share": Rule(_between_0_and_1, "a number above 0, below 1"),

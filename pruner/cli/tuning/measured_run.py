@@ -97,6 +97,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     if result["trials"] and interrupts.caught is None:
         draw([load_run(folder)], folder)
         _log_verdicts(tuned)
+        _log_choice(tuned)
     if interrupts.caught is not None:
         ended = "nothing measured yet" if nothing else "ended early"
         say(f"{ended}; python tune.py resume={folder} continues")
@@ -135,6 +136,19 @@ def _log_verdicts(tuned: Tuned) -> None:
     if all(task.all_failed for task in tuned.tasks):
         failed = "; ".join(task.verdict() for task in tuned.tasks)
         raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
+
+
+def _log_choice(tuned: Tuned) -> None:
+    """Print the choice of another objective than latency, and draw its front."""
+    final = tuned.final
+    if final is None:
+        return
+    for line in final.lines():
+        say(line)
+    if final.objective.has_front and any(final.programs.values()):
+        from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
+
+        say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")
 
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:

@@ -21,6 +21,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.search.gradient import NO_ANALYZER, DescentSettings
+from pruner.search.objectives import Objective
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
@@ -59,7 +60,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
             f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
             "policy such as pruner_live"
         )
-    network = config.network is not None
+    network, objective = config.network is not None, Objective.of(plain(config.objective))
     return TuneOptions(
         platform=platform,
         policy=policy,
@@ -67,7 +68,9 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=_measure_settings(config, own_search=isinstance(policy, BaselineTunerSearch)),
+        measure=_measure_settings(
+            config, objective, own_search=isinstance(policy, BaselineTunerSearch)
+        ),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
@@ -76,11 +79,14 @@ def tune_options(config: DictConfig) -> TuneOptions:
         compile_only=config.compile_only,
         work_dir=None if config.work_dir is None else Path(config.work_dir),
         warm_start=[Path(name) for name in several(config.warm_start)],
+        objective=objective,
         seed=config.seed,
     )
 
 
-def _measure_settings(config: DictConfig, *, own_search: bool) -> MeasureSettings:
+def _measure_settings(
+    config: DictConfig, objective: Objective, *, own_search: bool
+) -> MeasureSettings:
     """Convert ``measure``; `own_search`: the policy is another tuner's search.
 
     Raises:
@@ -99,7 +105,12 @@ def _measure_settings(config: DictConfig, *, own_search: bool) -> MeasureSetting
             f"measure.finalists={options['finalists']} is for single operators; leave it out of "
             f"network={config.network}"
         )
-    return MeasureSettings(timing=timing, **options)
+    if options["finalists"] and not objective.is_latency:
+        raise PrunerError(
+            f"measure.finalists={options['finalists']} looks for the fastest program; leave it out "
+            f"with objective={objective}"
+        )
+    return MeasureSettings(timing=timing, sizes=objective.has_size, **options)
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:

@@ -8,6 +8,7 @@ A failure is an outcome of its candidate, never of the run.
 * `numerics`: inputs, and how far results may be off
 * `repeats`: when the repeats of a measurement end
 * `energy`: joules that a device has used
+* `built_size`: code and scratch memory of a built program
 * `priority`: real-time priority while timing
 * `devices`: several devices of a kind at the same time
 * `remote`: devices behind an RPC tracker

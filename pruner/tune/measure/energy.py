@@ -11,14 +11,19 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-POWERCAP = Path("/sys/class/powercap")
+import numpy as np
+
+POWERCAP, THERMAL = Path("/sys/class/powercap"), Path("/sys/class/thermal")
+_PACKAGES = ("x86_pkg_temp", "k10temp")  # kinds of thermal zones of processors
 _NVML = "libnvidia-ml.so.1"  # comes with the driver
 _MILLI, _MICRO = 1e-3, 1e-6
+LEAST_WINDOW_S = 2.0  # some twenty updates of a counter
 
 
 class EnergyMeter(Protocol):
@@ -34,6 +39,9 @@ class EnergyMeter(Protocol):
         Raises:
             OSError: the counter is gone.
         """
+
+    def temperature_c(self) -> float | None:
+        """Read the degrees Celsius of the device; None where they cannot be read."""
 
 
 class NvmlMeter:
@@ -52,14 +60,22 @@ class NvmlMeter:
             raise OSError(f"NVML tells no energy (code {code})")
         return time.monotonic(), _MILLI * used.value
 
+    def temperature_c(self) -> float | None:
+        """Read the degrees of the GPU; see `EnergyMeter`."""
+        found = ctypes.c_uint()
+        with suppress(AttributeError):  # a library without this function
+            code = self._library.nvmlDeviceGetTemperature(self._device, 0, ctypes.byref(found))
+            return float(found.value) if code == 0 else None
+        return None
+
 
 class PowercapMeter:
     """All processor packages of this machine, with wrapping counters added up."""
 
     name = "powercap"
 
-    def __init__(self, zones: list[Path]) -> None:
-        self._zones = zones
+    def __init__(self, zones: list[Path], thermal: Path = THERMAL) -> None:
+        self._zones, self._thermal = zones, thermal
         self._ranges = [_number(zone / "max_energy_range_uj") for zone in zones]
         self._last = [_number(zone / "energy_uj") for zone in zones]
         self._used = 0
@@ -74,6 +90,15 @@ class PowercapMeter:
             self._used += after - before if after >= before else after - before + size
         self._last = now
         return time.monotonic(), _MICRO * self._used
+
+    def temperature_c(self) -> float | None:
+        """Read the degrees of the hottest package; see `EnergyMeter`."""
+        found = []
+        for zone in self._thermal.glob("thermal_zone*"):
+            with suppress(OSError, ValueError):
+                if (zone / "type").read_text(encoding="utf-8").strip() in _PACKAGES:
+                    found.append(_MILLI * _number(zone / "temp"))
+        return max(found, default=None)
 
 
 def energy_meter(
@@ -125,3 +150,62 @@ def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
 
 def _number(path: Path) -> int:
     return int(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnergy:
+    """The joules of a program's run, without the idle power of the device.
+
+    ``watts``: mean over its windows, idle power included. ``temperature_c``: at the end of its
+    windows, the highest; None where it cannot be read.
+    """
+
+    joules: float
+    watts: float
+    temperature_c: float | None
+
+
+def count_energy(
+    meter: EnergyMeter,
+    runs: Mapping[int, Callable[[], int | None]],
+    *,
+    rest: Callable[[], None],
+    turns: int = 3,
+) -> dict[int, ProgramEnergy]:
+    """Count the joules of programs in turns, because a warm device uses more.
+
+    `runs`: each call keeps the device busy with one program for a window of at least
+    `LEAST_WINDOW_S` and returns the number of runs; None: it failed, and the program is left out.
+    `rest` waits as long: the power meanwhile is the idle power, which is taken off. Joules are the
+    medians of the turns.
+
+    Raises:
+        OSError: the counter is gone.
+    """
+    start_s, before_j = meter.read()
+    rest()
+    end_s, after_j = meter.read()
+    idle_w = (after_j - before_j) / (end_s - start_s)
+    found: dict[int, list[tuple[float, float, float | None]]] = {number: [] for number in runs}
+    for _ in range(turns):
+        for number in list(found):
+            start_s, before_j = meter.read()
+            times = runs[number]()
+            end_s, after_j = meter.read()
+            if not times:
+                del found[number]
+                continue
+            watts = (after_j - before_j) / (end_s - start_s)
+            joules = (watts - idle_w) * (end_s - start_s) / times
+            found[number].append((joules, watts, meter.temperature_c()))
+    return {number: _of_windows(windows) for number, windows in found.items()}
+
+
+def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> ProgramEnergy:
+    joules, watts, degrees = zip(*windows, strict=True)
+    known = [value for value in degrees if value is not None]
+    return ProgramEnergy(
+        joules=float(np.median(joules)),
+        watts=float(np.mean(watts)),
+        temperature_c=max(known, default=None),
+    )

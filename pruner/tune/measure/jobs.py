@@ -23,6 +23,7 @@ from pruner.processes import NoReference
 from pruner.tune.compiling import compiled, link
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
+from pruner.tune.measure.built_size import ScratchWatch, code_bytes
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -47,6 +48,7 @@ PRELOADED = (LOADED, JOBS)  # modules that the workers' server imports, TVM firs
 # the linker would end the process
 _AT_ONCE = ("-Wl,-z,now",)
 _CHEAP_S = 1.0  # a program that takes longer is checked with one kind of inputs
+_CALL_S = 0.1  # of runs that are made at once while energy is counted
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
@@ -120,12 +122,20 @@ def ready() -> bool:
 
 
 def build(
-    module_json: str, target_json: str, path: str, exact: bool = False, runs: bool = False
-) -> float:
-    """Compile a scheduled module to the library `path`; return its bytes.
+    module_json: str,
+    target_json: str,
+    path: str,
+    exact: bool = False,
+    runs: bool = False,
+    sized: bool = False,
+) -> tuple[int, int] | None:
+    """Compile a scheduled module to the library `path`.
 
     ``exact``: with the C library's own functions, for reference programs. ``runs``: it needs the
     linker of the target's processor, which is not needed to see that a program compiles.
+
+    Returns:
+        With ``sized`` the bytes of code and of scratch memory, else None.
     """
     tvm = load_tvm().tvm
     module = tvm.ir.load_json(module_json)
@@ -136,7 +146,9 @@ def build(
         provide_compiler()
     if is_opencl(target):
         load_runtime()
-    made = compiled(module, target, exact=exact)
+    watch = ScratchWatch(int(target.attrs.get("num-cores", 1))) if sized else None
+    seen = () if watch is None else (watch.instrument,)
+    made = compiled(module, target, exact=exact, instruments=seen)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
     try:
@@ -147,7 +159,7 @@ def build(
         # without the linker of another processor the objects show that it compiles
         made.export_library(f"{path}.tar")
         Path(f"{path}.tar").replace(path)
-    return float(Path(path).stat().st_size)
+    return None if watch is None else (code_bytes(Path(path)), watch.scratch_bytes)
 
 
 def load_target(target_json: str) -> Any:
@@ -202,6 +214,22 @@ def _timed(
         if rule is None:
             return measure()
         return rule.measured(lambda: measure()[0], timing.repeats)
+
+
+def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s: float) -> int:
+    """Run a library again and again for `seconds`; return the number of its runs.
+
+    `latency_s` of a run: a call of TVM's evaluator makes the runs of about a tenth of a second.
+    """
+    module, handle = _open(path, device, None)
+    arrays = _upload(_same_inputs(arguments), handle)
+    number = max(1, round(_CALL_S / latency_s))
+    evaluator = module.time_evaluator("main", handle, number=number, repeat=1)
+    runs, until = 0, time.monotonic() + seconds
+    while not runs or time.monotonic() < until:
+        evaluator(*arrays)
+        runs += number + 1  # a first run, which it does not time
+    return runs
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:

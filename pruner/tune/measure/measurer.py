@@ -67,6 +67,7 @@ class MeasureSettings:
     check: bool = True  # results of every best program against the unscheduled one
     baseline: bool = True  # the unscheduled program is timed once, on CPUs
     finalists: int = 0
+    sizes: bool = False  # code and scratch memory of every built program are read, on CPUs
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -105,11 +106,20 @@ class Outcome:
     build_s: float = 0.0
     run_s: float = 0.0
     checked: bool = False  # the results were compared with the reference, and are right
+    code_bytes: int | None = None  # None: not read
+    scratch_bytes: int | None = None
 
     @property
     def latency_s(self) -> float:
         """Average the repeats, in seconds; infinite for a failure."""
         return float(np.mean(self.costs_s)) if self.error is None else float("inf")
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Code and scratch memory; None where they were not read."""
+        if self.code_bytes is None or self.scratch_bytes is None:
+            return None
+        return self.code_bytes + self.scratch_bytes
 
     @property
     def concerns_program(self) -> bool:
@@ -252,7 +262,7 @@ class DeviceMeasurer:
         path = self._new_library()
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
         remote = self._platform.address is not None
-        what = text, self._platform.target_json, path, False, remote
+        what = text, self._platform.target_json, path, False, remote, self._settings.sizes
         built = self._builders.submit("build", *what)
         job = _Job(path=path, arguments=arguments, built=built, known_s=known_s)
         if run and not self.exclusive:
@@ -362,7 +372,14 @@ class DeviceMeasurer:
             message = f"the timings {costs_s!r:.80} are no seconds above 0"
             untimed = Reply(error="error", message=message, seconds=ran.seconds)
             return _failure("run", untimed, build_s=built.seconds, run_s=ran.seconds)
-        return Outcome(costs_s=costs_s, build_s=built.seconds, run_s=ran.seconds)
+        code, scratch = (built.value if self._settings.sizes else None) or (None, None)
+        return Outcome(
+            costs_s=costs_s,
+            build_s=built.seconds,
+            run_s=ran.seconds,
+            code_bytes=code,
+            scratch_bytes=scratch,
+        )
 
     def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
         where = self._platform.device, job.arguments, check.expected, self._platform.address
@@ -488,6 +505,19 @@ class DeviceMeasurer:
         """Queue the build of a scheduled module into a permanent library."""
         text = importlib.import_module("tvm").ir.save_json(module)
         return self._builders.submit("build", text, self._platform.target_json, str(path))
+
+    def hold(
+        self, path: Path, arguments: Arguments, seconds: float, latency_s: float
+    ) -> int | None:
+        """Run a permanent library for `seconds`; return the number of runs.
+
+        None if it fails.
+        """
+        what = str(path), self._platform.device, arguments, seconds, latency_s
+        limit_s = seconds + self._settings.run_timeout_s
+        with self._phases.time("run"):
+            reply = self._runner.submit("hold", *what, timeout_s=limit_s).result()
+        return reply.value if reply.error is None else None
 
     def time_library(self, path: Path, arguments: Arguments, check: Check | None = None) -> Outcome:
         """Time a permanent library; with `check` compare its results, too."""

@@ -9,6 +9,7 @@
 * `verifier`: choose the learned model of a run
 * `journal`: a row per trial
 * `database`: MetaSchedule's database
+* `final_choice`: energies, the choice and the front, where the objective is not latency
 * `warm_start`: measurements of earlier runs
 * `snapshot`: the state for a resume
 * `finalists`: the best programs, timed again in turns

@@ -21,6 +21,7 @@ from pruner.progress import Log, silent
 from pruner.tune.measure.numerics import are_timings
 
 JOURNAL_FILE = "trials.jsonl"
+CODE, SCRATCH = "code_bytes", "scratch_bytes"  # of ``extra``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,8 @@ class Trial:
     ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning at
     its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran. ``checked``: its
     results were compared with the reference, and are right. ``record``: TVM's database record of a
-    program that ran, as JSON.
+    program that ran, as JSON. ``extra``: ``code_bytes`` and ``scratch_bytes`` in runs that look for
+    small programs.
     """
 
     task: str
@@ -57,6 +59,13 @@ class Trial:
         """Mean of the repeats in seconds; infinite for a failure or none."""
         known = self.error is None and not self.compiled_only
         return float(np.mean(self.costs_s)) if known else float("inf")
+
+    @property
+    def size_bytes(self) -> float | None:
+        """Bytes of code and scratch memory; None where they were not read."""
+        found = [self.extra.get(name) for name in (CODE, SCRATCH)]
+        known = [float(value) for value in found if isinstance(value, int | float)]
+        return sum(known) if len(known) == len(found) else None
 
 
 def read_trials(path: Path, log: Log = silent) -> list[Trial]:

@@ -17,6 +17,7 @@ from pruner.tune.workloads import Workload, arguments, flops
 
 if TYPE_CHECKING:  # it imports torch
     from pruner.models.forecast import Forecast
+    from pruner.tune.run.final_choice import FinalChoice
 
 WRONG = "wrong_result"
 
@@ -183,6 +184,7 @@ class Tuned:
 
     ``work_dir`` has TVM's database. ``seconds`` is the time per phase. ``models`` has the
     checkpoints by name: "adapted" scored the last batch, "siamese" is the Siamese model of MoA.
+    ``final``: the choice among the programs, in runs that measure.
     """
 
     tasks: Sequence[TaskOutcome]
@@ -191,6 +193,7 @@ class Tuned:
     work_dir: Path
     compile_only: bool = False
     models: Mapping[str, Path] = field(default_factory=dict)
+    final: FinalChoice | None = None
 
     @property
     def best_latency_s(self) -> float:
@@ -255,6 +258,7 @@ class Tuned:
             "work_dir": str(self.work_dir),
             "models": {name: str(path) for name, path in self.models.items()},
         }
+        row |= {} if self.final is None else self.final.metrics()
         return row | ({"compiled": self._compiled} if self.compile_only else {})
 
     @property

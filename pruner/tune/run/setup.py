@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from pruner.files import as_written, read_json, write_json
 from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.search.loop import TuningTask
+from pruner.search.objectives import ParetoSettings, dominated
+from pruner.search.policy import RoundSettings
 from pruner.tune.measure.measurer import Check, Outcome, wait_for
 from pruner.tune.measure.numerics import load_reference, tolerance
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -47,13 +49,25 @@ class LiveTask(TuningTask):
 
     ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
     without schedule, None where that was not timed. ``unscheduled``: the function without schedule,
-    where no program is faster.
+    where no program is faster. ``sized``: latency and bytes of the programs whose size was read.
     """
 
     workload: Workload
     open_search: Callable[[], Search]
     untuned_s: float | None = None
     unscheduled: Outcome | None = None
+    sized: list[tuple[float, float]] = field(default_factory=list)
+
+    def improves(self, outcome: Any) -> bool:
+        """See `TuningTask`; a sized program improves where none dominates it."""
+        if outcome.size_bytes is None or outcome.error is not None:
+            return TuningTask.improves(self, outcome)
+        return not dominated((outcome.latency_s, outcome.size_bytes), self.sized)
+
+    def note_size(self, latency_s: float, size_bytes: float | None) -> None:
+        """Add a measured program."""
+        if size_bytes is not None and latency_s < float("inf"):
+            self.sized.append((latency_s, size_bytes))
 
 
 class Prepared:
@@ -223,6 +237,9 @@ class Prepared:
         learner = None
         if self.shared is not None and space.has_features:
             learner = self._learner(workload, space, self.shared)
+        # random draws follow no score, so they stay as they are
+        if self._options.objective.has_size and isinstance(policy, RoundSettings):
+            policy = ParetoSettings(settings=policy)
         return decision_search(space, policy, space.draft_score, learner, rng), space
 
     def _taught(self, number: int) -> DecisionSearch:

@@ -16,7 +16,8 @@ from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.progress import Log
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.policy import PolicySettings, RoundSettings
+from pruner.search.objectives import Objective, check_pymoo
+from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
 from pruner.search.task_order import USUAL, Order, check_order
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.machine import make_platform
@@ -58,6 +59,7 @@ class TuneOptions:
     * ``work_dir``: the folder of TVM's database; by default the run folder.
     * ``warm_start``: folders of earlier runs on the same target, whose measurements of identical
       tasks are reused.
+    * ``objective``: what is made small; other than latency, for operators.
     """
 
     platform: Platform
@@ -76,6 +78,7 @@ class TuneOptions:
     work_dir: Path | None = None
     warm_start: Sequence[Path] = ()
     seed: int = 0
+    objective: Objective = field(default_factory=Objective)
 
     def __post_init__(self) -> None:
         """Check the options.
@@ -93,10 +96,42 @@ class TuneOptions:
                 "arrays for that; leave it out on a GPU"
             )
         self._check_baseline_tuner()
+        self._check_objective()
         if self.make_model is not None and not self.policy.takes_model:
             raise PrunerError(
                 f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
             )
+
+    def _check_objective(self) -> None:
+        """Refuse an objective that this run could not follow.
+
+        Raises:
+            PrunerError: the reason and the fix.
+        """
+        if self.objective.is_latency:
+            return
+        what, rounds = f"objective={self.objective}", isinstance(self.policy, RoundSettings)
+        if self.compile_only:
+            raise PrunerError(f"{what}: compile_only=true measures nothing; leave one of them out")
+        if not rounds and not isinstance(self.policy, RandomDraws):
+            raise PrunerError(
+                f"{what}: {type(self.policy).__name__} looks for small latency alone; choose "
+                "policy=pruner_live, ansor or random"
+            )
+        if self.warm_start:
+            raise PrunerError(
+                f"{what}: the runs of warm_start= have no sizes and joules; leave it out"
+            )
+        if self.objective.has_size and self.platform.device != "cpu":
+            raise PrunerError(f"{what}: code is sized on CPUs only; choose a CPU, or leave it out")
+        if self.objective.has_size and self.replay_only:
+            raise PrunerError(f"{what}: sizes are estimated in batches; leave spaces=replay out")
+        if self.objective.has_size and rounds and self.analyzer is None:
+            raise PrunerError(f"{what}: the estimate of sizes needs a described CPU: platform=NAME")
+        if self.objective.has_energy and len(self.platform.environments) > 1:
+            raise PrunerError(f"{what}: one device counts its joules; choose measure.devices=1")
+        if self.objective.has_front:
+            check_pymoo()
 
     def _check_baseline_tuner(self) -> None:
         """Refuse options that another tuner's search would not follow.

@@ -21,6 +21,13 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
+from pruner.tune.run.final_choice import (
+    FinalChoice,
+    choose_programs,
+    export_front,
+    restored_module,
+    run_meter,
+)
 from pruner.tune.run.finalists import Finalists, best_module, present, retime, winners
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
@@ -82,6 +89,7 @@ def _tuned(
     report: OnBatch,
     interrupted: Callable[[], bool],
 ) -> Tuned:
+    meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
     log("starting the processes that build and run programs")
@@ -111,12 +119,19 @@ def _tuned(
                     retime(run.tasks, context, options.measure.finalists)
             found = run.tasks
             models = _keep_models(prepared.shared, context, options.budget)
+        final = FinalChoice(
+            objective=options.objective, counter="" if meter is None else meter.name
+        )
+        if not (options.compile_only or context.interrupted()):
+            final = replace(final, programs=choose_programs(prepared, options, context, meter))
         keep = options.kernels and not options.compile_only
-        kernels = _export(found, context) if keep else {}
+        kernels = _export(found, context, final) if keep else {}
+        if keep and options.objective.has_front:
+            export_front(prepared, final.programs, context)
     tuned = _result(prepared, options, context, work_dir, kernels)
     if tuned.replayed.tasks:
         log(str(tuned.replayed))
-    return replace(tuned, models=models)
+    return replace(tuned, models=models, final=final)
 
 
 def _keep_models(
@@ -130,17 +145,20 @@ def _keep_models(
         return shared.keep(context.folder, learn=in_time)
 
 
-def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
-    """Build a library of every task's best program."""
+def _export(tasks: Sequence[LiveTask], context: RunContext, final: FinalChoice) -> dict[str, Path]:
+    """Build a library of every task's chosen program."""
     out: dict[str, Path] = {}
     chosen = winners(context.folder)
     for task in tasks:
         if task.current_best_s == float("inf"):
             continue
         name = task.workload.name
-        winner = chosen.get(name)
-        target = context.platform.target
-        module = best_module(context.database, task.workload.module, target, winner)
+        best, target = final.best(name), context.platform.target
+        if best is not None:
+            module = restored_module(task, best.trial, context)
+        else:
+            winner = chosen.get(name)
+            module = best_module(context.database, task.workload.module, target, winner)
         path = kernel_path(context.folder, name)
         path.parent.mkdir(exist_ok=True)
         with context.phases.time("build"):

@@ -19,7 +19,11 @@ from pruner.features.dataflow import DataflowKind
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.columns import DraftColumns
+from pruner.models.analyzer.energy_model import energy_model_j
+from pruner.models.analyzer.size_estimate import code_bytes, scratch_bytes
 from pruner.models.proposals.decision_tokens import TokenSpace
+from pruner.program.device import CpuDevice, Device
+from pruner.program.nests import LoopNests
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
@@ -29,6 +33,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
 
+OfSymbols = Callable[[Ints, LoopNests, Symbols, Device], Floats]
 _REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often they evolve
 
 
@@ -169,6 +174,34 @@ class UnionSpace:
         groups = self.symbols(number, row[None, 1 : 1 + space.num_slots])
         found = [columns.of(symbols) for *_, symbols in groups if not symbols.on_tensor_cores]
         return [float(value) for value in found[0][0]] if found else None
+
+    def size_bytes(self, decisions: Decisions) -> Floats:
+        """Estimate code and scratch memory in bytes, [N]; NaN where no symbols are."""
+
+        def size(rows: Ints, nests: LoopNests, symbols: Symbols, device: Device) -> Floats:
+            cores = device.num_cores if isinstance(device, CpuDevice) else 1
+            return scratch_bytes(nests, cores) + code_bytes(symbols)
+
+        return self._by_symbols(decisions, size)
+
+    def energy_model_j(self, decisions: Decisions, latency_s: Floats) -> Floats:
+        """Model the joules of programs that take `latency_s`, [N]; NaN where no symbols are."""
+
+        def joules(rows: Ints, nests: LoopNests, symbols: Symbols, device: Device) -> Floats:
+            return energy_model_j(symbols, latency_s[rows], device)
+
+        return self._by_symbols(decisions, joules)
+
+    def _by_symbols(self, decisions: Decisions, value: OfSymbols) -> Floats:
+        """Compute a number of every program [N] from its loop nests and symbols."""
+        out, analyzer = np.full(len(decisions), np.nan), self.analyzer
+        with self._phases.time("draft"):
+            for space, rows, vectors in self._parts(decisions):
+                if isinstance(space, BatchedSpace) and isinstance(analyzer, SymbolAnalyzer):
+                    for own, nests, symbols in space.with_symbols(vectors, analyzer):
+                        places = rows[own]
+                        out[places] = value(places, nests, symbols, analyzer.device)
+        return out
 
     def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, RelaxedScores]]:
         """Record the scores of vectors [N, d] of a batched space; see `BatchedSpace`."""

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from pruner.tune.measure.energy import energy_meter
+from pruner.tune.measure.energy import PowercapMeter, ProgramEnergy, count_energy, energy_meter
 
 NVML = """
 static unsigned long long used = 5000;
@@ -18,6 +18,9 @@ int nvmlDeviceGetHandleByUUID(const char *name, void **device) {
 }
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *mj) {
     used += 250 * (unsigned long long)device; *mj = used; return 0;
+}
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) {
+    *degrees = 40 + (unsigned)(long)device; return sensor;
 }
 """
 
@@ -58,5 +61,74 @@ def test_the_meter_of_a_gpu_is_that_of_the_first_that_is_visible(tmp_path, visib
     given = {"nvml": str(library), "environment": {"CUDA_VISIBLE_DEVICES": visible}}
     meter = energy_meter("cuda", **given)
     assert meter.read()[1] - meter.read()[1] == pytest.approx(-joules)
+    assert meter.temperature_c() == 40 + 4 * joules
     unknown = {**given, "environment": {"CUDA_VISIBLE_DEVICES": "no"}}
     assert energy_meter("cuda", **unknown) is None
+
+
+def test_the_hottest_package_has_the_temperature(tmp_path):
+    zone(tmp_path, "intel-rapl:0", 1)
+    meter = PowercapMeter([tmp_path / "intel-rapl:0"], tmp_path / "thermal")
+    assert meter.temperature_c() is None
+    for number, (kind, degrees) in enumerate(
+        [("acpitz", 90000), ("x86_pkg_temp", 51000), ("x86_pkg_temp", 47500)]
+    ):
+        place = tmp_path / "thermal" / f"thermal_zone{number}"
+        place.mkdir(parents=True)
+        (place / "type").write_text(f"{kind}\n")
+        (place / "temp").write_text(f"{degrees}\n")
+    assert meter.temperature_c() == pytest.approx(51.0)
+
+
+class FakeMeter:
+    """A device that idles at 5 W; the test moves its clock and its counter."""
+
+    name = "fake"
+
+    def __init__(self):
+        self.now_s, self.used_j, self.degrees = 100.0, 7.0, 30.0
+
+    def read(self):
+        return self.now_s, self.used_j
+
+    def temperature_c(self):
+        return self.degrees
+
+    def use(self, watts, seconds=2.0):
+        self.now_s += seconds
+        self.used_j += watts * seconds
+        self.degrees += 1.0
+
+
+def test_joules_of_a_run_are_those_above_idling_in_turns():
+    meter, order = FakeMeter(), []
+
+    def program(number, watts, runs):
+        def run():
+            order.append(number)
+            meter.use(watts)
+            return runs
+
+        return run
+
+    found = count_energy(
+        meter,
+        {4: program(4, 15.0, 100), 9: program(9, 25.0, 400), 2: program(2, 9.0, None)},
+        rest=lambda: meter.use(5.0),
+        turns=2,
+    )
+    assert order == [4, 9, 2, 4, 9]  # the program that failed has no second turn
+    assert found == {
+        # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on
+        4: ProgramEnergy(joules=0.2, watts=15.0, temperature_c=35.0),
+        9: ProgramEnergy(joules=0.1, watts=25.0, temperature_c=36.0),
+    }
+
+
+def test_a_counter_that_is_gone_is_told():
+    class Gone(FakeMeter):
+        def read(self):
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        count_energy(Gone(), {}, rest=lambda: None)

@@ -242,6 +242,22 @@ class BatchedSpace:
                 found.append((rows, np.where(good, analyzer.scores(symbols), -np.inf), symbols))
         return found
 
+    def with_symbols(
+        self, decisions: Decisions, analyzer: SymbolAnalyzer
+    ) -> Iterator[tuple[Rows, LoopNests, Symbols]]:
+        """Yield rows, loop nests and symbols of each group of programs.
+
+        Rows that the engine refuses, and groups without a legal program, are left out.
+        """
+        found = [(rows, nests) for rows, _, nests in self._lowered(decisions)]
+        try:
+            with unforeseen_refused():
+                every = analyzer.all_symbols([nests for _, nests in found])
+        except UnsupportedProgram:
+            return
+        for (rows, nests), symbols in zip(found, every, strict=True):
+            yield rows, nests, symbols
+
     def relaxed(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
     ) -> list[tuple[Rows, RelaxedScores]]:

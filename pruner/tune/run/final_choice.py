@@ -1,0 +1,317 @@
+"""The end of a run with another objective than latency.
+
+Where NVML or powercap counts joules, the fastest programs of a task are built again and run in
+turns. Where nothing counts them, a model (:mod:`pruner.models.analyzer.energy_model`) gives joules
+to every measured program, and all its columns are called a model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import PrunerError
+from pruner.files import write_table
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
+from pruner.search.decision_search import DecisionSearch
+from pruner.search.objectives import EDP, ENERGY, LATENCY, SIZE, Objective, non_dominated
+from pruner.tune.measure.energy import LEAST_WINDOW_S, EnergyMeter, count_energy, energy_meter
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+from pruner.tune.run.setup import LiveTask, Prepared
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces.union import UnionSpace
+
+FRONT_FILE, FRONT_FOLDER, ENERGY_FILE = "pareto.csv", "pareto", "energy.csv"
+MOST = 8  # programs of a task whose joules are counted
+TURNS = 3
+JOULES, MODELLED = "joules", "energy_model_j"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalProgram:
+    """A measured program with the values of its objectives.
+
+    ``joules``: of a run, counted or modelled. ``chosen``: it is on the front, or the best.
+    """
+
+    trial: Trial
+    joules: float | None = None
+    watts: float | None = None
+    temperature_c: float | None = None
+    chosen: bool = False
+
+    def value(self, name: str) -> float:
+        """Return the value of an objective; smaller is better."""
+        size, joules = self.trial.size_bytes, self.joules
+        values = {
+            LATENCY: self.trial.latency_s,
+            SIZE: float("inf") if size is None else size,
+            ENERGY: float("inf") if joules is None else joules,
+        }
+        return values[ENERGY] * values[LATENCY] if name == EDP else values[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalChoice:
+    """The programs of every task, in the order of latency.
+
+    ``counter``: the meter that gave the joules; empty: none did, and joules are a model's.
+    """
+
+    objective: Objective
+    counter: str = ""
+    programs: Mapping[str, Sequence[FinalProgram]] = field(default_factory=dict)
+
+    def best(self, task: str) -> FinalProgram | None:
+        """Return the chosen program of a task; None where the fastest is the best."""
+        if self.objective.has_front:
+            return None
+        return next((one for one in self.programs.get(task, ()) if one.chosen), None)
+
+    def lines(self) -> list[str]:
+        """Describe the choice of every task."""
+        what = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
+        return lines(self.programs, self.objective, what.get(self.counter, "a model"))
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the additions to the last line; nothing for latency alone."""
+        if self.objective.is_latency:
+            return {}
+        rows = table_rows(self.programs, self.objective, counted=bool(self.counter))
+        chosen = "on_front" if self.objective.has_front else "chosen"
+        energy = {"energy": self.counter or "model"} if self.objective.has_energy else {}
+        return {
+            "objective": list(self.objective.names),
+            **energy,
+            "chosen": [row for row in rows if row[chosen]],
+        }
+
+
+def run_meter(options: TuneOptions) -> EnergyMeter | None:
+    """Open the meter of a run.
+
+    None: a model gives the joules, or the objective has no energy.
+
+    Raises:
+        PrunerError: no counter, and no description of the device to model with.
+    """
+    platform = options.platform
+    if not options.objective.has_energy:
+        return None
+    meter = energy_meter(platform.device) if platform.address is None else None
+    if meter is None and not isinstance(options.analyzer, SymbolAnalyzer):
+        raise PrunerError(
+            f"objective={options.objective}: nothing counts joules here (NVML, powercap), and the "
+            "model of energy needs a described device: platform=NAME"
+        )
+    return meter
+
+
+def choose_programs(
+    prepared: Prepared, options: TuneOptions, context: RunContext, meter: EnergyMeter | None
+) -> dict[str, list[FinalProgram]]:
+    """Give every measured program its values and mark the choice; write the table.
+
+    Returns:
+        The programs of each task in the order of latency; an empty mapping for latency alone.
+    """
+    objective = options.objective
+    if objective.is_latency:
+        return {}
+    if objective.has_energy:
+        how = f"{meter.name} counts" if meter is not None else "a MODEL gives, nothing counts,"
+        context.log(f"energy: {how} the joules of programs (docs/tuning.md)")
+    rows = read_trials(context.folder / JOURNAL_FILE)
+    found = {}
+    for task in prepared.tasks:
+        mine = [row for row in rows if row.task == task.name and row.latency_s < float("inf")]
+        programs = [FinalProgram(trial=row) for row in sorted(mine, key=lambda row: row.latency_s)]
+        if objective.has_energy and meter is None:
+            programs = _modelled(task, programs)
+        elif meter is not None:
+            programs = _counted(task, programs[:MOST], context, meter)
+        found[task.name] = _all_checked(task, programs, objective, context)
+    table = FRONT_FILE if objective.has_front else ENERGY_FILE
+    counted = meter is not None
+    write_table(context.folder / table, table_rows(found, objective, counted=counted))
+    return found
+
+
+def marked(programs: Sequence[FinalProgram], objective: Objective) -> list[FinalProgram]:
+    """Mark the front of two objectives, or the best program of a single objective."""
+    points = np.array([[one.value(name) for name in objective.names] for one in programs])
+    known = np.isfinite(points).all(axis=1) if len(points) else np.zeros(0, bool)
+    chosen = np.zeros(len(points), bool)
+    if known.any():
+        if objective.has_front:
+            chosen[known] = non_dominated(points[known])
+        else:
+            chosen[int(np.argmin(np.where(known, points[:, 0], np.inf)))] = True
+    return [replace(one, chosen=bool(is_)) for one, is_ in zip(programs, chosen, strict=True)]
+
+
+def table_rows(
+    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, *, counted: bool
+) -> list[dict[str, Any]]:
+    """Return a row for every program; a modelled energy is called a model."""
+    rows = []
+    for task, programs in found.items():
+        for one in programs:
+            row: dict[str, Any] = {
+                "task": task,
+                "trial": one.trial.trial,
+                "latency_s": one.trial.latency_s,
+            }
+            if objective.has_size:
+                row |= {"size_bytes": one.trial.size_bytes, **one.trial.extra}
+            if objective.has_energy:
+                row |= {JOULES if counted else MODELLED: one.joules}
+                row |= {"watts": one.watts, "temperature_c": one.temperature_c} if counted else {}
+            row["checked"] = int(one.trial.checked)
+            row["on_front" if objective.has_front else "chosen"] = int(one.chosen)
+            rows.append(row)
+    return rows
+
+
+def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalProgram]:
+    search = task.search
+    if not programs or not isinstance(search, DecisionSearch):
+        return list(programs)
+    assert isinstance(search.space, UnionSpace), task.name
+    rows = np.array([search.row(one.trial.space, one.trial.decisions) for one in programs])
+    latency_s = np.array([one.trial.latency_s for one in programs])
+    joules = search.space.energy_model_j(rows, latency_s).tolist()
+    search.space.clear_cache()
+    return [
+        replace(one, joules=value if np.isfinite(value) else None)
+        for one, value in zip(programs, joules, strict=True)
+    ]
+
+
+def _counted(
+    task: LiveTask, programs: Sequence[FinalProgram], context: RunContext, meter: EnergyMeter
+) -> list[FinalProgram]:
+    """Build the programs again, and count their joules in turns."""
+    with ExitStack() as libraries:
+        runs = {}
+        for number, one in enumerate(programs):
+            path = libraries.enter_context(_library(task, one.trial, context))
+            if path is not None:
+                about = path, task.arguments, LEAST_WINDOW_S, one.trial.latency_s
+                runs[number] = partial(context.measurer.hold, *about)
+        rest = partial(time.sleep, LEAST_WINDOW_S)
+        try:
+            counts = count_energy(meter, runs, rest=rest, turns=TURNS)
+        except OSError as error:
+            context.log(f"{task.name}: no energy: {error}")
+            counts = {}
+    return [
+        replace(one, **asdict(counts[number]))
+        for number, one in enumerate(programs)
+        if number in counts
+    ]
+
+
+def _all_checked(
+    task: LiveTask, programs: Sequence[FinalProgram], objective: Objective, context: RunContext
+) -> list[FinalProgram]:
+    """Mark the choice; compare chosen programs with the reference, and drop wrong programs."""
+    check, tried = task.find_check(), set[int]()
+    found = marked(programs, objective)
+    while check is not None:
+        new = [
+            n for n, one in enumerate(found)
+            if one.chosen and not one.trial.checked and one.trial.trial not in tried
+        ]  # fmt: skip
+        if not new:
+            break
+        wrong = set()
+        for number in new:
+            trial = found[number].trial
+            tried.add(trial.trial)
+            with _library(task, trial, context) as path:
+                outcome = None
+                if path is not None:
+                    outcome = context.measurer.time_library(path, task.arguments, check)
+            if outcome is None or outcome.error is not None:
+                wrong.add(number)
+                context.log(f"{task.name}: trial {trial.trial} is left out, its check failed")
+            else:
+                trial = replace(trial, checked=outcome.checked)
+                found[number] = replace(found[number], trial=trial)
+        left = [one for number, one in enumerate(found) if number not in wrong]
+        found = marked(left, objective)
+    return found
+
+
+@contextmanager
+def _library(task: LiveTask, trial: Trial, context: RunContext) -> Iterator[Path | None]:
+    """Build a measured program again, for a while; None where that fails."""
+    path = context.folder / f"final-{task.name}-{trial.trial}.so"
+    module = restored_module(task, trial, context)
+    try:
+        built = module is not None and context.measurer.export(module, path) is None
+        yield path if built else None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def restored_module(task: LiveTask, trial: Trial, context: RunContext) -> Any | None:
+    """Make the scheduled module of a measured program again; None without a record."""
+    if trial.record is None:
+        return None
+    record, target = json.loads(trial.record), context.platform.target
+    return context.database.scheduled(task.workload.module, record, target).mod
+
+
+def export_front(
+    prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
+) -> list[Path]:
+    """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``."""
+    out = []
+    for task in prepared.tasks:
+        for one in found.get(task.name, ()):
+            module = restored_module(task, one.trial, context) if one.chosen else None
+            if module is None:
+                continue
+            path = context.folder / FRONT_FOLDER / f"{task.name}-{one.trial.trial}.so"
+            path.parent.mkdir(exist_ok=True)
+            with context.phases.time("build"):
+                if context.measurer.export(module, path) is None:
+                    out.append(path)
+    return out
+
+
+def lines(
+    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, counter: str
+) -> list[str]:
+    """Describe the choice of every task; `counter`: what gave the joules."""
+    out = []
+    for task, programs in found.items():
+        chosen = [one for one in programs if one.chosen]
+        if not chosen:
+            out.append(f"{task}: no program has all values of objective={objective}")
+        elif objective.has_front:
+            out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
+            out += [f"  {_values(one, objective, counter)}" for one in chosen]
+        else:
+            out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
+            out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
+    return out
+
+
+def _values(one: FinalProgram, objective: Objective, counter: str) -> str:
+    parts = [f"trial {one.trial.trial}: {1e3 * one.trial.latency_s:.4g} ms"]
+    if objective.has_size:
+        parts.append(f"{one.value(SIZE) / 1024:.4g} KiB")
+    if objective.has_energy:
+        parts.append(f"{1e3 * one.value(ENERGY):.4g} mJ a run ({counter})")
+    return ", ".join(parts)

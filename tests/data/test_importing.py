@@ -236,6 +236,19 @@ def test_an_array_of_records_is_told_with_the_way_out(write, line, tmp_path, ind
         import_logs(logs, tmp_path / "out", "k80", Quarantine())
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"PK\x03\x04\x14\0 a.json", "a.log is a zip archive; unpack it"),
+        (b"BZh91AY&SY", "a.log is packed by bzip2; unpack it, or pack it by gzip, xz or zstd"),
+        (b"version https://git-lfs.github.com/spec/v1", "a.log is a pointer of Git LFS; fetch"),
+    ],
+)
+def test_files_that_hold_no_lines_are_told_with_the_way_out(write, tmp_path, data, told):
+    with pytest.raises(DataError, match=told):
+        import_logs(write("a.log", [data]), tmp_path / "out", "k80", Quarantine())
+
+
 def test_targets_are_counted(write, line, tmp_path):
     other = json.loads(line(4))
     other["i"][0][1] = "llvm"

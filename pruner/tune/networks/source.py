@@ -79,9 +79,23 @@ class NetworkSource:
         """Check that the name may be a network's, without importing anything.
 
         Raises:
-            PrunerError: a name without a colon that is neither the catalog's nor a file's.
+            PrunerError: a name without a colon that is neither the catalog's nor a file's, or a file
+                of another kind.
         """
-        if self.path is None and ":" not in self.name and self.name not in CATALOG:
+        if self.path is not None:
+            return
+        package, colon, factory = self.name.partition(":")
+        if package.endswith(".py"):
+            raise PrunerError(
+                f"network={self.name}: name the module, network={Path(package).stem}:"
+                f"{factory or 'FACTORY'}, in the folder of this file or with PYTHONPATH=FOLDER"
+            )
+        if not colon and Path(self.name).is_file():
+            raise PrunerError(
+                f"network={self.name}: a file must be FILE.pt2 (of torch.export.save) or FILE.onnx; "
+                "weights alone and pickled modules: return the module in Python, package:factory"
+            )
+        if not colon and self.name not in CATALOG:
             raise PrunerError(
                 f"network={self.name} is unknown; known: {', '.join(CATALOG)}, package:factory, "
                 "or a file FILE.pt2 or FILE.onnx"

@@ -247,6 +247,17 @@ def test_a_name_is_refused_before_anything_is_imported():
         NetworkSource(name=name).check_name()
 
 
+def test_files_of_other_kinds_are_refused_with_the_way_out(tmp_path):
+    (tmp_path / "net.pth").write_bytes(b"weights")
+    for name, told in {
+        str(tmp_path / "net.pth"): "a file must be FILE.pt2 .of torch.export.save. or FILE.onnx",
+        "nets/case.py:make": "name the module, network=case:make, in the folder of this file",
+        "case.py": "name the module, network=case:FACTORY",
+    }.items():
+        with pytest.raises(PrunerError, match=told):
+            NetworkSource(name=name).check_name()
+
+
 def test_sizes_that_a_named_network_has_not_are_refused():
     asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
     told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import getitem
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from pruner.tune.networks.operators.complex_numbers import touches_complex, without_complex
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
 from pruner.tune.networks.operators.recurrent import check_lengths
@@ -30,13 +31,20 @@ def decomposed(program: Any, known: Iterable[str]) -> Any:
         for operator in CONVERTED:
             table.pop(operator, None)
         table.update(REPLACED)
-        program = program.run_decompositions(table)
-        while lacking := _decomposable(program, known):
-            program = program.run_decompositions({**REPLACED, **lacking})
+        program = _rewritten(program, table, known)
+        if (real := without_complex(program)) is not program:
+            program = _rewritten(real, table, known)
     finally:
         torch._C._set_mkldnn_enabled(library)
     _check_targets(program, known)
     promote(program)
+    return program
+
+
+def _rewritten(program: Any, table: Mapping[Any, Any], known: Iterable[str]) -> Any:
+    program = program.run_decompositions(table)
+    while lacking := _decomposable(program, known):
+        program = program.run_decompositions({**REPLACED, **lacking})
     return program
 
 
@@ -58,6 +66,8 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         node.target: decomposition_table[node.target]
         for node in calls
         if node.target.__name__ not in known and node.target in decomposition_table
+        # torch's writes into the parts of a new complex tensor
+        if not touches_complex(node)
     }
     for node in calls:
         # TVM's second result of a maximum pooling is zeros, and it drops no window

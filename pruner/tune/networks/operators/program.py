@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from pruner.tune.networks.operators.complex_numbers import touches_complex, without_complex
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
+from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.recurrent import check_lengths
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.tvm_import import load_tvm
@@ -30,7 +31,7 @@ def decomposed(program: Any, known: Iterable[str]) -> Any:
         table = torch.export.default_decompositions()
         for operator in CONVERTED:
             table.pop(operator, None)
-        table.update(REPLACED)
+        table.update(REPLACED | of_library(program))
         program = _rewritten(program, table, known)
         if (real := without_complex(program)) is not program:
             program = _rewritten(real, table, known)

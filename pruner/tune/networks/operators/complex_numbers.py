@@ -47,12 +47,14 @@ class Pair:
 def without_complex(program: Any) -> Any:
     """Return a decomposed program of real tensors; the same if it has no complex ones.
 
+    It is the same, too, if an operator has no rule for complex numbers.
+
     Raises:
         PrunerError: inputs or outputs are complex.
-        AssertionError: an operator has no rule for complex numbers, in the words of TVM's front
-            end.
+        AssertionError: a transform has too many points, in the words of TVM's front end.
     """
-    if not any(_is_complex(node.meta.get("val")) for node in program.graph.nodes):
+    nodes = [node for node in program.graph.nodes if touches_complex(node)]
+    if not nodes or any(map(lacks_rule, nodes)):
         return program
     inputs = tree.tree_leaves(program.example_inputs)
     if any(_is_complex(one) for one in inputs):
@@ -71,18 +73,29 @@ def touches_complex(node: fx.Node) -> bool:
     return any(_is_complex(one.meta.get("val")) for one in nodes)
 
 
+def lacks_rule(node: fx.Node) -> bool:
+    """Check for a call of complex numbers that cannot be rewritten."""
+    name = _name(node.target)
+    known = name in _RULES or name in _SEPARATE or name in _PRODUCTS or name in _FOURIER
+    return node.op == "call_function" and bool(name) and touches_complex(node) and not known
+
+
+def _name(target: Any) -> str:
+    return str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::")
+
+
 class _Real(nn.Module):
     """Runs a program on pairs; its constants are stored as real parts and imaginary parts."""
 
     def __init__(self, program: Any) -> None:
         super().__init__()
-        self.graph, self._spec = program.module(check_guards=False), program.call_spec.out_spec
+        self.inner, self._spec = program.module(check_guards=False), program.call_spec.out_spec
         for node in program.graph.nodes:
             for name, values in _transforms(node).items():
                 self.register_buffer(name, values)
-        named = {name for name, _ in (*self.graph.named_parameters(), *self.graph.named_buffers())}
-        for number, node in enumerate(self.graph.graph.nodes):
-            value = _fetched(self.graph, node) if node.op == "get_attr" else None
+        named = {name for name, _ in (*self.inner.named_parameters(), *self.inner.named_buffers())}
+        for number, node in enumerate(self.inner.graph.nodes):
+            value = _fetched(self.inner, node) if node.op == "get_attr" else None
             # export loses constants that are no buffers, and lifts complex weights
             if _is_complex(value) or (isinstance(value, Tensor) and node.target not in named):
                 owner, _, name = str(node.target).rpartition(".")
@@ -92,7 +105,7 @@ class _Real(nn.Module):
                 for part, one in values.items():
                     self.register_buffer(f"constant_{number}_{part}", one.clone())
                 node.meta["constant"] = [f"constant_{number}_{part}" for part in values]
-                if hasattr(owned := self.graph.get_submodule(owner), name):
+                if hasattr(owned := self.inner.get_submodule(owner), name):
                     delattr(owned, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +121,7 @@ class _OnPairs(fx.Interpreter):
     """Computes with pairs where an operator has complex numbers."""
 
     def __init__(self, real: _Real) -> None:
-        super().__init__(real.graph)
+        super().__init__(real.inner)
         self._real = real
 
     def run_node(self, node: fx.Node) -> Any:
@@ -121,7 +134,7 @@ class _OnPairs(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Compute with pairs, by the rule of the operator."""
-        name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::")
+        name = _name(target)
         if name in _FOURIER:
             return _FOURIER[name](self._real, *args, **kwargs)
         leaves = tree.tree_leaves((args, kwargs))
@@ -134,9 +147,7 @@ class _OnPairs(fx.Interpreter):
             return _product(*args, multiply=target)
         if name in _SEPARATE:
             return _separately(target, args, kwargs)
-        if not name:  # the items of a list
-            return super().call_function(target, args, kwargs)
-        raise AssertionError(f"Unsupported function types ['{target.__name__} (complex)']")
+        return super().call_function(target, args, kwargs)  # the items of a list
 
 
 def _is_complex(value: Any) -> bool:
@@ -307,7 +318,7 @@ def _transforms(node: fx.Node) -> dict[str, Tensor]:
     Raises:
         AssertionError: it has too many points, in the words of TVM's front end.
     """
-    name = str(getattr(getattr(node.target, "_schema", None), "name", "")).removeprefix("aten::")
+    name = _name(node.target)
     if name not in _FOURIER:
         return {}
     args: Any = node.args  # the tensor, its dimensions, how sums are divided, and the last option

@@ -11,7 +11,11 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from pruner.tune.networks.operators.complex_numbers import touches_complex, without_complex
+from pruner.tune.networks.operators.complex_numbers import (
+    lacks_rule,
+    touches_complex,
+    without_complex,
+)
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
 from pruner.tune.networks.operators.quantization import of_library
@@ -91,7 +95,9 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             if any(free_unbacked_symbols(part.meta.get("val")) for part in node.all_input_nodes):
                 continue  # the size comes from an operator that is named itself
             unknown.add(f"{name} (a size that depends on the data)")
-        elif name not in known:
+        elif lacks_rule(node):
+            unknown.add(f"{name} (of complex numbers)")
+        elif name not in known and not touches_complex(node):
             unknown.add(name)
     if unknown:
         raise AssertionError(f"Unsupported function types {sorted(unknown)}")

@@ -18,12 +18,13 @@ class Weighted(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(3, 5, 4, dtype=torch.cfloat))
+        self.beside = torch.nn.Conv1d(3, 5, 1)
 
     def forward(self, x):
         low = torch.einsum("bix,iox->box", fft.rfft(x)[..., :4], self.weight)
         out = torch.zeros(x.shape[0], 5, x.shape[-1] // 2 + 1, dtype=torch.cfloat)
         out[..., :4] = low
-        return fft.irfft(out, n=x.shape[-1])
+        return fft.irfft(out, n=x.shape[-1]) + self.beside(x)
 
 
 def test_rotations_and_arithmetic(tvm):

@@ -158,6 +158,26 @@ def test_mistakes_are_one_line(target, tmp_path):
             import_network(NetworkSource(name=name, options=NetworkOptions()))
 
 
+def test_a_file_that_torch_did_not_export_is_refused_with_the_way_out(tmp_path):
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt2")
+    (tmp_path / "cut.pt2").write_bytes((tmp_path / "weights.pt2").read_bytes()[:500])
+    for name in ("weights.pt2", "cut.pt2"):
+        with pytest.raises(
+            PrunerError, match=r"torch.export.load cannot read it .*; a FILE.pt2 is"
+        ):
+            import_network(NetworkSource(name=str(tmp_path / name)))
+
+
+def test_a_branch_on_values_is_named_by_its_line():
+    with pytest.raises(PrunerError) as refused:
+        import_network(source("branching"))
+    told = str(refused.value)
+    assert "depends on values of tensors (line " in told
+    assert (
+        "of small_networks.py: return x if x.sum() > 0 else -x): write it with torch.where" in told
+    )
+
+
 def test_operators_that_tvm_does_not_know_are_named_in_one_line():
     with pytest.raises(PrunerError) as refused:
         import_network(source("decomposed"))

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from pruner.errors import PrunerError
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
@@ -23,6 +24,7 @@ from pruner.tune.networks.operators.recurrent import check_lengths
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.tvm_import import load_tvm
 
+_NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task has
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
 
 
@@ -59,7 +61,11 @@ def converters(importer: Any) -> dict[str, Converter]:
     They are the importer's own and those of this package. Each compares its result with the shape
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
-    own = {name: _without_importer(convert) for name, convert in importer.convert_map.items()}
+    own = {
+        name: _without_importer(convert)
+        for name, convert in importer.convert_map.items()
+        if name not in _NOT_LOWERED
+    }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
 
@@ -118,7 +124,14 @@ def _without_importer(convert: Callable[[Any], Any]) -> Converter:
 
 def _checked(name: str, convert: Converter) -> Converter:
     def converted(node: fx.Node, importer: Any) -> Any:
-        made, value = convert(node, importer), node.meta.get("val")
+        try:
+            made, value = convert(node, importer), node.meta.get("val")
+        except Exception as error:  # TVM raises kinds of its own
+            line = (str(error).strip().splitlines() or [repr(error)])[0]
+            raise PrunerError(
+                f"TVM cannot import this {name}: {line}; write that part with other operators, or "
+                "leave it out of the network"
+            ) from error
         if not isinstance(value, Tensor) or not isinstance(made.ty, load_tvm().relax.TensorType):
             return made
         shape = made.ty.shape

@@ -121,6 +121,8 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    if quarantine.counts[Reason.ARCHIVE.value]:
+        return "tar archives are not read; unpack them"
     if quarantine.counts[Reason.OTHER_ARGUMENTS.value]:
         return "another operator has this name here, or another order of arguments"
     for path in files:

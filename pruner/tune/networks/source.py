@@ -264,7 +264,7 @@ def _failed_export(error: Exception, line: str) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Name the last line of code in the error's way that is not a library's."""
+    """Name the last line of the user's code that an error passed."""
     ours = (str(Path(pruner.__file__).parent), sysconfig.get_paths()["stdlib"], "<")
     frames = [
         frame

@@ -45,9 +45,9 @@ class Pair:
 
 
 def without_complex(program: Any) -> Any:
-    """Return a decomposed program of real tensors; the same if it has no complex ones.
+    """Return a decomposed program of real tensors.
 
-    It is the same, too, if an operator has no rule for complex numbers.
+    It is the same program if it has no complex tensors, or an operator without a rule for them.
 
     Raises:
         PrunerError: inputs or outputs are complex.
@@ -85,7 +85,7 @@ def _name(target: Any) -> str:
 
 
 class _Real(nn.Module):
-    """Runs a program on pairs; its constants are stored as real parts and imaginary parts."""
+    """Runs a program on pairs; constants are stored in parts."""
 
     def __init__(self, program: Any) -> None:
         super().__init__()
@@ -95,16 +95,16 @@ class _Real(nn.Module):
                 self.register_buffer(name, values)
         named = {name for name, _ in (*self.inner.named_parameters(), *self.inner.named_buffers())}
         for number, node in enumerate(self.inner.graph.nodes):
-            value = _fetched(self.inner, node) if node.op == "get_attr" else None
+            value: Any = _fetched(self.inner, node) if node.op == "get_attr" else None
             # export loses constants that are no buffers, and lifts complex weights
             if _is_complex(value) or (isinstance(value, Tensor) and node.target not in named):
                 owner, _, name = str(node.target).rpartition(".")
-                values = {"real": value.detach()}
+                parts = {"real": value.detach()}
                 if _is_complex(value):
-                    values = {"real": values["real"].real, "imag": values["real"].imag}
-                for part, one in values.items():
+                    parts = {"real": parts["real"].real, "imag": parts["real"].imag}
+                for part, one in parts.items():
                     self.register_buffer(f"constant_{number}_{part}", one.clone())
-                node.meta["constant"] = [f"constant_{number}_{part}" for part in values]
+                node.meta["constant"] = [f"constant_{number}_{part}" for part in parts]
                 if hasattr(owned := self.inner.get_submodule(owner), name):
                     delattr(owned, name)
 
@@ -174,7 +174,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _separately(target: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator once for each part; whole numbers are indices, and stay."""
+    """Call an operator once for each part; whole numbers are indices."""
 
     def part(number: int) -> Any:
         def of(leaf: Any) -> Any:
@@ -313,7 +313,7 @@ _PRODUCTS = ("bmm", "mm", "dot", "mv")
 
 
 def _transforms(node: fx.Node) -> dict[str, Tensor]:
-    """Make the cosines and sines that a transform needs, by the names of buffers.
+    """Make the waves that a transform needs, by names of buffers.
 
     Raises:
         AssertionError: it has too many points, in the words of TVM's front end.
@@ -341,7 +341,7 @@ def _transforms(node: fx.Node) -> dict[str, Tensor]:
 
 
 def _waves(kind: str, count: int) -> tuple[Any, Any]:
-    """Compute cosines and sines [points, frequencies]; for the way back [frequencies, points]."""
+    """Compute cosines and sines [points, frequencies]; transposed for the way back."""
     some, points = np.arange(count if kind == "all" else count // 2 + 1), np.arange(count)
     # the remainder keeps angles exact
     angles = 2 * np.pi / count * (np.outer(points, some) % count)

@@ -111,7 +111,7 @@ def _merged(
 def _put_by_mask(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
 ) -> Any:
-    """Write where a mask is true: one row of values, or the next row at every place."""
+    """Write one row where a mask is true, or the next row every time."""
     before = next(place for place, part in enumerate(indices) if part is not None)
     mask, *others = indices[before:]
     assert mask is not None

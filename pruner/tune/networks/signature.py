@@ -105,7 +105,7 @@ def exported(
 
 @contextmanager
 def _masks_by_values() -> Iterator[None]:
-    """Keep torch's transformers from comparing a mask with the causal one.
+    """Export torch's transformers without their comparison of masks.
 
     A branch on values cannot be exported. A mask is applied without this hint, too.
     """

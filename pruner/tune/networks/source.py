@@ -248,7 +248,7 @@ def _unknown_operators(line: str) -> str | None:
 
 
 def _failed_export(error: Exception, line: str) -> str:
-    """Describe an exporter's error, with the line of the user's code that it met."""
+    """Describe an error of an export, with the line of the user code."""
     place, kind = _place(error), type(error).__name__
     if kind in _OF_VALUES:
         return (

@@ -30,6 +30,13 @@ OnFile = Callable[[int, int, int], None]  # files done, files in all, records so
 # (workload key, steps, fused operators by the log's name) to the workload key and the operators
 ReadTask = Callable[[str, list[list[Any]], tuple[str, ...]], tuple[str, tuple[str, ...]]]
 _REFUSED = {"unknown-fusion": Reason.UNKNOWN_FUSION, "other-arguments": Reason.OTHER_ARGUMENTS}
+# Beginnings of files that hold no lines of logs, and the way out.
+_PACKED = {
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"BZh": "packed by bzip2; unpack it, or pack it by gzip, xz or zstd",
+    b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself (git lfs pull)",
+}
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
 
@@ -114,10 +121,15 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    if quarantine.counts[Reason.ARCHIVE.value]:
+        return "tar archives are not read; unpack them"
     if quarantine.counts[Reason.OTHER_ARGUMENTS.value]:
         return "another operator has this name here, or another order of arguments"
     for path in files:
         _, first, _ = next(read_lines(path, Quarantine()), (0, b"", True))
+        for begin, what in _PACKED.items():
+            if first.startswith(begin):
+                return f"{path.name} is {what}"
         if first.lstrip().startswith(b"["):
             return f"{path.name} is a JSON array; write one record a line: jq -c '.[]' {path.name}"
     return (

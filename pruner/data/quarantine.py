@@ -44,6 +44,7 @@ class Reason(StrEnum):
     CORRUPT_STREAM = "corrupt_stream"
     UNREADABLE_FILE = "unreadable_file"
     EMPTY_FILE = "empty_file"
+    ARCHIVE = "archive"  # a tar archive, whose first record stands behind a header
     NOT_REPLAYED = "not_replayed"  # a record, but its program has no features
 
 

@@ -26,6 +26,7 @@ from pruner.data.limits import (
 from pruner.data.quarantine import Quarantine, Reason
 
 CHUNK_BYTES = 1 << 16
+TAR = slice(257, 262)  # where a tar archive has its mark
 BOM, UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 
 _DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError)
@@ -158,11 +159,13 @@ def _report(
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the chunks without UTF-8's byte order mark.
 
-    Raises `_DamagedStreamError` for UTF-16, and beyond `MAX_FILE_BYTES` in all.
+    Raises `_DamagedStreamError` for UTF-16, for a tar archive, and beyond `MAX_FILE_BYTES` in all.
     """
     left, first = MAX_FILE_BYTES, next(chunks, b"")
     if first.startswith(UTF16):
         raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
+    if first[TAR].startswith(b"ustar"):
+        raise _DamagedStreamError(Reason.ARCHIVE, "a tar archive; unpack it")
     for chunk in chain([first.removeprefix(BOM)], chunks):
         left -= len(chunk)
         if left < 0:

@@ -3,6 +3,7 @@ import json
 import resource
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,29 @@ def test_an_array_of_records_is_told_with_the_way_out(write, line, tmp_path, ind
     logs = write("a.json", json.dumps(records, indent=indent).encode().splitlines())
     with pytest.raises(DataError, match=r"a\.json is a JSON array; write one record a line: jq"):
         import_logs(logs, tmp_path / "out", "k80", Quarantine())
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"PK\x03\x04\x14\0 a.json", "a.log is a zip archive; unpack it"),
+        (b"BZh91AY&SY", "a.log is packed by bzip2; unpack it, or pack it by gzip, xz or zstd"),
+        (b"version https://git-lfs.github.com/spec/v1", "a.log is a pointer of Git LFS; fetch"),
+    ],
+)
+def test_files_that_hold_no_lines_are_told_with_the_way_out(write, tmp_path, data, told):
+    with pytest.raises(DataError, match=told):
+        import_logs(write("a.log", [data]), tmp_path / "out", "k80", Quarantine())
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_archive_is_refused_whole(line, tmp_path, mode):
+    """Its header would cost the first record of every member."""
+    (tmp_path / "a.json").write_bytes(line(4) + b"\n" + line(8) + b"\n")
+    with tarfile.open(tmp_path / "logs.tar", mode) as archive:
+        archive.add(tmp_path / "a.json", "a.json")
+    with pytest.raises(DataError, match=r"1 archive.*tar archives are not read; unpack them"):
+        import_logs(tmp_path / "logs.tar", tmp_path / "out", "k80", Quarantine())
 
 
 def test_targets_are_counted(write, line, tmp_path):

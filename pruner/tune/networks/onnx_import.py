@@ -31,6 +31,8 @@ _MICROSOFT = {"BiasGelu", "FastGelu", "Gelu", "QuantizeLinear", "DequantizeLinea
 _DEFINED = {"Attention", "RotaryEmbedding", "SpaceToDepth"}
 _WAY_ROUND = "write that part with other operators, or leave it out of the network"
 _OLDEST = 11  # version of the operators that TVM converts as they are
+# whose second input has indices of the first
+_INDEXED = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
 _ROUNDS = 8  # of folding at most; functions are nested less deep
 
 
@@ -73,9 +75,11 @@ def _rows(value: Any) -> int:
     rows = [2 if "mask" in (value.name or "") else 8]
     for node, place in value.uses():
         table = node.inputs[0]
-        if node.op_type == "Gather" and place == 1 and table is not None and table.shape:
-            size = table.shape[node.attributes.get_int("axis", 0)]
-            rows.append(size if isinstance(size, int) else 8)
+        if node.op_type in _INDEXED and place == 1 and table is not None and table.shape:
+            each = node.op_type in ("GatherND", "ScatterND")  # an index of each dimension
+            axis = node.attributes.get_int("axis", 0)
+            sizes = table.shape if each else [table.shape[axis]]
+            rows += [size if isinstance(size, int) else 8 for size in sizes]
         elif node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and not place:
             rows.append(_rows(node.outputs[0]))
     return max(min(rows), 1)
@@ -180,6 +184,13 @@ def _load_weights(model: Any) -> None:
                     f"its weights are in {tensor.location}, which is not in "
                     f"{tensor.base_dir or '.'}; put this file beside the network's"
                 )
+            if isinstance(tensor, ir.ExternalTensor):
+                end = (tensor.offset or 0) + tensor.nbytes
+                if Path(tensor.path).stat().st_size < end:
+                    raise PrunerError(
+                        f"its weights in {tensor.location} are cut off: {end} bytes are read; "
+                        "fetch this file again"
+                    )
     ir.external_data.load_to_model(model)
 
 
@@ -259,7 +270,9 @@ def _definition(node: Any, version: int) -> Any:
             node.attributes.add(ir.from_proto(attribute.default_value))
     function = onnx.FunctionProto()
     if schema.has_function:
-        function.ParseFromString(schema.get_function_with_opset_version(version))
+        known = [one for one in schema.function_opset_versions if one <= version]
+        written = schema.get_function_with_opset_version(version)
+        function.ParseFromString(written or schema.get_function_with_opset_version(max(known)))
     elif schema.has_context_dependent_function:
         types = []
         for value in node.inputs:
@@ -269,9 +282,9 @@ def _definition(node: Any, version: int) -> Any:
                 ir.serde.serialize_shape_into(kind, value.shape)
             types.append(kind.SerializeToString())
         written = ir.serde.serialize_node(node).SerializeToString()
-        function.ParseFromString(
-            schema.get_context_dependent_function_with_opset_version(version, written, types)
-        )
+        make = schema.get_context_dependent_function_with_opset_version
+        known = [one for one in schema.context_dependent_function_opset_versions if one <= version]
+        function.ParseFromString(make(version, written, types) or make(max(known), written, types))
     else:
         return None
     del function.opset_import[:]

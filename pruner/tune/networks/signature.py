@@ -12,8 +12,8 @@ import copy
 import importlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def exported(
     with suppress(Exception):  # tensors that were computed cannot be copied
         # parameters are shared: they are large, and no call changes them
         twin = copy.deepcopy(module, {id(one): one for one in module.parameters()})
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _masks_by_values():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = torch.export.export(wrapper or module, *arguments)
         if is_pure:
@@ -101,6 +101,21 @@ def exported(
             f"keeps state{about} or draws random numbers, which a library does not; {_KEPT}"
         )
     return program
+
+
+@contextmanager
+def _masks_by_values() -> Iterator[None]:
+    """Export torch's transformers without their comparison of masks.
+
+    A branch on values cannot be exported. A mask is applied without this hint, too.
+    """
+    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect
 
 
 def _alike(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
@@ -179,10 +194,19 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
 
     Raises:
-        PrunerError: sizes that are left open, or that it does not have.
+        PrunerError: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), _tree()
-    program = torch.export.load(path)
+    try:
+        program = torch.export.load(path)
+    except OSError:
+        raise
+    except Exception as error:  # torch raises kinds of its own
+        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise PrunerError(
+            f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
+            "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
+        ) from error
     values = {
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
     }

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+import pruner
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
@@ -36,6 +39,13 @@ if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
 
 # Messages of TVM's front ends for torch and for ONNX about operators that they lack.
 _UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
+
+# Kinds of torch's errors about values that it does not have while it exports.
+_OF_VALUES = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +89,24 @@ class NetworkSource:
         """Check that the name may be a network's, without importing anything.
 
         Raises:
-            PrunerError: a name without a colon that is neither the catalog's nor a file's.
+            PrunerError: a name without a colon that is neither the catalog's nor a file's, or a
+                file of another kind.
         """
-        if self.path is None and ":" not in self.name and self.name not in CATALOG:
+        if self.path is not None:
+            return
+        package, colon, factory = self.name.partition(":")
+        if package.endswith(".py"):
+            raise PrunerError(
+                f"network={self.name}: name the module, network={Path(package).stem}:"
+                f"{factory or 'FACTORY'}, in the folder of this file or with PYTHONPATH=FOLDER"
+            )
+        if not colon and Path(self.name).is_file():
+            raise PrunerError(
+                f"network={self.name}: a file must be FILE.pt2 (of torch.export.save) or "
+                "FILE.onnx; weights alone and pickled modules: return the module in Python, "
+                "package:factory"
+            )
+        if not colon and self.name not in CATALOG:
             raise PrunerError(
                 f"network={self.name} is unknown; known: {', '.join(CATALOG)}, package:factory, "
                 "or a file FILE.pt2 or FILE.onnx"
@@ -155,6 +180,10 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
             f"network={source.name}: the factory must return (nn.Module, tuple of example inputs), "
             "or also a dict of inputs by name"
         )
+    for part in found[0].modules():
+        if isinstance(part, torch.nn.TransformerEncoder):
+            # it would return zeros for padding, which an exported program does not
+            part.use_nested_tensor = False
     args, kwargs = arguments_of(found[1])
     return found[0].eval(), (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
 
@@ -202,7 +231,7 @@ def import_network(source: NetworkSource) -> Any:
         raise PrunerError(f"network={source.name}: no such file") from error
     except Exception as error:  # exporters and front ends raise kinds of their own
         line = (str(error).strip().splitlines() or [repr(error)])[0]
-        message = _unknown_operators(line) or f"{type(error).__name__}: {line}"
+        message = _unknown_operators(line) or _failed_export(error, line)
         raise PrunerError(f"network={source.name}: {message}") from error
 
 
@@ -216,6 +245,36 @@ def _unknown_operators(line: str) -> str | None:
         f"TVM cannot import {', '.join(names)}; write that part with other operators, or leave it "
         "out of the network"
     )
+
+
+def _failed_export(error: Exception, line: str) -> str:
+    """Describe an error of an export, with the line of the user code."""
+    place, kind = _place(error), type(error).__name__
+    if kind in _OF_VALUES:
+        return (
+            "torch.export cannot follow a branch or a size that depends on values of tensors"
+            f"{place}: write it with torch.where or with fixed sizes ({kind}: {line})"
+        )
+    if "torch.classes.quantized" in line:
+        return (
+            "it holds packed weights of torch.ao's quantised modules, which torch.export refuses; "
+            f"bring the network before it was quantised ({kind})"
+        )
+    return f"{kind}: {line}{place}"
+
+
+def _place(error: Exception) -> str:
+    """Name the last line of the user's code that an error passed."""
+    ours = (str(Path(pruner.__file__).parent), sysconfig.get_paths()["stdlib"], "<")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" (line {last.lineno} of {Path(last.filename).name}: {last.line})"
 
 
 def _imported(source: NetworkSource) -> Any:

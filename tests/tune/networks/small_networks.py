@@ -118,6 +118,17 @@ def decomposed():
     return Decomposed().eval(), (torch.randn(4, 4),)
 
 
+class Branching(nn.Module):
+    """A branch on values."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def branching():
+    return Branching().eval(), (torch.randn(4, 4),)
+
+
 class NoArithmetic(nn.Module):
     """Gather, softmax, reshape; two outputs, one inside a list."""
 

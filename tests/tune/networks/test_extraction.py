@@ -158,6 +158,26 @@ def test_mistakes_are_one_line(target, tmp_path):
             import_network(NetworkSource(name=name, options=NetworkOptions()))
 
 
+def test_a_file_that_torch_did_not_export_is_refused_with_the_way_out(tmp_path):
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt2")
+    (tmp_path / "cut.pt2").write_bytes((tmp_path / "weights.pt2").read_bytes()[:500])
+    for name in ("weights.pt2", "cut.pt2"):
+        with pytest.raises(
+            PrunerError, match=r"torch.export.load cannot read it .*; a FILE.pt2 is"
+        ):
+            import_network(NetworkSource(name=str(tmp_path / name)))
+
+
+def test_a_branch_on_values_is_named_by_its_line():
+    with pytest.raises(PrunerError) as refused:
+        import_network(source("branching"))
+    told = str(refused.value)
+    assert "depends on values of tensors (line " in told
+    assert (
+        "of small_networks.py: return x if x.sum() > 0 else -x): write it with torch.where" in told
+    )
+
+
 def test_operators_that_tvm_does_not_know_are_named_in_one_line():
     with pytest.raises(PrunerError) as refused:
         import_network(source("decomposed"))
@@ -245,6 +265,17 @@ def test_a_name_is_refused_before_anything_is_imported():
         NetworkSource(name="resnet81").check_name()
     for name in ("resnet18", "package:factory", "net.onnx", "net.pt2"):
         NetworkSource(name=name).check_name()
+
+
+def test_files_of_other_kinds_are_refused_with_the_way_out(tmp_path):
+    (tmp_path / "net.pth").write_bytes(b"weights")
+    for name, told in {
+        str(tmp_path / "net.pth"): "a file must be FILE.pt2 .of torch.export.save. or FILE.onnx",
+        "nets/case.py:make": "name the module, network=case:make, in the folder of this file",
+        "case.py": "name the module, network=case:FACTORY",
+    }.items():
+        with pytest.raises(PrunerError, match=told):
+            NetworkSource(name=name).check_name()
 
 
 def test_sizes_that_a_named_network_has_not_are_refused():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.operators_onnx.resizing import weights
 from pruner.tune.networks.sizes import NetworkOptions
@@ -234,6 +234,19 @@ def test_numbers_that_choose_rows_are_below_their_number(tmp_path):
     assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
 
 
+@pytest.mark.parametrize(("operator", "most"), [("GatherElements", 4), ("GatherND", 2)])
+def test_numbers_that_index_are_within_what_they_index(tmp_path, operator, most):
+    attributes = {"axis": 1} if operator == "GatherElements" else {}
+    path = written(
+        tmp_path / "net.onnx",
+        [make.make_node(operator, ["x", "i"], ["y"], **attributes)],
+        [("x", FLOAT, [2, 4]), ("i", INT64, [2, 64][::-1] if operator == "GatherND" else [2, 64])],
+        [("y", FLOAT, None)],
+    )
+    _, indices = onnx_inputs(path, "net", NetworkOptions(), 0)
+    assert set(indices.flat) == set(range(most))
+
+
 def refused(path):
     with pytest.raises(PrunerError) as caught:
         from_onnx(Path(path), "net", NetworkOptions())
@@ -270,6 +283,8 @@ def test_weights_in_another_file(tmp_path):
     np.testing.assert_allclose(found, given @ weight, rtol=1e-5)
     (tmp_path / "w.bin").unlink()
     assert f"its weights are in w.bin, which is not in {tmp_path}" in refused(path)
+    (tmp_path / "w.bin").write_bytes(b"cut")
+    assert "its weights in w.bin are cut off: 80 bytes are read" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -334,6 +349,31 @@ def test_resampling_is_a_product_with_weights(mode, place):
         coded = {name: value.encode() for name, value in attrs.items()}
         matrix = weights(7, wanted.shape[-1], float(scales[3]), coded)
         np.testing.assert_allclose(data @ matrix.T, wanted, atol=1e-5)
+
+
+def test_dropout_is_nothing_or_refused(tmp_path):
+    """TVM's has two results, through which no layout passes."""
+    ends = ([("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 6, 6])])
+    weight = np.ones((4, 3, 3, 3), np.float32)
+    convolution = make.make_node("Conv", ["x", "w"], ["c"])
+    plain = make.make_node("Dropout", ["c"], ["y"])
+    path = written(tmp_path / "net.onnx", [convolution, plain], *ends, {"w": weight})
+    target = load_tvm().tvm.target.Target("llvm")
+    lower(from_onnx(path, "net", NetworkOptions()), target, NetworkFormat(layout="NHWC"))
+    trains = make.make_node("Dropout", ["c", "ratio", "trains"], ["y"])
+    constants = {"w": weight, "ratio": np.float32(0.5), "trains": np.array(True)}
+    path = written(tmp_path / "net.onnx", [convolution, trains], *ends, constants)
+    assert "Dropout: it drops elements (training_mode)" in refused(path)
+
+
+def test_definitions_of_other_versions_are_taken(tmp_path):
+    ends = ([("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 3])])
+    celu = [make.make_node("Celu", ["x"], ["y"], alpha=0.5)]
+    path = written(tmp_path / "net.onnx", celu, *ends, version=17)
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    wanted = np.maximum(given, 0) + np.minimum(0, 0.5 * (np.exp(given / 0.5) - 1))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_whole_numbers_are_resampled_and_rounded(tmp_path):

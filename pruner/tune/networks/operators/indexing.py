@@ -111,13 +111,22 @@ def _merged(
 def _put_by_mask(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
 ) -> Any:
-    mask, *others = indices
-    # more than one row of values would belong to the places where the mask is true, in turn
-    turns = mask is not None and values.ndim > x.ndim - mask.ndim and values.shape[0] != 1
-    if mask is None or turns or any(map(_given, others)):
-        return NotImplemented
-    everywhere = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
-    if values.ndim > x.ndim - mask.ndim:
+    """Write one row where a mask is true, or the next row every time."""
+    before = next(place for place, part in enumerate(indices) if part is not None)
+    mask, *others = indices[before:]
+    assert mask is not None
+    if any(map(_given, others)) or (before and values.numel() != 1):
+        told = "index_put.default (a mask behind or among other indices)"
+        raise AssertionError(f"Unsupported function types ['{told}']")
+    behind = x.ndim - before - mask.ndim
+    everywhere = mask.reshape(*[1] * before, *mask.shape, *[1] * behind)
+    if values.numel() == 1:
+        values = values.reshape(())
+    elif values.ndim > behind and values.shape[0] != 1:
+        turn = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+        rows = values.expand(-1, *x.shape[mask.ndim :])
+        values = rows.index_select(0, turn.clamp(0, values.shape[0] - 1)).reshape(x.shape)
+    elif values.ndim > behind:
         values = values[0]
     new = values.to(x.dtype)
     return torch.where(everywhere, x + new if accumulate else new, x)

@@ -60,6 +60,12 @@ def plain_convolution(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(found)
 
 
+@replaces(aten.addbmm.default)
+def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Sum the products of a batch."""
+    return bias * beta + torch.bmm(x, y).sum(0) * alpha
+
+
 @replaces(aten._trilinear.default)
 def trilinear(
     x: Tensor,

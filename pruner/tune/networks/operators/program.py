@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import getitem
 from typing import Any
 
@@ -11,12 +11,20 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from pruner.errors import PrunerError
+from pruner.tune.networks.operators.complex_numbers import (
+    lacks_rule,
+    touches_complex,
+    without_complex,
+)
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
+from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.recurrent import check_lengths
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.tvm_import import load_tvm
 
+_NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task has
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
 
 
@@ -29,14 +37,21 @@ def decomposed(program: Any, known: Iterable[str]) -> Any:
         table = torch.export.default_decompositions()
         for operator in CONVERTED:
             table.pop(operator, None)
-        table.update(REPLACED)
-        program = program.run_decompositions(table)
-        while lacking := _decomposable(program, known):
-            program = program.run_decompositions({**REPLACED, **lacking})
+        table.update(REPLACED | of_library(program))
+        program = _rewritten(program, table, known)
+        if (real := without_complex(program)) is not program:
+            program = _rewritten(real, table, known)
     finally:
         torch._C._set_mkldnn_enabled(library)
     _check_targets(program, known)
     promote(program)
+    return program
+
+
+def _rewritten(program: Any, table: Mapping[Any, Any], known: Iterable[str]) -> Any:
+    program = program.run_decompositions(table)
+    while lacking := _decomposable(program, known):
+        program = program.run_decompositions({**REPLACED, **lacking})
     return program
 
 
@@ -46,7 +61,11 @@ def converters(importer: Any) -> dict[str, Converter]:
     They are the importer's own and those of this package. Each compares its result with the shape
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
-    own = {name: _without_importer(convert) for name, convert in importer.convert_map.items()}
+    own = {
+        name: _without_importer(convert)
+        for name, convert in importer.convert_map.items()
+        if name not in _NOT_LOWERED
+    }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
 
@@ -58,6 +77,8 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         node.target: decomposition_table[node.target]
         for node in calls
         if node.target.__name__ not in known and node.target in decomposition_table
+        # torch's writes into the parts of a new complex tensor
+        if not touches_complex(node)
     }
     for node in calls:
         # TVM's second result of a maximum pooling is zeros, and it drops no window
@@ -80,7 +101,9 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             if any(free_unbacked_symbols(part.meta.get("val")) for part in node.all_input_nodes):
                 continue  # the size comes from an operator that is named itself
             unknown.add(f"{name} (a size that depends on the data)")
-        elif name not in known:
+        elif lacks_rule(node):
+            unknown.add(f"{name} (of complex numbers)")
+        elif name not in known and not touches_complex(node):
             unknown.add(name)
     if unknown:
         raise AssertionError(f"Unsupported function types {sorted(unknown)}")
@@ -101,7 +124,14 @@ def _without_importer(convert: Callable[[Any], Any]) -> Converter:
 
 def _checked(name: str, convert: Converter) -> Converter:
     def converted(node: fx.Node, importer: Any) -> Any:
-        made, value = convert(node, importer), node.meta.get("val")
+        try:
+            made, value = convert(node, importer), node.meta.get("val")
+        except Exception as error:  # TVM raises kinds of its own
+            line = (str(error).strip().splitlines() or [repr(error)])[0]
+            raise PrunerError(
+                f"TVM cannot import this {name}: {line}; write that part with other operators, or "
+                "leave it out of the network"
+            ) from error
         if not isinstance(value, Tensor) or not isinstance(made.ty, load_tvm().relax.TensorType):
             return made
         shape = made.ty.shape

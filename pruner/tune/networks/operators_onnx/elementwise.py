@@ -17,6 +17,7 @@ from pruner.tune.networks.operators_onnx.tensors import (
     dtype_of,
     is_constant,
     is_float,
+    shape_of,
 )
 from pruner.tune.tvm_import import load_tvm
 
@@ -120,12 +121,25 @@ def in_float32(name: str) -> Any:
     return convert
 
 
+def dropout(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Dropout to nothing; TVM's pair of results keeps an image in its layout."""
+    data, ratio, trains = (inputs[i] for i in range(3))
+    drops = ratio is None or not is_constant(ratio) or array(ratio, "").item() > 0
+    if trains is not None and drops and array(trains, "training_mode").item():
+        raise ValueError("it drops elements (training_mode); export in evaluation mode")
+    if attrs["tvm_custom"]["num_outputs"] == 1:
+        return data
+    kept = constant(np.ones(shape_of(data)), "bool")
+    return load_tvm().relax.Tuple([data, kept])
+
+
 _FLOAT32 = ("Elu", "LRN", "MeanVarianceNormalization", "Selu", "ThresholdedRelu")
 
 CONVERTERS = {
     **{name: in_float32(name) for name in _FLOAT32},
     "Clip": clip,
     "Constant": constant_of,
+    "Dropout": dropout,
     "IsInf": is_infinite,
     "Max": _pairwise("maximum"),
     "Mean": mean,

@@ -164,4 +164,5 @@ def _along_channels(relax: Any, values: Floats, dtype: Any) -> Any:
 
 
 def _constant(relax: Any, values: NDArray[Any], dtype: Any) -> Any:
-    return relax.const(np.ascontiguousarray(values, dtype))
+    # named: relax takes doubles without a type for float32
+    return relax.const(np.ascontiguousarray(values, dtype), str(np.dtype(dtype)))

@@ -1,9 +1,14 @@
 """Attention of torch's own modules, with their masks."""
 
+import sys
+import types
+
 import pytest
 import torch
 from torch import nn
 
+from pruner.tune.networks.signature import exported
+from pruner.tune.networks.source import NetworkSource, example_of
 from tests.tune.networks.operators.against_torch import assert_equal
 
 pytestmark = pytest.mark.tvm
@@ -30,6 +35,25 @@ def test_an_encoder_with_padding(tvm):
             return self.layers(x, src_key_padding_mask=padding)
 
     assert_equal(Encoder(), torch.randn(2, 6, 16), PADDED)
+
+
+def test_a_transformer_with_a_causal_mask():
+    """Torch looks whether the mask is the causal one, by its values."""
+    both, x = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval(), torch.randn(1, 4, 16)
+    mask = both.generate_square_subsequent_mask(4)
+    program = exported(both, ((x, x), {"tgt_mask": mask}))
+    torch.testing.assert_close(program.module()(x, x, tgt_mask=mask), both(x, x, tgt_mask=mask))
+
+
+def test_an_encoder_keeps_the_values_of_padding(monkeypatch):
+    """Packed as a nested tensor it would return zeros for padding, which no export does."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    made = nn.TransformerEncoder(layer, 1), ((torch.randn(2, 6, 16),), {})
+    factory = types.SimpleNamespace(make=lambda: (*made[:1], made[1][0]))
+    monkeypatch.setitem(sys.modules, "padded", factory)
+    module, ((x,), _) = example_of(NetworkSource(name="padded:make"))
+    with torch.no_grad():
+        assert (module(x, src_key_padding_mask=PADDED)[PADDED] != 0).all()
 
 
 def test_masks_of_products(tvm):

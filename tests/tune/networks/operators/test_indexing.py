@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.networks.operators.indexing import index_put
 from tests.tune.networks.operators.against_torch import assert_equal
 
 pytestmark = pytest.mark.tvm
@@ -82,3 +83,20 @@ def test_a_size_that_depends_on_the_data_is_named_once(tvm):
         from_exported(program)
     named = "['index.Tensor (a size that depends on the data)']"
     assert str(told.value) == f"Unsupported function types {named}"
+
+
+def test_rows_are_written_in_turn_where_a_mask_is_true(tvm):
+    mask = torch.tensor([True, False, True, False])
+
+    def function(x, v):
+        rows, columns = x.clone(), x.clone()
+        rows[mask], columns[:, mask] = v, 2.0
+        return rows, columns, torch.index_put(x, (mask,), v, accumulate=True)
+
+    assert_equal(function, torch.randn(4, 4), torch.randn(2, 4))
+
+
+def test_a_mask_behind_other_indices_is_named():
+    mask = torch.tensor([True, False, True])
+    with pytest.raises(AssertionError, match=r"index_put.default .a mask behind or among other"):
+        index_put(torch.randn(2, 3), (None, mask), torch.randn(2, 2))

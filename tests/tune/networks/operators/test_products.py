@@ -59,3 +59,8 @@ def test_convolutions_keep_doubles(tvm):
     shapes = ((1, 4, 8, 8), (1, 4, 9), (1, 2, 4, 4, 4))
     drawn = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     assert_equal(All().double(), *drawn, tolerance=1e-12)
+
+
+def test_a_sum_of_products_of_a_batch(tvm):
+    x, y = torch.randn(3, 2, 4), torch.randn(3, 4, 5)
+    assert_equal(lambda b, x, y: b.addbmm(x, y, beta=2, alpha=0.5), torch.randn(2, 5), x, y)

@@ -1,0 +1,93 @@
+"""Complex numbers and Fourier transforms, as torch computes them."""
+
+import pytest
+import torch
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.operators.complex_numbers import without_complex
+from tests.tune.networks.operators.against_torch import Function, assert_equal
+
+pytestmark = pytest.mark.tvm
+
+fft = torch.fft
+
+
+class Weighted(torch.nn.Module):
+    """A layer of a Fourier neural operator: complex weights, and frequencies that it cuts off."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 5, 4, dtype=torch.cfloat))
+        self.beside = torch.nn.Conv1d(3, 5, 1)
+
+    def forward(self, x):
+        low = torch.einsum("bix,iox->box", fft.rfft(x)[..., :4], self.weight)
+        out = torch.zeros(x.shape[0], 5, x.shape[-1] // 2 + 1, dtype=torch.cfloat)
+        out[..., :4] = low
+        return fft.irfft(out, n=x.shape[-1]) + self.beside(x)
+
+
+def test_rotations_and_arithmetic(tvm):
+    angles = torch.outer(torch.arange(6.0), torch.rand(4))
+
+    def function(x, y):
+        z, w = (torch.view_as_complex(one.unflatten(-1, (-1, 2))) for one in (x, y))
+        turned = torch.view_as_real(z * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+        made = torch.complex(x, y)
+        several = [
+            z + w,
+            z - 2 * w,
+            z * w.conj(),
+            z / w,
+            z * 1j,
+            (z @ w.mT)[0],
+            z**2,
+            z.exp(),
+            made,
+        ]
+        several += [
+            torch.cat([z, w]),
+            torch.where(x[..., :4] > 0, z, w),
+            z.sum(1),
+            z.to(made.dtype),
+        ]
+        return turned, z.abs(), z.angle(), made.real, *(torch.view_as_real(one) for one in several)
+
+    assert_equal(function, torch.randn(2, 6, 8), torch.randn(2, 6, 8))
+
+
+def test_fourier_transforms(tvm):
+    def function(x):
+        return (
+            *(fft.rfft(x).abs(), fft.fft2(x, norm="ortho").real, fft.ifft(fft.fft(x, n=5)).imag),
+            *(
+                fft.irfft(fft.rfft(x), n=7),
+                fft.irfft2(fft.rfft2(x) * 1.5, s=(6, 7), norm="forward"),
+            ),
+            *(fft.fftshift(fft.fftn(x)).angle().cos(), fft.hfft(torch.complex(x, x))),
+        )
+
+    assert_equal(function, torch.randn(2, 6, 7), tolerance=1e-4)
+
+
+def test_spectrogram_and_fourier_operator(tvm):
+    window = torch.hann_window(16)
+
+    def spectrogram(x):
+        return torch.stft(x, 16, 4, window=window, return_complex=True).abs()
+
+    assert_equal(spectrogram, torch.randn(2, 50), tolerance=1e-4)
+    assert_equal(Weighted(), torch.randn(2, 3, 11))
+
+
+def test_complex_inputs_and_outputs_are_refused_with_the_way_out():
+    for function, given, told in (
+        (lambda x: x.abs(), torch.randn(3, dtype=torch.cfloat), "an input is complex: pass"),
+        (fft.fft, torch.randn(3), "an output is complex: return torch.view_as_real of it"),
+    ):
+        program = torch.export.export(Function(function), (given,)).run_decompositions()
+        with pytest.raises(PrunerError, match=told):
+            without_complex(program)
+    long = torch.export.export(Function(lambda x: fft.rfft(x).abs()), (torch.randn(5000),))
+    with pytest.raises(AssertionError, match=r"_fft_r2c \(5000 points for at most 4096\)"):
+        without_complex(long.run_decompositions())

@@ -76,10 +76,7 @@ def exported(
         PrunerError: a later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
-    twin = module
-    with suppress(Exception):  # tensors that were computed cannot be copied
-        # parameters are shared: they are large, and no call changes them
-        twin = copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    twin = module if is_pure else _twin(module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = torch.export.export(wrapper or module, *arguments)
@@ -101,6 +98,13 @@ def exported(
             f"keeps state{about} or draws random numbers, which a library does not; {_KEPT}"
         )
     return program
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    with suppress(Exception):  # tensors that were computed cannot be copied
+        # parameters are shared: they are large, and no call changes them
+        return copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    return module
 
 
 def _alike(found: NDArray[Any], wanted: NDArray[Any]) -> bool:

@@ -24,6 +24,7 @@ from pruner.tune.networks.filtering.forecaster import NetworkForecast, NetworkFo
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.tvm_import import cpus_only
 
 TABLE = "networks.csv"
 _SHOWN = 20
@@ -39,6 +40,8 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
     """
     start = time.perf_counter()
     candidates = candidates_of(config)
+    if config.platform.kind == "cpu":
+        cpus_only()
     limit_s = None if config.below_ms is None else config.below_ms / 1e3
     with forecaster_of(config) as forecaster:
         folder = open_run(config, "predict", f"{config.platform.name}-networks")

@@ -8,6 +8,7 @@ only the networks that it outlines. Torch and TVM stay imported in the processes
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -161,7 +162,11 @@ class Candidates:
 def ready() -> None:
     """Import TVM and torch in a worker."""
     load_tvm()
-    importlib.import_module("torch").set_num_threads(1)
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    torch.fx.config.do_not_emit_stack_traces = True  # nobody reads the graphs
+    gc.collect()
+    gc.freeze()  # imported objects stay
 
 
 def outline_source(

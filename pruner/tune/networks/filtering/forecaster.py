@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -165,11 +166,12 @@ class NetworkForecaster:
             last = time.perf_counter()
             return found
 
-        outlines = candidates.outlined(self.platform.target_json, self.form, self.drafts)
-        for one in outlines:
-            waiting.append((one, 0 if one.outline is None else self._start(one.outline)))
-            while len(waiting) > _AHEAD or (waiting and self._is_done(waiting[0][0])):
-                yield next_one()
+        given = self.platform.target_json, self.form, self.drafts
+        with closing(candidates.outlined(*given)) as outlines:
+            for one in outlines:
+                waiting.append((one, 0 if one.outline is None else self._start(one.outline)))
+                while len(waiting) > _AHEAD or (waiting and self._is_done(waiting[0][0])):
+                    yield next_one()
         while waiting:
             yield next_one()
 

@@ -2,9 +2,9 @@
 
     pruner predict networks=experiments.filter.space:candidates candidates=100 below_ms=2
 
-Choices (Cai et al., ICLR 2020, with fewer resolutions, and widths beside): the resolution of the
-image, a factor of all widths, and for each of five stages its depth and for each of its blocks the
-kernel and the expansion. `subnet` makes a network from its choices; `drawn` draws choices.
+Choices, as of Cai et al. (ICLR 2020) but fewer: the resolution of the image, a factor of all widths,
+and for each of five stages its depth, kernel and expansion. Two of the stages have squeeze and
+excitation. `subnet` makes a network from its choices; `drawn` draws choices.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import torch
 from torch import Tensor, nn
 
 RESOLUTIONS, WIDTHS = (96, 128), (0.5, 0.75)
-DEPTHS, KERNELS, EXPANSIONS = (2, 3, 4), (3, 5, 7), (3, 4, 6)
+DEPTHS, KERNELS, EXPANSIONS = (2, 3, 4), (3, 5), (3, 6)
 CLASSES, SEED = 100, 0
 # channels, stride, squeeze and excitation, activation
 STAGES: tuple[tuple[int, int, bool, type[nn.Module]], ...] = (
     (24, 2, False, nn.ReLU),
     (40, 2, True, nn.ReLU),
     (80, 2, False, nn.Hardswish),
-    (112, 1, True, nn.Hardswish),
+    (112, 1, False, nn.Hardswish),
     (160, 2, True, nn.Hardswish),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """A network of the space; ``blocks``: kernel and expansion of each block, by stage."""
+    """A network of the space; ``stages``: depth, kernel and expansion of each."""
 
     resolution: int
     width: float
-    blocks: tuple[tuple[tuple[int, int], ...], ...]
+    stages: tuple[tuple[int, int, int], ...]
 
     @property
     def name(self) -> str:
         """Return the choices as a word."""
-        stages = "-".join("".join(f"{k}{e}" for k, e in stage) for stage in self.blocks)
+        stages = "-".join(f"{depth}{kernel}{expansion}" for depth, kernel, expansion in self.stages)
         return f"r{self.resolution}-w{self.width:g}-{stages}"
 
 
@@ -54,9 +54,7 @@ def drawn(rng: np.random.Generator) -> Choices:
     return Choices(
         resolution=pick(RESOLUTIONS),
         width=float(rng.choice(WIDTHS)),
-        blocks=tuple(
-            tuple((pick(KERNELS), pick(EXPANSIONS)) for _ in range(pick(DEPTHS))) for _ in STAGES
-        ),
+        stages=tuple((pick(DEPTHS), pick(KERNELS), pick(EXPANSIONS)) for _ in STAGES),
     )
 
 
@@ -151,11 +149,11 @@ class Subnet(nn.Module):
         super().__init__()
         channels = rounded(16 * choices.width)
         layers = [*conv(3, channels, 3, 2), nn.Hardswish()]
-        for (outputs, stride, excited, activation), blocks in zip(
-            STAGES, choices.blocks, strict=True
+        for (outputs, stride, excited, activation), stage in zip(
+            STAGES, choices.stages, strict=True
         ):
-            wide = rounded(outputs * choices.width)
-            for place, (kernel, expansion) in enumerate(blocks):
+            wide, (depth, kernel, expansion) = rounded(outputs * choices.width), stage
+            for place in range(depth):
                 layers.append(
                     Block(
                         channels,

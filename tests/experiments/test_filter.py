@@ -13,11 +13,9 @@ from experiments.filter.run import CALIBRATED, FIRST, FLOPS, FORECAST, judged
 
 
 def test_networks_of_the_space_follow_their_choices():
-    choices = space.Choices(
-        resolution=64, width=0.5, blocks=(((3, 3), (7, 6)), *(((5, 4),),) * 4)
-    )
+    choices = space.Choices(resolution=64, width=0.5, stages=((2, 3, 6), *((1, 5, 3),) * 4))
     network, image = space.subnet(choices)
-    assert choices.name == "r64-w0.5-3376-54-54-54-54"
+    assert choices.name == "r64-w0.5-236-153-153-153-153"
     with torch.no_grad():
         assert network(image).shape == (1, space.CLASSES)
     blocks = [part for part in network.modules() if isinstance(part, space.Block)]
@@ -25,9 +23,9 @@ def test_networks_of_the_space_follow_their_choices():
         part for part in network.modules() if isinstance(part, nn.Conv2d) and part.groups > 1
     ]
     assert len(blocks) == len(depthwise) == 6
-    assert [part.kernel_size[0] for part in depthwise] == [3, 7, 5, 5, 5, 5]
-    # stem 8; expanded by 3 to 24, then 16 channels (24 / 2 is 12, rounded) by 6
-    assert [part.groups for part in depthwise[:2]] == [24, 96]
+    assert [part.kernel_size[0] for part in depthwise] == [3, 3, 5, 5, 5, 5]
+    # stem 8; expanded by 6 to 48, then 16 channels (24 / 2 is 12, rounded up) by 6
+    assert [part.groups for part in depthwise[:2]] == [48, 96]
     assert [block.residual for block in blocks] == [False, True, False, False, False, False]
 
 

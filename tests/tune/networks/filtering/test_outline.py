@@ -49,7 +49,7 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     from pruner.tune.networks.source import import_module
     from pruner.tune.networks.torch_import import from_exported
 
-    choices = Choices(resolution=32, width=0.5, blocks=(((5, 3),),) * 5)
+    choices = Choices(resolution=32, width=0.5, stages=((1, 5, 3),) * 5)
     network, image = subnet(choices)
     form = NetworkFormat(layout="NHWC")
     found = outline(import_module(network, image, "net"), target, form)
@@ -57,9 +57,9 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     tuned = network_tasks(lower(module, target, form), target)
     assert {(t.key, t.calls) for t in found.tasks} == {(t.key, t.weight) for t in tuned}
     # stem, expand, depthwise and project of each of five stages, two convolutions of each of
-    # three excitations, the last convolution, the classes
+    # two excitations, the last convolution
     convolutions = sum(t.calls for t in found.tasks if "conv2d" in t.name)
-    assert convolutions == 1 + 3 * 5 + 2 * 3 + 1
+    assert convolutions == 1 + 3 * 5 + 2 * 2 + 1
 
 
 def test_bytes_of_weights_and_of_tensors_are_counted(target):

@@ -205,7 +205,8 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
     """
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)
-        return _complete(from_exported(exported(module, arguments_of(inputs), is_pure=True)), name)
+        program = exported(module, arguments_of(inputs), is_pure=True)
+        return _complete(from_exported(program, apart=True), name)
 
 
 def _complete(module: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from pruner.tune.networks.operators.apart import decomposed_apart
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
 from pruner.tune.networks.operators.promotion import promote
 from pruner.tune.networks.operators.recurrent import check_lengths
@@ -20,8 +21,15 @@ from pruner.tune.tvm_import import load_tvm
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
 
 
-def decomposed(program: Any, known: Iterable[str]) -> Any:
-    """Rewrite a program with `known` operators, as far as torch can."""
+def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> Any:
+    """Rewrite a program with `known` operators, as far as torch can.
+
+    ``apart``: call by call where that is possible.
+    """
+    if apart:
+        found = decomposed_apart(program, lambda part: decomposed(part, known))
+        if found is not None:
+            return found
     check_lengths(program)
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # else an LSTM is decomposed into this library's operator

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tvm
 
 
 def longer():
-    """The first layer of `faint`, and another."""
+    """The layers of `faint`, and another."""
     from torch import nn
 
     network, inputs = small_networks.faint()

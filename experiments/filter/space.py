@@ -2,9 +2,9 @@
 
     pruner predict networks=experiments.filter.space:candidates candidates=100 below_ms=2
 
-Choices, as of Cai et al. (ICLR 2020) but fewer: the resolution of the image, a factor of all widths,
-and for each of five stages its depth, kernel and expansion. Two of the stages have squeeze and
-excitation. `subnet` makes a network from its choices; `drawn` draws choices.
+The choices are those of Cai et al. (ICLR 2020), but fewer: the resolution of the image, a factor of
+all widths, and for each of five stages its depth, kernel and expansion. Two of the stages have
+squeeze and excitation. `subnet` makes a network from its choices; `drawn` draws choices.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def _job(
 
 
 def seed_of(task: str, seed: int) -> tuple[int, int]:
-    """Return the seed of a draft: of the task's name, not of its position among the tasks."""
+    """Return the seed of a draft, by the name of its task."""
     return seed, zlib.crc32(task.encode())
 
 

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Outlined:
 
 
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
-    """Read a list of networks, a line each; lines that begin with # are remarks.
+    """Read a file with a network in each line; # begins a remark.
 
     Raises:
         PrunerError: no network is in it, or a line that cannot be a network.
@@ -78,7 +78,7 @@ def source_of(line: str, seed: int = 0) -> NetworkSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Networks to outline: ``sources``, or those of ``generator``, at most ``most``."""
+    """Networks to outline: ``sources``, or what ``generator`` yields; at most ``most``."""
 
     sources: Sequence[NetworkSource] = ()
     generator: str | None = None
@@ -106,7 +106,7 @@ class Candidates:
 
     def outlined(
         self, target_json: str, form: NetworkFormat, known: Collection[str]
-    ) -> Iterator[Outlined]:
+    ) -> Generator[Outlined, None, None]:
         """Yield the outlines in order; `known` may grow meanwhile.
 
         Raises:
@@ -227,9 +227,7 @@ class _Generator:
             raise
         except Exception as error:  # of the user's code
             line = (str(error).strip().splitlines() or [""])[0]
-            raise PrunerError(
-                f"networks={self._word}: {type(error).__name__}: {line}"
-            ) from error
+            raise PrunerError(f"networks={self._word}: {type(error).__name__}: {line}") from error
 
     def _taken(self, number: int) -> tuple[str, Any, Any] | None:
         if self._yielded is None or number < self._next:  # this process replaces another

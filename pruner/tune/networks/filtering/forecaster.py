@@ -200,9 +200,7 @@ class NetworkForecaster:
 
     def _is_done(self, one: Outlined) -> bool:
         tasks = () if one.outline is None else one.outline.tasks
-        return all(
-            task.key in self.drafts or self._running[task.key][1].done() for task in tasks
-        )
+        return all(task.key in self.drafts or self._running[task.key][1].done() for task in tasks)
 
     def _finish(self, one: Outlined, drafted: int, start: float) -> NetworkForecast:
         """Wait for the drafts of a network, and sum."""

@@ -81,7 +81,7 @@ class KeptDrafts(Mapping[str, Drafted]):
         return len(self._known)
 
     def keep(self, key: str, drafted: Drafted) -> None:
-        """Store a draft; on disk only where there is a program, or none is needed."""
+        """Store a draft; without a program in memory alone."""
         self._known[key] = drafted
         # a task without a program has lost it perhaps to a time limit, or to a lack of memory
         if self._folder is not None and drafted.draft.how != NONE:

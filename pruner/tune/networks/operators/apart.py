@@ -99,7 +99,7 @@ def _kind(value: Any) -> tuple[Any, ...] | None:
 
 
 def _learned(new: Mapping[Hashable, fx.Node], decompose: Callable[[Any], Any]) -> bool:
-    """Decompose calls as one program, and keep the part of each; False where that fails."""
+    """Decompose calls as one program, and keep their parts; False where that fails."""
     calls, tensors = list(new.values()), list[Tensor]()
     for value in (one.meta["val"] for node in calls for one in _inputs(node)):
         made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

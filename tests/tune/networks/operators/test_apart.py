@@ -25,8 +25,9 @@ def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
 
     Attention is left to the complete program: decomposed, its result has other strides.
     """
-    from pruner.tune.networks.operators.program import converters, decomposed
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    from pruner.tune.networks.operators.program import converters, decomposed
 
     network, inputs = getattr(small_networks, name)()
     known = converters(ExportedProgramImporter())

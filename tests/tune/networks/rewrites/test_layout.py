@@ -139,3 +139,22 @@ def test_an_operator_that_cannot_be_lowered_is_named():
     step = tvm.transform.module_pass(lambda module, _: refuse(module), opt_level=0, name="Pass")
     with pytest.raises(PrunerError, match=r"lower relax\.flip of .*\(Pass: ValueError: no rule"):
         lowering._stepped(step, builder.get())
+
+
+def test_biases_of_channels_last_are_reshaped_and_transposed_once():
+    """Else `FoldConstant` compiles an expression for each, before the network is tuned."""
+    from pruner.tune.networks.lowering import NetworkFormat, formed
+    from pruner.tune.networks.rewrites.constant_folding import fold_views
+    from pruner.tune.networks.rewrites.operators import is_constant, operator_name
+    from pruner.tune.tvm_import import load_tvm
+
+    def views(module):
+        found = []
+        call = load_tvm().relax.Call
+        load_tvm().ffi.structural_walk(module["main"].body, (call, found.append))
+        names = [operator_name(one) for one in found if one.args and is_constant(one.args[0])]
+        return [name for name in names if name in ("relax.reshape", "relax.permute_dims")]
+
+    module = formed(imported("channels"), NetworkFormat(layout="NHWC"))
+    assert views(module)
+    assert views(fold_views(module)) == []

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from omegaconf import DictConfig
 
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
@@ -42,7 +43,6 @@ from pruner.tune.networks.filtering.kept_drafts import hand_over
 from pruner.tune.networks.source import NetworkSource
 
 HERE = Path(__file__).resolve().parent
-SPACE = "experiments.filter.space"
 FIRST = 20  # networks that find most tasks without a draft; those that calibrate
 FORECAST, CALIBRATED, FLOPS = "forecast", "calibrated forecast", "FLOPs"
 
@@ -52,28 +52,31 @@ class Options:
     """Options of the script, explained above.
 
     ``platform``: a name of conf/platform; cpu: this machine's. ``build=false``: only forecasts.
+    ``space``: a module with a generator `candidates` and its networks as factories ``number_N``.
     """
 
     networks: int = 50
     more: int = 0
     build: bool = True
+    space: str = "experiments.filter.space"
     platform: str = "cpu"
     work: str = "outputs/experiments-filter"
     out: str = str(HERE)
 
 
-def forecasts(total: int, forecaster: NetworkForecaster) -> dict[str, Any]:
+def forecasts(space: str, total: int, forecaster: NetworkForecaster) -> dict[str, Any]:
     """Forecast networks of the space, from a folder without drafts."""
-    candidates = Candidates(generator=f"{SPACE}:candidates", most=total)
+    candidates = Candidates(generator=f"{space}:candidates", most=total)
     found = track(forecaster.candidates(candidates), "forecasts", total)
     return {"rows": [one.row() for one in found]}
 
 
-def built(number: int, folder: Path, forecaster: NetworkForecaster, worker: Worker) -> Any:
+def built(
+    source: NetworkSource, folder: Path, forecaster: NetworkForecaster, worker: Worker
+) -> Any:
     """Build a network from the drafts of its tasks, and time it."""
     start = time.perf_counter()
     shutil.rmtree(folder, ignore_errors=True)  # of an interrupted build
-    source = NetworkSource(name=f"{SPACE}:number_{number}")
     platform = forecaster.platform
     how: Any = {"keep": True, "worker": worker}
     tasks = extract_tasks(source, platform.target_json, folder, forecaster.form, **how)
@@ -95,8 +98,11 @@ def build_jobs(
     """Yield a job for each network to build."""
     for number in range(options.networks):
         folder = work / f"number-{number}"
-        run = partial(built, number, folder, forecaster, worker)
-        yield Job(name=f"number {number}", run=run, leaves=work / f"number-{number}.json")
+        source = NetworkSource(name=f"{options.space}:number_{number}")
+        run = partial(built, source, folder, forecaster, worker)
+        leaves = work / f"number-{number}.json"
+        about = {"space": options.space, "drafts": forecaster.settings.digest}
+        yield Job(name=f"number {number}", run=run, leaves=leaves, about=about)
 
 
 def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -145,33 +151,40 @@ def spearman(one: pd.Series, other: pd.Series) -> float:
     return float(one.rank().corr(other.rank()))
 
 
-def run(options: Options) -> dict[str, Any]:
-    """Forecast, build, and write the tables."""
-    work, total = Path(options.work).resolve(), options.networks + options.more
-    work.mkdir(parents=True, exist_ok=True)
-    words = ["networks=[space]", f"platform={options.platform}", f"drafts={work / 'drafts'}"]
-    leaves = work / "forecasts.json"
-    about = {"networks": total, "platform": options.platform}
+def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
+    """Forecast and build networks of the space; return a row for each."""
+    total, leaves = options.networks + options.more, work / "forecasts.json"
+    with forecaster_of(config) as forecaster:
+        about = {"space": options.space, "networks": total, "drafts": forecaster.settings.digest}
     if Job(name="", run=dict, leaves=leaves, about=about).result is None:
         shutil.rmtree(work / "drafts", ignore_errors=True)
-    with command_config("predict", words) as config, forecaster_of(config) as forecaster:
-        make = partial(forecasts, total, forecaster)
+    with forecaster_of(config) as forecaster:
+        make = partial(forecasts, options.space, total, forecaster)
         (found,) = results([Job(name="forecasts", run=make, leaves=leaves, about=about)])
         forecaster.close()  # the builds have the cores alone
         table = pd.DataFrame(found["rows"])
-        if options.build:
-            with network_worker() as worker:
-                jobs = list(build_jobs(options, work, forecaster, worker))
-                rows = list(track(results(jobs), "builds", len(jobs)))
-            table = table.join(pd.DataFrame(rows))
-    out = Path(options.out)
+        if not options.build:
+            return table
+        with network_worker() as worker:
+            jobs = list(build_jobs(options, work, forecaster, worker))
+            rows = list(track(results(jobs), "builds", len(jobs)))
+    return table.join(pd.DataFrame(rows).drop(columns="about"))
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Forecast, build, and write the tables."""
+    work, out = Path(options.work).resolve(), Path(options.out)
+    work.mkdir(parents=True, exist_ok=True)
+    words = ["networks=[space]", f"platform={options.platform}", f"drafts={work / 'drafts'}"]
+    with command_config("predict", words) as config:
+        table = measured(options, work, config)
     write_table(out / "results.csv", table.to_dict("records"), floats=".6g")
-    last = {"seconds_each": float(table.seconds[FIRST:].mean()), "networks": total}
     if options.build:
         summary = judged(table)
         write_table(out / "summary.csv", summary, floats=".4g")
         say(as_table(summary))
-    return {**last, "results": str(out / "results.csv")}
+    seconds_each = float(table.seconds[FIRST:].mean())
+    return {"networks": len(table), "seconds_each": seconds_each, "results": str(out)}
 
 
 if __name__ == "__main__":

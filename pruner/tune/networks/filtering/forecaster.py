@@ -118,10 +118,10 @@ class NetworkForecaster:
     ) -> None:
         """``drafts``: a folder in which drafts are kept for later; None: in memory alone."""
         self.platform, self.analyzer, self.form = platform, analyzer, form
-        self._settings = DraftSettings(
+        self.settings = DraftSettings(
             target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
         )
-        self.drafts = KeptDrafts(drafts, self._settings)
+        self.drafts = KeptDrafts(drafts, self.settings)
         self._workers: DraftWorkers | None = None
         self._running: dict[str, tuple[DraftJob, Future[Reply]]] = {}
 
@@ -189,10 +189,10 @@ class NetworkForecaster:
             job = DraftJob(
                 task=task.name,
                 module=task.module,
-                target=self._settings.target,
+                target=self.settings.target,
                 analyzer=self.analyzer,
-                depth=self._settings.depth,
-                seed=seed_of(task.name, self._settings.seed),
+                depth=self.settings.depth,
+                seed=seed_of(task.name, self.settings.seed),
             )
             assert self._workers is not None
             self._running[key] = job, self._workers.submit(job)

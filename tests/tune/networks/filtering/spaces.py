@@ -36,3 +36,16 @@ def one_is_refused():
     yield "first", small_networks.faint
     yield "branches", Branches(), (torch.ones(2),)
     yield "third", small_networks.faint
+
+
+def candidates():
+    """The generator of a space for `experiments.filter`."""
+    yield "faint", small_networks.faint
+    yield "layer", layer
+
+
+def layer():
+    return nn.Linear(16, 32).eval(), (torch.ones(4, 16),)
+
+
+number_0, number_1 = small_networks.faint, layer

@@ -11,6 +11,7 @@ from pruner.errors import PrunerError
 from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from tests.tune.networks.lowered import imported
 from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm

@@ -159,3 +159,18 @@ def test_biases_of_channels_last_are_reshaped_and_transposed_once():
     module = formed(imported("channels"), NetworkFormat(layout="NHWC"))
     assert views(module)
     assert views(fold_views(module)) == []
+
+
+def test_folded_biases_change_no_task(tvm, monkeypatch):
+    """Records of earlier runs apply: TVM folds the same constants, later."""
+    from pruner.tune.networks.network_tasks import network_tasks
+
+    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
+
+    def tasks():
+        module = lowering.lower(imported("channels"), target, LAST)
+        return {(task.key, task.weight) for task in network_tasks(module, target)}
+
+    found = tasks()
+    monkeypatch.setattr(lowering, "fold_views", lambda module: module)
+    assert found == tasks()

@@ -1,6 +1,7 @@
 """Pruner: cost models and draft-then-verify search for tensor programs.
 
-``optimize`` compiles a module of torch for this machine; ``load`` reads the compiled library.
+``optimize`` compiles a module of torch for this machine; ``load`` reads the compiled library;
+``forecast`` estimates its milliseconds before anything runs.
 
 The packages, and the only direction of imports between them:
 ``errors, arrays, files -> data -> program -> features -> models -> search -> tune -> study``
@@ -12,17 +13,20 @@ from typing import TYPE_CHECKING
 from pruner.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from pruner.cli.tuning.forecasting import Forecaster, forecast
     from pruner.cli.tuning.optimize import optimize
     from pruner.tune.deploy.loaded import Network, load
 
 __version__ = "0.1.0"
-__all__ = ["Network", "load", "optimize"]
+__all__ = ["Forecaster", "Network", "forecast", "load", "optimize"]
 
 # Most of the package needs neither torch nor TVM.
 __getattr__ = on_first_use(
     __name__,
     {
+        "Forecaster": "cli.tuning.forecasting",
         "Network": "tune.deploy.loaded",
+        "forecast": "cli.tuning.forecasting",
         "load": "tune.deploy.loaded",
         "optimize": "cli.tuning.optimize",
     },

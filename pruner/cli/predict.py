@@ -1,4 +1,4 @@
-"""``pruner predict``: score recorded programs, measured or not, into CSV."""
+"""``pruner predict``: score recorded programs, or forecast networks, into CSV."""
 
 import time
 from pathlib import Path
@@ -34,8 +34,16 @@ def _has_seconds(config: DictConfig) -> bool:
 def predict(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
+    if config.networks is not None:
+        from pruner.cli.tuning.predict_networks import predict_networks  # imports TVM
+
+        return predict_networks(config)
+    if config.below_ms is not None:
+        raise PrunerError("below_ms= is a limit for networks; give networks=, or leave it out")
     if config.checkpoint is None:
-        raise PrunerError("give checkpoint=FILE, or the folder of a run of train.py")
+        raise PrunerError(
+            "give checkpoint=FILE, or the folder of a run of train.py; or networks= for networks"
+        )
     ranker, info = ranker_of(Path(config.checkpoint), own_models(config.models.own))
     root = record_root(config.data, kind_of(config, info))
     platforms = required_platforms(config, root)

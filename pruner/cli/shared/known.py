@@ -84,7 +84,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
     """Complete the words of a command line by all implied words.
 
     Raises:
-        PrunerError: tune.py is to tune for this machine, whose CPU no platform describes.
+        PrunerError: the command is for this machine, whose CPU no platform describes.
     """
     if option := POSITIONAL.get(command):
         # bare paths are a value of the option; a path that exists may contain an equals sign
@@ -92,6 +92,8 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
         quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
         value = quoted[0] if option != "runs" and len(bare) == 1 else f"[{','.join(quoted)}]"
         return [*(w for w in words if w not in bare), *([f"{option}={value}"] if bare else [])]
+    if command == "predict" and any(word.startswith("networks=") for word in words):
+        return with_local_platform(words)
     if command != "tune":
         return list(words)
     words = [f"sizes.{word}" if word.startswith(ONLY_INPUT) else word for word in words]

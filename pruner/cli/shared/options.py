@@ -124,7 +124,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (SEED, "seed split.seed"),
     (POSITIVE_OR_NULL,
      "batches.window stop_after patience budget.trials budget.patience budget.max_steps "
-     "adaptation.fit.max_steps measure.builders measure.devices trials"),
+     "adaptation.fit.max_steps measure.builders measure.devices trials candidates"),
     (SIZE, "sizes.batch sizes.image sizes.length sizes.layers"),
     (POSITIVE,
      "min_programs schedule.soup_epochs budget.batch budget.tasks budget.least budget.held_out "
@@ -142,7 +142,8 @@ _SHARED: Sequence[tuple[Rule, str]] = (
      "model.width model.num_heads model.num_dataflow_rows model.dataflow_hidden "
      "model.dataflow_width model.draft_width model.device_width"),
     (POSITIVE_NUMBER_OR_NULL,
-     "budget.seconds effort.seconds platform.half_flops_per_s platform.tensor_half_flops_per_s "
+     "below_ms budget.seconds effort.seconds platform.half_flops_per_s "
+     "platform.tensor_half_flops_per_s "
      "platform.tensor_half_into_half_flops_per_s platform.tensor_bfloat16_flops_per_s "
      "platform.tensor_int8_ops_per_s platform.official_peak_flops_per_s "
      "platform.official_dram_bytes_per_s measure.cv_limit measure.stop_above"),

@@ -24,7 +24,6 @@ from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
-from pruner.tune.networks.draft_task import VIEW
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
@@ -207,23 +206,15 @@ def _forecast(
 ) -> dict[str, Any]:
     """Add the forecast of the drafted network, which no measurement has entered.
 
-    There is none unless every task has one: a sum of some tasks would be taken for the network. It
-    comes last: its model is read by torch, which takes seconds to import.
+    It comes last: its model is read by torch, which takes seconds to import.
     """
-    calls, drafts = {task.name: task.weight for task in tasks}, read_drafts(folder / DRAFTS)
-    known = [draft for draft in drafts.values() if draft.task in calls and draft.how != VIEW]
-    if not known or len(drafts) < len(calls) or any(not draft.columns for draft in known):
-        return result
+    calls, drafts = {task.name: float(task.weight) for task in tasks}, read_drafts(folder / DRAFTS)
     analyzer = load_draft(platform, config.draft.form)
-    if analyzer is None:
+    if analyzer is None or calls.keys() - drafts.keys():
         return result
-    from pruner.models.forecast import forecast_of
+    from pruner.tune.networks.filtering.forecaster import sum_of
 
-    found = forecast_of(
-        [draft.columns or () for draft in known],
-        [calls[draft.task] for draft in known],
-        analyzer.device,
-    )
+    found, _ = sum_of(drafts, calls, analyzer)
     if found is None:
         return result
     say(f"{config.network}: forecast before any measurement {found}")

@@ -148,7 +148,7 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
             raise PrunerError(f"{name} is on {one.device}: give module and inputs on the CPU")
     given = with_tensors(arguments, [one.detach() for one in tensors_of(arguments)])
     try:
-        with _evaluated(model):
+        with evaluated(model):
             return exported(model, given, _plain_module(model))
     except PrunerError:
         raise
@@ -204,7 +204,7 @@ def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
 
 
 @contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
+def evaluated(model: nn.Module) -> Iterator[None]:
     """Set evaluation mode inside, and restore every part afterwards."""
     training = [part for part in model.modules() if part.training]
     model.eval()

@@ -19,4 +19,5 @@
 * `extraction`: all of these in a worker process
 * `draft_network`: a drafted schedule for every task without a measurement
 * `draft_task`: the draft of a task, in a worker process
+* `filtering`: forecasts of many networks, from drafts that they share
 """

@@ -183,9 +183,13 @@ def _job(
         target=platform.target_json,
         analyzer=analyzer,
         depth=Depth.of_share(share),
-        # seeded by the name, not by the position among the tasks
-        seed=(seed, zlib.crc32(task.name.encode())),
+        seed=seed_of(task.name, seed),
     )
+
+
+def seed_of(task: str, seed: int) -> tuple[int, int]:
+    """Return the seed of a draft, by the name of its task."""
+    return seed, zlib.crc32(task.encode())
 
 
 def _done(
@@ -203,10 +207,11 @@ def _done(
             wait_for(future, stopped)
             if not future.done():
                 return
-            yield _answer(job, future.result())
+            yield answer_of(job, future.result())
 
 
-def _answer(job: DraftJob, reply: Reply) -> Drafted:
+def answer_of(job: DraftJob, reply: Reply) -> Drafted:
+    """Return the draft of a worker's reply; a failed job has no program."""
     if reply.error is None:
         answer: Drafted = reply.value
         return answer

@@ -17,7 +17,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
 from pruner.tune.networks.rewrites.clipping import without_clips
-from pruner.tune.networks.rewrites.constant_folding import fold_constants
+from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
 from pruner.tune.networks.rewrites.operators import operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
@@ -101,6 +101,7 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
     simple = formed(module, form or NetworkFormat())
     with target:
         lowered = merged_sorts(pad_classifier(simple)) if on_cpu else simple
+        lowered = fold_views(lowered)
         for step in steps:
             lowered = _stepped(step, lowered)
         if on_cpu:

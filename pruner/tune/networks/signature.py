@@ -76,10 +76,7 @@ def exported(
         PrunerError: a later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
-    twin = module
-    with suppress(Exception):  # tensors that were computed cannot be copied
-        # parameters are shared: they are large, and no call changes them
-        twin = copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    twin = module if is_pure else _twin(module)
     with torch.no_grad(), warnings.catch_warnings(), _masks_by_values():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = torch.export.export(wrapper or module, *arguments)
@@ -116,6 +113,13 @@ def _masks_by_values() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = detect
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    with suppress(Exception):  # tensors that were computed cannot be copied
+        # parameters are shared: they are large, and no call changes them
+        return copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    return module
 
 
 def _alike(found: NDArray[Any], wanted: NDArray[Any]) -> bool:

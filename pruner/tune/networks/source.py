@@ -8,7 +8,8 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,9 +166,7 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
         module, inputs = catalog.NETWORKS[source.name](source.options)
         return module, (inputs, {})
     package, _, factory = source.name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        # a command's path begins with its script's folder, not with the working directory
-        sys.path.insert(0, str(Path.cwd()))
+    own_path()
     try:
         make = getattr(importlib.import_module(package), factory)
     except (ImportError, AttributeError) as error:
@@ -186,6 +185,13 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
             part.use_nested_tensor = False
     args, kwargs = arguments_of(found[1])
     return found[0].eval(), (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+
+
+def own_path() -> None:
+    """Let imports find the modules of the working directory."""
+    if str(Path.cwd()) not in sys.path:
+        # a command's path begins with its script's folder, not with the working directory
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
@@ -214,25 +220,49 @@ def import_network(source: NetworkSource) -> Any:
         PrunerError: it cannot be exported, TVM lacks one of its operators, it was exported in
             training mode, or it takes more memory than is free; in one line.
     """
+    with _in_one_line(source.name):
+        return _complete(_imported(source), source.name)
+
+
+def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
+    """Import a module in evaluation mode for its shapes; its calls are not compared.
+
+    `inputs`: a tensor, inputs in order, or a mapping by name.
+
+    Raises:
+        PrunerError: see `import_network`.
+    """
+    with _in_one_line(name):
+        host_memory.check(name, host_memory.module_bytes(module), held=1)
+        program = exported(module, arguments_of(inputs), is_pure=True)
+        return _complete(from_exported(program, apart=True), name)
+
+
+def _complete(module: Any, name: str) -> Any:
+    if _trains(module):
+        raise PrunerError(
+            f"network={name}: its batch normalisations are in training mode; export it "
+            "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
+        )
+    return _with_numbers(module)
+
+
+@contextmanager
+def _in_one_line(name: str) -> Iterator[None]:
+    """Raise any error of an import as a PrunerError of one line."""
     try:
-        module = _imported(source)
-        if _trains(module):
-            raise PrunerError(
-                f"network={source.name}: its batch normalisations are in training mode; export it "
-                "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
-            )
-        return _with_numbers(module)
+        yield
     except MissingExtra:
         raise
     except PrunerError as error:
-        about = f"network={source.name}"
+        about = f"network={name}"
         raise PrunerError(str(error) if about in str(error) else f"{about}: {error}") from error
     except FileNotFoundError as error:
-        raise PrunerError(f"network={source.name}: no such file") from error
+        raise PrunerError(f"network={name}: no such file") from error
     except Exception as error:  # exporters and front ends raise kinds of their own
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         message = _unknown_operators(line) or _failed_export(error, line)
-        raise PrunerError(f"network={source.name}: {message}") from error
+        raise PrunerError(f"network={name}: {message}") from error
 
 
 def _unknown_operators(line: str) -> str | None:

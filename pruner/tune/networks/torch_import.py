@@ -14,8 +14,11 @@ from pruner.tune.networks.signature import (
 )
 
 
-def from_exported(program: Any) -> Any:
+def from_exported(program: Any, *, apart: bool = False) -> Any:
     """Import a program of ``torch.export`` with its weights as constants.
+
+    ``apart``: decompose it call by call where that is possible, which is faster for networks that
+    repeat the calls of earlier networks.
 
     Raises:
         PrunerError: it keeps state, or gets or returns something else than tensors and constants.
@@ -24,7 +27,7 @@ def from_exported(program: Any) -> Any:
     frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
     importer = frontend.ExportedProgramImporter()
     convert = operators.converters(importer)
-    program = operators.decomposed(program, convert)
+    program = operators.decomposed(program, convert, apart=apart)
     check_state(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
     types = (str(value.dtype) for value in values if hasattr(value, "dtype"))

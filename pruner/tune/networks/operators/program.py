@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pruner.errors import PrunerError
+from pruner.tune.networks.operators.apart import decomposed_apart
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
@@ -28,8 +29,15 @@ _NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task h
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
 
 
-def decomposed(program: Any, known: Iterable[str]) -> Any:
-    """Rewrite a program with `known` operators, as far as torch can."""
+def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> Any:
+    """Rewrite a program with `known` operators, as far as torch can.
+
+    ``apart``: call by call where that is possible.
+    """
+    if apart:
+        found = decomposed_apart(program, lambda part: decomposed(part, known))
+        if found is not None:
+            return found
     check_lengths(program)
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # else an LSTM is decomposed into this library's operator

@@ -40,6 +40,14 @@ def fold_transposes(module: Any) -> Any:
     return _rewritten(load_tvm().relax, module, (_fold_transposes,))
 
 
+def fold_views(module: Any) -> Any:
+    """Reshape and transpose constants in a Relax module ahead of time.
+
+    For biases of convolutions with channels last: `FoldConstant` would compile each with LLVM.
+    """
+    return _rewritten(load_tvm().relax, module, (_fold_reshapes, _fold_transposes))
+
+
 def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any]]) -> Any:
     main = module["main"]
     for fold in folds:
@@ -127,6 +135,21 @@ def _fold_norms(relax: Any, main: Any) -> Any:
         return relax.op.add(scaled, _along_channels(relax, shift, dtype))
 
     return dpl.rewrite_call(dpl.TupleGetItemPattern(normed, 0), rewrite, main)
+
+
+def _fold_reshapes(relax: Any, main: Any) -> Any:
+    dpl = relax.dpl
+    constant, shape = dpl.is_const(), dpl.wildcard()
+    reshaped = dpl.is_op("relax.reshape")(constant, shape)
+
+    def rewrite(call: Any, found: Any) -> Any:
+        if not isinstance(found[shape], relax.ShapeExpr):
+            return call
+        values = found[constant].value.numpy()
+        sizes = [int(extent) for extent in found[shape].values]
+        return _constant(relax, values.reshape(sizes), values.dtype)
+
+    return dpl.rewrite_call(reshaped, rewrite, main)
 
 
 def _fold_transposes(relax: Any, main: Any) -> Any:

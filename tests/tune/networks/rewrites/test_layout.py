@@ -11,6 +11,7 @@ from pruner.errors import PrunerError
 from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from tests.tune.networks.lowered import imported
 from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
@@ -139,3 +140,37 @@ def test_an_operator_that_cannot_be_lowered_is_named():
     step = tvm.transform.module_pass(lambda module, _: refuse(module), opt_level=0, name="Pass")
     with pytest.raises(PrunerError, match=r"lower relax\.flip of .*\(Pass: ValueError: no rule"):
         lowering._stepped(step, builder.get())
+
+
+def test_biases_of_channels_last_are_reshaped_and_transposed_once():
+    """Else `FoldConstant` compiles an expression for each, before the network is tuned."""
+    from pruner.tune.networks.lowering import NetworkFormat, formed
+    from pruner.tune.networks.rewrites.constant_folding import fold_views
+    from pruner.tune.networks.rewrites.operators import is_constant, operator_name
+    from pruner.tune.tvm_import import load_tvm
+
+    def views(module):
+        found = []
+        call = load_tvm().relax.Call
+        load_tvm().ffi.structural_walk(module["main"].body, (call, found.append))
+        names = [operator_name(one) for one in found if one.args and is_constant(one.args[0])]
+        return [name for name in names if name in ("relax.reshape", "relax.permute_dims")]
+
+    module = formed(imported("channels"), NetworkFormat(layout="NHWC"))
+    assert views(module)
+    assert views(fold_views(module)) == []
+
+
+def test_folded_biases_change_no_task(tvm, monkeypatch):
+    """Records of earlier runs apply: TVM folds the same constants, later."""
+    from pruner.tune.networks.network_tasks import network_tasks
+
+    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
+
+    def tasks():
+        module = lowering.lower(imported("channels"), target, LAST)
+        return {(task.key, task.weight) for task in network_tasks(module, target)}
+
+    found = tasks()
+    monkeypatch.setattr(lowering, "fold_views", lambda module: module)
+    assert found == tasks()

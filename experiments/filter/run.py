@@ -1,0 +1,191 @@
+"""How well forecasts rank networks of a search space, and what a limit throws away.
+
+    python -m experiments.filter.run                        50 networks, forecast and built
+    python -m experiments.filter.run networks=20 more=200   and 200 more forecasts
+
+The networks are of the example space (`experiments.filter.space`). All are forecast one after the
+other, as `pruner predict networks=` does, with no draft on disk at the start. Then each of the
+first is built from the drafts of its tasks, compared with torch and timed. A network that was built
+is not built again, so the script can be stopped and started at will; the forecasts are made in one
+go. The tables go to out=.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig
+
+from pruner.cli.shared.door import command_config
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.script import run_script
+from pruner.cli.tuning.predict_networks import forecaster_of
+from pruner.files import write_table
+from pruner.processes import Worker
+from pruner.study.grid import Job, results
+from pruner.tune.compare.benchmark import FIRST_LOOK
+from pruner.tune.deploy.build import network_worker
+from pruner.tune.deploy.network import deploy_network
+from pruner.tune.networks.draft_network import FOLDER
+from pruner.tune.networks.extraction import extract_tasks
+from pruner.tune.networks.filtering.candidates import Candidates
+from pruner.tune.networks.filtering.forecaster import NetworkForecaster
+from pruner.tune.networks.filtering.kept_drafts import hand_over
+from pruner.tune.networks.source import NetworkSource
+
+HERE = Path(__file__).resolve().parent
+FIRST = 20  # networks that find most tasks without a draft; those that calibrate
+FORECAST, CALIBRATED, FLOPS = "forecast", "calibrated forecast", "FLOPs"
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of the script, explained above.
+
+    ``platform``: a name of conf/platform; cpu: this machine's. ``build=false``: only forecasts.
+    ``space``: a module with a generator `candidates` and its networks as factories ``number_N``.
+    """
+
+    networks: int = 50
+    more: int = 0
+    build: bool = True
+    space: str = "experiments.filter.space"
+    platform: str = "cpu"
+    work: str = "outputs/experiments-filter"
+    out: str = str(HERE)
+
+
+def forecasts(space: str, total: int, forecaster: NetworkForecaster) -> dict[str, Any]:
+    """Forecast networks of the space, from a folder without drafts."""
+    candidates = Candidates(generator=f"{space}:candidates", most=total)
+    found = track(forecaster.candidates(candidates), "forecasts", total)
+    return {"rows": [one.row() for one in found]}
+
+
+def built(
+    source: NetworkSource, folder: Path, forecaster: NetworkForecaster, worker: Worker
+) -> Any:
+    """Build a network from the drafts of its tasks, and time it."""
+    start = time.perf_counter()
+    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted build
+    platform = forecaster.platform
+    how: Any = {"keep": True, "worker": worker}
+    tasks = extract_tasks(source, platform.target_json, folder, forecaster.form, **how)
+    hand_over(forecaster.drafts, tasks, folder / FOLDER)
+    given: Any = {"worker": worker, "settings": FIRST_LOOK}
+    deployed = deploy_network(folder, platform, forecaster.analyzer, **given)
+    shutil.rmtree(folder)  # library and weights of each network
+    return {
+        "latency_s": float(np.median(deployed.latencies_s)),
+        "relative_error": deployed.relative_error,
+        "drafted_schedules": deployed.drafted,
+        "build_s": time.perf_counter() - start,
+    }
+
+
+def build_jobs(
+    options: Options, work: Path, forecaster: NetworkForecaster, worker: Worker
+) -> Iterator[Job]:
+    """Yield a job for each network to build."""
+    for number in range(options.networks):
+        folder = work / f"number-{number}"
+        source = NetworkSource(name=f"{options.space}:number_{number}")
+        run = partial(built, source, folder, forecaster, worker)
+        leaves = work / f"number-{number}.json"
+        about = {"space": options.space, "drafts": forecaster.settings.digest}
+        yield Job(name=f"number {number}", run=run, leaves=leaves, about=about)
+
+
+def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Judge forecasts and FLOPs by built networks; a row for each.
+
+    ``spearman``: of the method and the built latency. At a limit at the median latency,
+    ``good_thrown_away`` and ``bad_thrown_away`` are the shares of the networks below and above the
+    limit that the filter refuses. ``inside``: share of the latencies in the interval, ``ratio``:
+    predicted over built, the median. The calibrated forecast multiplies with the least and the
+    largest ratio of latency to forecast of the first networks, and is judged on the others.
+    """
+    built = table.dropna(subset=["latency_s"])
+    rows = [{"method": FORECAST, **numbers(built, built.low_s, built.high_s)}]
+    first, rest = built[:FIRST], built[FIRST:]
+    if len(rest):
+        ratio = first.latency_s / first.predicted_s
+        ends = (rest.predicted_s * ratio.min(), rest.predicted_s * ratio.max())
+        rows.append({"method": CALIBRATED, **numbers(rest, *ends)})
+    rows.append(
+        {
+            "method": FLOPS,
+            "networks": len(built),
+            "spearman": spearman(built.flops, built.latency_s),
+        }
+    )
+    return rows
+
+
+def numbers(built: pd.DataFrame, low_s: pd.Series, high_s: pd.Series) -> dict[str, Any]:
+    """Judge an interval by built networks; see `judged`."""
+    limit_s = built.latency_s.median()
+    good, kept = built.latency_s <= limit_s, low_s <= limit_s
+    return {
+        "networks": len(built),
+        "spearman": spearman(built.predicted_s, built.latency_s),
+        "limit_ms": 1e3 * limit_s,
+        "good_thrown_away": float((~kept)[good].mean()),
+        "bad_thrown_away": float((~kept)[~good].mean()),
+        "inside": float(built.latency_s.between(low_s, high_s).mean()),
+        "ratio": float((built.predicted_s / built.latency_s).median()),
+    }
+
+
+def spearman(one: pd.Series, other: pd.Series) -> float:
+    """Compute the correlation of ranks."""
+    return float(one.rank().corr(other.rank()))
+
+
+def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
+    """Forecast and build networks of the space; return a row for each."""
+    total, leaves = options.networks + options.more, work / "forecasts.json"
+    with forecaster_of(config) as forecaster:
+        about = {"space": options.space, "networks": total, "drafts": forecaster.settings.digest}
+    if Job(name="", run=dict, leaves=leaves, about=about).result is None:
+        shutil.rmtree(work / "drafts", ignore_errors=True)
+    with forecaster_of(config) as forecaster:
+        make = partial(forecasts, options.space, total, forecaster)
+        (found,) = results([Job(name="forecasts", run=make, leaves=leaves, about=about)])
+        forecaster.close()  # the builds have the cores alone
+        table = pd.DataFrame(found["rows"])
+        if not options.build:
+            return table
+        with network_worker() as worker:
+            jobs = list(build_jobs(options, work, forecaster, worker))
+            rows = list(track(results(jobs), "builds", len(jobs)))
+    return table.join(pd.DataFrame(rows).drop(columns="about"))
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Forecast, build, and write the tables."""
+    work, out = Path(options.work).resolve(), Path(options.out)
+    work.mkdir(parents=True, exist_ok=True)
+    words = ["networks=[space]", f"platform={options.platform}", f"drafts={work / 'drafts'}"]
+    with command_config("predict", words) as config:
+        table = measured(options, work, config)
+    write_table(out / "results.csv", table.to_dict("records"), floats=".6g")
+    if options.build:
+        summary = judged(table)
+        write_table(out / "summary.csv", summary, floats=".4g")
+        say(as_table(summary))
+    seconds_each = float(table.seconds[FIRST:].mean())
+    return {"networks": len(table), "seconds_each": seconds_each, "results": str(out)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

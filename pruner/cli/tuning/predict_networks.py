@@ -1,0 +1,182 @@
+"""``pruner predict networks=``: forecast many networks, and filter them by a limit."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from pruner.cli.shared.options import plain, several
+from pruner.cli.shared.output import UNSUCCESSFUL, as_table, say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.runs import open_run
+from pruner.cli.tuning.platform import load_draft
+from pruner.errors import PrunerError
+from pruner.files import save_metrics, write_table
+from pruner.models.trees.lightgbm import import_lightgbm
+from pruner.program.device import device_from_mapping
+from pruner.tune.kinds import OPENCL
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.networks.filtering.candidates import Candidates, read_networks, source_of
+from pruner.tune.networks.filtering.forecaster import NetworkForecast, NetworkForecaster
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.tvm_import import cpus_only
+
+TABLE = "networks.csv"
+_SHOWN = 20
+_FIRST = 20  # forecasts that find most tasks without a draft
+_OF_RECORDS = ("checkpoint", "data.root", "data.platform")  # options of recorded programs
+
+
+def predict_networks(config: DictConfig) -> dict[str, Any]:
+    """Run the command for networks; return the object of the last line.
+
+    Raises:
+        PrunerError: options that do not fit, or a list or generator that cannot be read.
+    """
+    start = time.perf_counter()
+    candidates = candidates_of(config)
+    if config.platform.kind == "cpu":
+        cpus_only()
+    limit_s = None if config.below_ms is None else config.below_ms / 1e3
+    with forecaster_of(config) as forecaster:
+        folder = open_run(config, "predict", f"{config.platform.name}-networks")
+        out = Path(config.out or folder / TABLE)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        known = len(forecaster.drafts)
+        total = len(candidates.sources) or candidates.most or 0
+        found = list(track(_said(forecaster.candidates(candidates)), "forecasting", total))
+        drafted = len(forecaster.drafts) - known
+    if not found:
+        raise PrunerError(f"networks={config.networks}: it yields no network")
+    rows = [_row(one, limit_s) for one in found]
+    write_table(out, rows)
+    _show(found, limit_s)
+    result = {
+        "run_dir": str(folder),
+        "table": str(out),
+        "num_networks": len(found),
+        "num_forecast": sum(one.forecast is not None for one in found),
+        "num_kept": None if limit_s is None else sum(one.may_take(limit_s) for one in found),
+        "num_drafted": drafted,
+        "num_known": known,
+        "seconds": round(time.perf_counter() - start, 2),
+        "seconds_each": _seconds_each(found),
+        UNSUCCESSFUL: [one.name for one in found if one.forecast is None],
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def candidates_of(config: DictConfig) -> Candidates:
+    """Make the candidates of ``networks=``: a file, a generator, or a list of networks.
+
+    Raises:
+        PrunerError: neither of them, or an option of recorded programs.
+    """
+    given = [f"{name}=" for name in _OF_RECORDS if _at(config, name) is not None]
+    if given:
+        raise PrunerError(f"networks= forecasts networks, not records: leave {given[0]} out")
+    words = several(config.networks)
+    if len(words) == 1 and Path(words[0]).is_file() and not words[0].endswith((".pt2", ".onnx")):
+        sources = read_networks(Path(words[0]), config.seed)
+    elif isinstance(config.networks, str) and ":" in config.networks:
+        found = Candidates(generator=config.networks, most=config.candidates)
+        found.check()
+        return found
+    else:
+        try:
+            sources = [source_of(word, config.seed) for word in words if word.strip()]
+        except PrunerError as error:
+            raise PrunerError(f"{error}; or give a file with a network in each line") from error
+    if not sources:
+        raise PrunerError("networks=[]: give a file, package:function or a list of networks")
+    return Candidates(sources=sources[: config.candidates], most=config.candidates)
+
+
+def forecaster_of(config: DictConfig) -> NetworkForecaster:
+    """Make the forecaster of the options; it must be closed.
+
+    Raises:
+        PrunerError: a platform without a description or without forecasts.
+    """
+    import_lightgbm()  # before any work
+    device = device_from_mapping(plain(config.platform))
+    platform = make_platform(device, target=plain(config.target))
+    if platform.device == OPENCL:
+        raise PrunerError(f"platform={device.name}: networks are not built for OpenCL yet")
+    analyzer = load_draft(platform)
+    if analyzer is None:
+        raise PrunerError(f"platform={device.name}: there is nothing to draft with")
+    precision = chosen_precision(config.precision)
+    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
+    return NetworkForecaster(
+        platform,
+        analyzer,
+        NetworkFormat(layout=layout, precision=precision),
+        drafts=None if config.drafts is None else Path(config.drafts),
+        seed=config.seed,
+    )
+
+
+def _at(config: DictConfig, name: str) -> Any:
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def _said(found: Iterator[NetworkForecast]) -> Iterator[NetworkForecast]:
+    """Print why a network has no forecast."""
+    for one in found:
+        if one.forecast is None:
+            say(f"{one.name}: {one.reason}")
+        yield one
+
+
+def _row(found: NetworkForecast, limit_s: float | None) -> dict[str, Any]:
+    row = found.row()
+    if limit_s is not None:
+        row["kept"] = found.may_take(limit_s)
+    return row
+
+
+def _show(found: Sequence[NetworkForecast], limit_s: float | None) -> None:
+    """Print the kept networks, the fastest first."""
+    kept = [one for one in found if limit_s is None or one.may_take(limit_s)]
+    ranked = sorted(kept, key=lambda one: one.median_s)
+    say(as_table([_line(one) for one in ranked[:_SHOWN]]))
+    if len(ranked) > _SHOWN:
+        say(f"... and {len(ranked) - _SHOWN} slower networks")
+    if limit_s is not None:
+        say(
+            f"{len(kept)} of {len(found)} networks may take {1e3 * limit_s:g} ms or less; each "
+            "other network takes more, with a confidence of 95 %"
+        )
+
+
+def _line(one: NetworkForecast) -> dict[str, Any]:
+    low, median, high = (None,) * 3 if one.forecast is None else one.forecast.seconds
+    return {
+        "network": one.name,
+        "ms": None if median is None else 1e3 * median,
+        "low": None if low is None else 1e3 * low,
+        "high": None if high is None else 1e3 * high,
+        "MFLOP": None if one.flops is None else one.flops / 1e6,
+        "parameters MB": _megabytes(one.parameter_bytes),
+        "activations MB": _megabytes(one.activation_bytes),
+        "tasks": one.tasks,
+    }
+
+
+def _megabytes(size: int | None) -> float | None:
+    return None if size is None else size / 1e6
+
+
+def _seconds_each(found: Sequence[NetworkForecast]) -> float | None:
+    """Average the seconds of a network behind the first."""
+    later = [one.seconds for one in found[_FIRST:]]
+    return float(np.mean(later)) if later else None

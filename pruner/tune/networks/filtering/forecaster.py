@@ -1,0 +1,228 @@
+"""Forecast networks from the drafts of their tasks; nothing is built or run.
+
+A task is drafted once, and equally deep in every network: so the forecast of a network does not
+depend on the networks before it. The seconds of a network are the sum of its tasks' seconds, each
+times its calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.forecast import Forecast, forecast_of
+from pruner.processes import Reply
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks.draft_network import DraftWorkers, answer_of, seed_of
+from pruner.tune.networks.draft_task import VIEW, Depth, Draft, DraftJob
+from pruner.tune.networks.filtering.candidates import Candidates, Outlined
+from pruner.tune.networks.filtering.kept_drafts import DraftSettings, KeptDrafts
+from pruner.tune.networks.filtering.outline import Outline, outline
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.source import import_module
+
+DEPTH = Depth(sample=512, rounds=2)
+_AHEAD = 4  # networks whose tasks are drafted while a network waits for its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkForecast:
+    """The expected seconds of a network, its memory and its arithmetic.
+
+    ``forecast``: None where a task has none, with the ``reason``. ``parameter_bytes`` and
+    ``activation_bytes``: see :class:`~pruner.tune.networks.filtering.outline.Outline`. ``tasks``:
+    distinct tasks; ``drafted``: how many of these were drafted for this network, the drafts of the
+    others existed. ``seconds``: that the forecast took, from the end of the forecast before it.
+    """
+
+    name: str
+    forecast: Forecast | None = None
+    parameter_bytes: int | None = None
+    activation_bytes: int | None = None
+    flops: float | None = None
+    tasks: int = 0
+    drafted: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def median_s(self) -> float:
+        """Return the expected seconds; infinite without a forecast."""
+        return float("inf") if self.forecast is None else self.forecast.median_s
+
+    def may_take(self, limit_s: float) -> bool:
+        """Check whether the network may be as fast as a limit.
+
+        False where the low end of the interval is above the limit. It is the 5 % quantile, so a
+        network that is refused misses the limit with a confidence of 95 %. True without a forecast.
+        """
+        return self.forecast is None or self.forecast.low_s <= limit_s
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of a table; None where unknown."""
+        low, median, high = (None,) * 3 if self.forecast is None else self.forecast.seconds
+        return {
+            "network": self.name,
+            "low_s": low,
+            "predicted_s": median,
+            "high_s": high,
+            "parameter_bytes": self.parameter_bytes,
+            "activation_bytes": self.activation_bytes,
+            "flops": self.flops,
+            "tasks": self.tasks,
+            "drafted": self.drafted,
+            "seconds": self.seconds,
+            "reason": self.reason,
+        }
+
+
+def sum_of(
+    drafts: Mapping[str, Draft], calls: Mapping[str, float], analyzer: Analyzer
+) -> tuple[Forecast | None, str]:
+    """Sum the forecasts of a network's tasks, both by the same keys.
+
+    There is none unless every task has one: a sum of some tasks would be taken for the network.
+    Reshapes take no time. Returns the reason, too, where there is none.
+    """
+    timed = [key for key in calls if drafts[key].how != VIEW]
+    lacking = sorted(drafts[key].task for key in timed if not drafts[key].columns)
+    if lacking:
+        return None, f"no forecast of {', '.join(lacking)}"
+    columns = [drafts[key].columns or () for key in timed]
+    found = forecast_of(columns, [calls[key] for key in timed], analyzer.device)
+    return found, "" if found else "no forecast for this device (it needs pruner[gbdt])"
+
+
+class NetworkForecaster:
+    """Forecasts networks on a platform; keeps the drafts of their tasks.
+
+    It must be closed: it has worker processes, from the first task that must be drafted.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        analyzer: Analyzer,
+        form: NetworkFormat,
+        *,
+        drafts: Path | None = None,
+        seed: int = 0,
+        depth: Depth = DEPTH,
+    ) -> None:
+        """``drafts``: a folder in which drafts are kept for later; None: in memory alone."""
+        self.platform, self.analyzer, self.form = platform, analyzer, form
+        self.settings = DraftSettings(
+            target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
+        )
+        self.drafts = KeptDrafts(drafts, self.settings)
+        self._workers: DraftWorkers | None = None
+        self._running: dict[str, tuple[DraftJob, Future[Reply]]] = {}
+
+    def __enter__(self) -> Self:
+        """Return the forecaster."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes."""
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; another forecast starts others."""
+        if self._workers is not None:
+            self._workers.close()
+        self._workers, self._running = None, {}
+
+    def module(self, module: Any, inputs: Any, name: str) -> NetworkForecast:
+        """Forecast a module of torch in evaluation mode, which is imported in this process.
+
+        Raises:
+            PrunerError: it cannot be imported.
+        """
+        start = time.perf_counter()
+        imported = import_module(module, inputs, name)
+        found = outline(imported, self.platform.target, self.form, self.drafts)
+        started = self._start(found)
+        return self._finish(Outlined(name=name, outline=found), started, start)
+
+    def candidates(self, candidates: Candidates) -> Iterator[NetworkForecast]:
+        """Forecast candidates, in order; later candidates are imported and drafted meanwhile.
+
+        Raises:
+            PrunerError: their generator cannot be used.
+        """
+        last = time.perf_counter()
+        waiting: deque[tuple[Outlined, int]] = deque()
+
+        def next_one() -> NetworkForecast:
+            nonlocal last
+            found = self._finish(*waiting.popleft(), last)
+            last = time.perf_counter()
+            return found
+
+        given = self.platform.target_json, self.form, self.drafts
+        with closing(candidates.outlined(*given)) as outlines:
+            for one in outlines:
+                waiting.append((one, 0 if one.outline is None else self._start(one.outline)))
+                while len(waiting) > _AHEAD or (waiting and self._is_done(waiting[0][0])):
+                    yield next_one()
+        while waiting:
+            yield next_one()
+
+    def _start(self, outline: Outline) -> int:
+        """Queue the drafts that are missing; return their number."""
+        new = {
+            task.key: task
+            for task in outline.tasks
+            if task.key not in self.drafts and task.key not in self._running
+        }
+        if new and self._workers is None:
+            self._workers = DraftWorkers()
+        for key, task in new.items():
+            assert task.module is not None, key
+            job = DraftJob(
+                task=task.name,
+                module=task.module,
+                target=self.settings.target,
+                analyzer=self.analyzer,
+                depth=self.settings.depth,
+                seed=seed_of(task.name, self.settings.seed),
+            )
+            assert self._workers is not None
+            self._running[key] = job, self._workers.submit(job)
+        return len(new)
+
+    def _is_done(self, one: Outlined) -> bool:
+        tasks = () if one.outline is None else one.outline.tasks
+        return all(task.key in self.drafts or self._running[task.key][1].done() for task in tasks)
+
+    def _finish(self, one: Outlined, drafted: int, start: float) -> NetworkForecast:
+        """Wait for the drafts of a network, and sum."""
+        found = one.outline
+        if found is None:
+            seconds = time.perf_counter() - start
+            return NetworkForecast(name=one.name, seconds=seconds, reason=one.reason)
+        for task in found.tasks:
+            if task.key not in self.drafts:
+                job, future = self._running.pop(task.key)
+                self.drafts.keep(task.key, answer_of(job, future.result()))
+        drafts = {task.key: self.drafts[task.key].draft for task in found.tasks}
+        calls = {task.key: float(task.calls) for task in found.tasks}
+        forecast, reason = sum_of(drafts, calls, self.analyzer)
+        return NetworkForecast(
+            name=one.name,
+            forecast=forecast,
+            parameter_bytes=found.parameter_bytes,
+            activation_bytes=found.activation_bytes,
+            flops=found.flops,
+            tasks=len(found.tasks),
+            drafted=drafted,
+            seconds=time.perf_counter() - start,
+            reason=reason,
+        )

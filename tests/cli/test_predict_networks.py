@@ -1,0 +1,91 @@
+"""``pruner predict networks=``: a list or a generator in, a table out, and a limit."""
+
+import pandas as pd
+import pytest
+
+from tests.tune.networks.filtering.in_process import use_no_processes
+
+pytestmark = pytest.mark.tvm
+SPACES = "tests.tune.networks.filtering.spaces"
+
+
+@pytest.fixture
+def drafts_here(monkeypatch):
+    return use_no_processes(monkeypatch)
+
+
+def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
+    door, drafts_here, tmp_path
+):
+    words = ["predict", f"networks={SPACES}:two"]
+    code, found, err = door(*words, "out=all.csv")
+    assert code == 0, err
+    table = pd.read_csv(tmp_path / "all.csv")
+    assert table.network.tolist() == ["first", "second"]
+    assert table.eval("0 < low_s <= predicted_s <= high_s").all()
+    assert table.flops.gt(0).all()
+    assert "kept" not in table
+    assert (found["num_networks"], found["num_forecast"], found["num_kept"]) == (2, 2, None)
+    assert found["num_drafted"] == drafts_here.drafted == table.drafted.sum()
+    assert found["unsuccessful"] == []
+
+    # between the low ends of both; the second network has a layer more
+    low, high = sorted(1e3 * table.low_s)
+    code, found, err = door(*words, "out=kept.csv", f"below_ms={(low + high) / 2!r}")
+    assert code == 0, err
+    again = pd.read_csv(tmp_path / "kept.csv")
+    assert again.kept.tolist() == [True, False]
+    same = ["network", "low_s", "predicted_s", "high_s", "flops", "parameter_bytes"]
+    pd.testing.assert_frame_equal(again[same], table[same])
+    assert (found["num_kept"], found["num_drafted"]) == (1, 0)
+    assert found["num_known"] == drafts_here.drafted
+    assert "1 of 2 networks may take" in err
+
+
+def test_a_list_has_a_row_for_each_line_and_names_what_is_refused(door, drafts_here, tmp_path):
+    small = "tests.tune.networks.small_networks"
+    (tmp_path / "nets.txt").write_text(f"{small}:faint\n{small}:broken\n{small}:sized batch=4\n")
+    code, _, err = door("predict", "networks=nets.txt", "out=s.csv")
+    assert code == 3, err  # a network has no forecast
+    table = pd.read_csv(tmp_path / "s.csv")
+    assert table.network.tolist() == [f"{small}:faint", f"{small}:broken", f"{small}:sized batch=4"]
+    assert table.predicted_s.isna().tolist() == [False, True, False]
+    assert "the factory must return" in table.reason[1]
+    # 4 rows of 16 numbers by 8 weights each
+    assert table.flops[2] >= 2 * 4 * 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["networks=resnet19"], "network=resnet19 is unknown"),
+        (["networks=no_such_package:f"], "networks=no_such_package:f: no such package"),
+        (["networks=[]"], "give a file"),
+        (["networks=resnet18", "checkpoint=cpu"], "leave checkpoint= out"),
+        (["networks=resnet18", "layout=CHWN"], "layout=CHWN: choose"),
+        (["networks=resnet18", "below_ms=-1"], "below_ms=-1: it must be a number above 0"),
+        (["networks=resnet18", "candidates=0"], "candidates=0: it must be a whole number"),
+        (["networks=resnet18", "platform=opencl"], "networks are not built for OpenCL"),
+        (["below_ms=3"], "below_ms= is a limit for networks"),
+    ],
+)
+def test_wrong_words_are_refused_in_a_line_before_any_work(words, message, door, tmp_path):
+    code, _, err = door("predict", *words)
+    assert code == 2, err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "outputs" / "predict").exists()
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_table(door, tmp_path, monkeypatch):
+    """Real workers, for imports and for drafts."""
+    with monkeypatch.context() as patched:
+        use_no_processes(patched)
+        code, _, err = door("predict", f"networks={SPACES}:one_is_refused", "out=here.csv")
+        assert code == 3, err
+    words = [f"networks={SPACES}:one_is_refused", "out=there.csv", "drafts=null"]
+    code, _, err = door("predict", *words)
+    assert code == 3, err
+    here, there = (pd.read_csv(tmp_path / name) for name in ("here.csv", "there.csv"))
+    pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))

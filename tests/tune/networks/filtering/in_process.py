@@ -1,0 +1,55 @@
+"""Workers that run their jobs in this process."""
+
+from concurrent.futures import Future
+
+from pruner.errors import PrunerError
+from pruner.processes import Reply
+
+
+def done(job, *arguments):
+    """The future of a job's reply, as `Worker` makes it."""
+    future = Future()
+    try:
+        reply = Reply(value=job(*arguments))
+    except PrunerError as error:
+        reply = Reply(error="error", mistake=str(error))
+    future.set_result(reply)
+    return future
+
+
+class DraftsHere:
+    """Drafts tasks, and counts them."""
+
+    drafted = 0
+
+    def submit(self, job):
+        from pruner.tune.networks.draft_task import draft
+
+        DraftsHere.drafted += 1
+        return done(draft, job)
+
+    def close(self):
+        pass
+
+
+class OutlinesHere:
+    """Outlines candidates."""
+
+    def submit(self, job, *arguments):
+        from pruner.tune.networks.filtering import candidates
+
+        return done(getattr(candidates, job), *arguments)
+
+    def close(self):
+        pass
+
+
+def use_no_processes(monkeypatch):
+    """Outline and draft in this process; return what counts the drafts."""
+    from pruner.tune.networks.filtering import candidates, forecaster
+
+    DraftsHere.drafted = 0
+    candidates._opened.cache_clear()
+    monkeypatch.setattr(forecaster, "DraftWorkers", DraftsHere)
+    monkeypatch.setattr(candidates, "WorkerPool", lambda *_, **__: OutlinesHere())
+    return DraftsHere

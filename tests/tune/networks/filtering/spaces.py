@@ -1,0 +1,51 @@
+"""Generators of candidates for the tests."""
+
+import torch
+from torch import nn
+
+from tests.tune.networks import small_networks
+
+
+def two():
+    """Two networks that share a layer: made when they are needed, and at once."""
+    yield "first", small_networks.faint
+    network, inputs = small_networks.faint()
+    yield "second", nn.Sequential(network, nn.Linear(8, 3)), inputs
+
+
+def wrong():
+    """Something else than candidates."""
+    yield 7
+
+
+def failing():
+    """An error of the user's code, behind a network."""
+    yield "first", small_networks.faint
+    raise RuntimeError("no more layers")
+
+
+class Branches(nn.Module):
+    """A branch on values, which torch.export does not take."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def one_is_refused():
+    """The second of three cannot be exported."""
+    yield "first", small_networks.faint
+    yield "branches", Branches(), (torch.ones(2),)
+    yield "third", small_networks.faint
+
+
+def candidates():
+    """The generator of a space for `experiments.filter`."""
+    yield "faint", small_networks.faint
+    yield "layer", layer
+
+
+def layer():
+    return nn.Linear(16, 32).eval(), (torch.ones(4, 16),)
+
+
+number_0, number_1 = small_networks.faint, layer

@@ -1,0 +1,131 @@
+"""Forecasts of networks: the sum of their tasks, from drafts that are made once."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pruner.models.forecast import Forecast, forecast_of
+from tests.tune.networks import small_networks
+
+pytestmark = pytest.mark.tvm
+
+
+def longer():
+    """The layers of `faint`, and another."""
+    from torch import nn
+
+    network, inputs = small_networks.faint()
+    return nn.Sequential(network, nn.Linear(8, 3)).eval(), inputs
+
+
+def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
+    from pruner.tune.networks.filtering.outline import outline
+    from pruner.tune.networks.source import import_module
+
+    network, inputs = longer()
+    with make() as forecaster:
+        found = forecaster.module(network, inputs, "net")
+        imported = import_module(network, inputs, "net")
+        tasks = outline(imported, forecaster.platform.target, forecaster.form).tasks
+        alone = np.array(
+            [
+                forecast_of(
+                    [forecaster.drafts[task.key].draft.columns], [1.0], forecaster.analyzer.device
+                ).seconds
+                for task in tasks
+            ]
+        )
+    calls = np.array([task.calls for task in tasks], float)
+    np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
+    assert found.median_s == found.forecast.median_s
+    assert found.tasks == found.drafted == drafts_here.drafted == len(tasks) == 3
+
+
+def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here, tmp_path):
+    network, inputs = longer()
+    with make(tmp_path) as forecaster:
+        first = forecaster.module(network, inputs, "net")
+        again = forecaster.module(network, inputs, "net")
+    made = drafts_here.drafted
+    with make(tmp_path) as forecaster:
+        later = forecaster.module(network, inputs, "net")
+    assert drafts_here.drafted == made == first.drafted == 3
+    assert (again.drafted, later.drafted) == (0, 0)
+    rows = [replace(one, drafted=0, seconds=0.0) for one in (first, again, later)]
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_path):
+    network, inputs = longer()
+    with make(tmp_path) as forecaster:
+        forecaster.module(network, inputs, "net")
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) == 3
+    next(folder.iterdir()).write_text("{")
+    with make(tmp_path) as forecaster:
+        assert forecaster.module(network, inputs, "net").drafted == 1
+    with make(tmp_path, seed=1) as forecaster:
+        assert forecaster.module(network, inputs, "net").drafted == 3
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_forecast_does_not_depend_on_the_networks_before_it(make, drafts_here):
+    """And a task that both have is drafted once."""
+    both = small_networks.faint(), longer()
+    with make() as forecaster:
+        first, second = (forecaster.module(*one, "net") for one in both)
+    with make() as forecaster:
+        swapped = [forecaster.module(*one, "net") for one in both[::-1]]
+    assert (first.drafted, second.drafted) == (2, 1)
+    assert [one.drafted for one in swapped] == [3, 0]
+    assert [one.forecast for one in swapped] == [second.forecast, first.forecast]
+
+
+def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
+    make, drafts_here, tmp_path, monkeypatch
+):
+    from pruner.tune.networks import draft_task
+
+    monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
+    with make(tmp_path) as forecaster:
+        found = forecaster.module(*small_networks.faint(), "net")
+    assert found.forecast is None
+    assert found.reason.startswith("no forecast of ")
+    assert found.median_s == float("inf")
+    assert [path for folder in tmp_path.iterdir() for path in folder.iterdir()] == []
+
+
+def test_a_limit_keeps_what_may_be_faster():
+    from pruner.tune.networks.filtering.forecaster import NetworkForecast
+
+    known = NetworkForecast(name="a", forecast=Forecast(low_s=2e-3, median_s=4e-3, high_s=9e-3))
+    assert [known.may_take(ms / 1e3) for ms in (1.9, 2.0, 3.0, 10.0)] == [False, True, True, True]
+    assert NetworkForecast(name="b").may_take(1e-9)
+
+
+def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
+    """A run that gets them drafts nothing, and has their records."""
+    from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
+    from pruner.tune.networks.filtering.kept_drafts import hand_over
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.network_tasks import network_tasks
+    from pruner.tune.networks.source import import_module
+    from pruner.tune.run.database import Database
+
+    network, inputs = small_networks.faint()
+    with make() as forecaster:
+        forecaster.module(network, inputs, "net")
+        target = forecaster.platform.target
+        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
+        tasks = network_tasks(module, target)
+        hand_over(forecaster.drafts, tasks, tmp_path)
+        told = []
+        found = draft_tasks(
+            [task.workload for task in tasks], forecaster.platform, None, tmp_path, log=told.append
+        )
+    assert told == []
+    assert [draft.how for draft in found.drafts] == ["drafted", "drafted"]
+    assert all(Database(tmp_path).best(task.module, target) is not None for task in tasks)
+    assert len(json.loads((tmp_path / SUMMARY).read_text())) == 2

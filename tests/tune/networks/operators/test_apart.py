@@ -1,0 +1,53 @@
+"""Calls that are decomposed apart give the graph of the complete program."""
+
+import pytest
+import torch
+
+from pruner.tune.networks.operators import apart
+from pruner.tune.networks.signature import arguments_of, exported
+from tests.tune.networks import small_networks
+
+pytestmark = pytest.mark.tvm
+
+
+def operators(program):
+    return [node.target for node in program.graph.nodes if node.op == "call_function"]
+
+
+def shapes(program):
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [getattr(node.meta["val"], "shape", None) for node in nodes]
+
+
+@pytest.mark.parametrize("name", ["channels", "causal_attention", "biased"])
+def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
+    """Operators and shapes in order; the second time no call is decomposed.
+
+    Attention is left to the complete program: decomposed, its result has other strides.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    from pruner.tune.networks.operators.program import converters, decomposed
+
+    network, inputs = getattr(small_networks, name)()
+    known = converters(ExportedProgramImporter())
+    program = exported(network, arguments_of(inputs), is_pure=True)
+    wanted = decomposed(exported(network, arguments_of(inputs), is_pure=True), known)
+    monkeypatch.setattr(apart, "_KNOWN", {})
+    found = decomposed(program, known, apart=True)
+    assert (None in apart._KNOWN.values()) == (name == "causal_attention")
+    assert apart._KNOWN
+    assert operators(found) == operators(wanted)
+    assert shapes(found) == shapes(wanted)
+    monkeypatch.setattr(apart, "_learned", lambda *_: pytest.fail("it is known"))
+    program = exported(network, arguments_of(inputs), is_pure=True)
+    assert operators(decomposed(program, known, apart=True)) == operators(wanted)
+
+
+def test_a_call_that_writes_into_its_input_is_left_to_the_complete_program():
+    class Writes(torch.nn.Module):
+        def forward(self, x):
+            return (x * 2).add_(1)
+
+    program = exported(Writes(), arguments_of(torch.ones(3)), is_pure=True)
+    assert apart.decomposed_apart(program, lambda _: pytest.fail("not decomposed")) is None

@@ -14,6 +14,10 @@ os.environ.setdefault("WANDB_SILENT", "true")
 # The key with which runs are signed is not that of the user.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / ".cache" / "config")
 
+# No test stops the machine, and a sync to the disk takes up to 40 ms: tests of the order of syncs
+# put their own function here.
+os.fsync = lambda descriptor: None
+
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -77,12 +81,15 @@ def shared() -> Path:
 
 @pytest.fixture
 def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library of a network is timed for 0.4 s, not 9."""
-    from pruner.tune.compare.benchmark import BenchmarkSettings
+    """The library of a network is timed for 0.4 s, not 9, whatever its caller asks for."""
+    from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved
     from pruner.tune.deploy import network
 
     settings = BenchmarkSettings(warm_up_s=0.1, rounds=3, turn_s=0.1)
-    monkeypatch.setattr(network, "SHORT_BENCHMARK", settings)
+    # not the defaults of functions, which are bound before this
+    monkeypatch.setattr(
+        network, "run_interleaved", lambda given, folder, _: run_interleaved(given, folder, settings)
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """TVM has the instructions of tensor cores wherever a GPU's programs are made."""
 
+import os
 import subprocess
 import sys
 
@@ -20,7 +21,10 @@ def run(code, *, torch=False):
     """The words that a process prints; without torch it starts in half of the time."""
     hidden = "" if torch else "import sys\nsys.modules['torch'] = None\n"
     words = [sys.executable, "-c", hidden + code]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    environment = {name: value for name, value in os.environ.items() if name[:7] != "TVM_FFI"}
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=REPOSITORY, env=environment
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.split()
 
@@ -41,23 +45,41 @@ def test_the_plugin_leaves_tvm_complete_for_its_user():
     assert told == ["True"]
 
 
-def test_what_a_command_for_a_cpu_leaves_out_is_there_before_a_gpu_needs_it():
-    told = run(
-        "from pruner.tune.tvm_import import cpus_only, load_intrinsics, load_tvm\n"
-        "cpus_only()\n"
-        "tvm = load_tvm().tvm\n"
-        "def known():\n"
-        "    name = 'tirx.index_map_m16n8k8.matrixC'\n"
-        "    wmma = tvm.s_tir.TensorIntrin.get('wmma_sync_16x16x16_f16f16f32', True)\n"
-        "    print(tvm.get_global_func(name, True) is not None and wmma is not None)\n"
-        "known()\n"
-        "load_intrinsics(tvm.target.Target('llvm'))\n"
-        "known()\n"
-        "load_intrinsics(tvm.target.Target('nvidia/nvidia-a100'))\n"
-        "known()\n"
-        "load_intrinsics(tvm.target.Target('nvidia/nvidia-a100'))\n"
-    )
-    assert told == ["False", "False", "True"]
+OF_A_CPU = """
+import torch
+calls = []
+torch.cuda.is_available = lambda: calls.append(1) or False
+from pruner.tune.tvm_import import cpus_only, load_intrinsics, load_tvm
+cpus_only()
+tvm = load_tvm().tvm
+print(not calls)
+def known():
+    name = 'tirx.index_map_m16n8k8.matrixC'
+    wmma = tvm.s_tir.TensorIntrin.get('wmma_sync_16x16x16_f16f16f32', True)
+    print(tvm.get_global_func(name, True) is not None and wmma is not None)
+known()
+load_intrinsics(tvm.target.Target('llvm'))
+known()
+load_intrinsics(tvm.target.Target('nvidia/nvidia-a100'))
+known()
+load_intrinsics(tvm.target.Target('nvidia/nvidia-a100'))
+"""
+
+
+@pytest.fixture(scope="module")
+def of_a_cpu():
+    """What a process with torch prints that imports TVM for a CPU and then needs a GPU's part."""
+    told = run(OF_A_CPU, torch=True)
+    return told[0], told[1:]
+
+
+def test_the_import_of_tvm_leaves_the_device_alone(of_a_cpu):
+    """No process forked from one that asked CUDA for a device can use it (tvm_ffi asks torch)."""
+    assert of_a_cpu[0] == "True"
+
+
+def test_what_a_command_for_a_cpu_leaves_out_is_there_before_a_gpu_needs_it(of_a_cpu):
+    assert of_a_cpu[1] == ["False", "False", "True"]
 
 
 def test_workers_of_a_fresh_process_have_what_compiling_for_tensor_cores_takes():

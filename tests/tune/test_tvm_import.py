@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pruner.tune.intrinsics import read_kept
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
@@ -17,11 +18,15 @@ module = from_operator(spec).module
 """
 
 
-def run(code, *, torch=False):
-    """The words that a process prints; without torch it starts in half of the time."""
+def run(code, cache, *, torch=False):
+    """The words that a process of a user with this cache prints.
+
+    Without torch it starts in half of the time.
+    """
     hidden = "" if torch else "import sys\nsys.modules['torch'] = None\n"
     words = [sys.executable, "-c", hidden + code]
     environment = {name: value for name, value in os.environ.items() if name[:7] != "TVM_FFI"}
+    environment["XDG_CACHE_HOME"] = str(cache)
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, cwd=REPOSITORY, env=environment
     )
@@ -29,8 +34,13 @@ def run(code, *, torch=False):
     return done.stdout.split()
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.slow
-def test_the_plugin_leaves_tvm_complete_for_its_user():
+def test_the_plugin_leaves_tvm_complete_for_its_user(cache):
     """As docs/metaschedule-plugin.md has it: TVM makes the context, and its rules, by itself."""
     told = run(
         "import pruner.tune.metaschedule.strategy\n"
@@ -40,6 +50,7 @@ def test_the_plugin_leaves_tvm_complete_for_its_user():
         "target = tvm.target.Target('nvidia/nvidia-a100')\n"
         "context = ms.TuneContext(mod=module, target=target, space_generator='post-order-apply')\n"
         "print(len(context.generate_design_space()) > 0)\n",
+        cache,
         torch=True,
     )
     assert told == ["True"]
@@ -67,9 +78,9 @@ load_intrinsics(tvm.target.Target('nvidia/nvidia-a100'))
 
 
 @pytest.fixture(scope="module")
-def of_a_cpu():
+def of_a_cpu(cache):
     """What a process with torch prints that imports TVM for a CPU and then needs a GPU's part."""
-    told = run(OF_A_CPU, torch=True)
+    told = run(OF_A_CPU, cache, torch=True)
     return told[0], told[1:]
 
 
@@ -82,13 +93,37 @@ def test_what_a_command_for_a_cpu_leaves_out_is_there_before_a_gpu_needs_it(of_a
     assert of_a_cpu[1] == ["False", "False", "True"]
 
 
-def test_workers_of_a_fresh_process_have_what_compiling_for_tensor_cores_takes():
+def kept_in(cache):
+    (path,) = (cache / "pruner" / "intrinsics").iterdir()
+    return path
+
+
+def test_what_later_processes_read_is_what_tvm_parses(of_a_cpu, cache, tvm, tmp_path):
+    equal, path = tvm.ffi.structural_equal, kept_in(cache)
+    kept = read_kept(path)
+    assert len({name for name, *_ in kept}) == len(kept) > 100
+    for name, computation, call in kept:
+        here = tvm.s_tir.TensorIntrin.get(name)
+        assert equal(here.desc, computation), name
+        assert equal(here.impl, call), name
+    damaged = tmp_path / path.name
+    damaged.write_bytes(path.read_bytes().replace(b"wmma", b"wwma", 1))
+    assert read_kept(damaged) is None
+    assert read_kept(tmp_path / "absent") is None
+
+
+def test_workers_of_a_fresh_process_have_what_compiling_for_tensor_cores_takes(of_a_cpu, cache):
+    """From the cache that an earlier process left."""
+    before = kept_in(cache).stat().st_mtime_ns
     told = run(
         "from pruner.processes import Worker, preload\n"
         "from pruner.tune.measure.jobs import PRELOADED\n"
         "preload(*PRELOADED)\n"
         "worker = Worker('tests.worker_jobs', timeout_s=60, memory_bytes=8 << 30)\n"
         "print(worker.call('tvm_has', 'tirx.index_map_m16n8k8.matrixC').value)\n"
-        "worker.stop()\n"
+        "print(worker.call('tvm_multiplies', 'wmma_sync_16x16x16_f16f16f32').value)\n"
+        "worker.stop()\n",
+        cache,
     )
-    assert told == ["True"]
+    assert told == ["True", "True"]
+    assert kept_in(cache).stat().st_mtime_ns == before

@@ -101,7 +101,7 @@ def kept_in(cache):
 def test_what_later_processes_read_is_what_tvm_parses(of_a_cpu, cache, tvm, tmp_path):
     equal, path = tvm.ffi.structural_equal, kept_in(cache)
     kept = read_kept(path)
-    assert len({name for name, *_ in kept}) == len(kept) > 100
+    assert len({name for name, *_ in kept}) == len(kept) > 80
     for name, computation, call in kept:
         here = tvm.s_tir.TensorIntrin.get(name)
         assert equal(here.desc, computation), name

@@ -186,7 +186,10 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def _others_froze() -> bool:
-    """Return whether anything is frozen; counting walks over all of it, so once it is, no more."""
+    """Return whether anything was frozen when this was last asked.
+
+    Counting walks over all frozen objects: once there are any, they are not counted again.
+    """
     if not _FROZEN and gc.get_freeze_count():
         _FROZEN.append(True)
     return bool(_FROZEN)

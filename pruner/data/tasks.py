@@ -186,7 +186,7 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def _others_froze() -> bool:
-    """Return whether anything was frozen when this was last asked.
+    """Return whether the collector has frozen objects.
 
     Counting walks over all frozen objects: once there are any, they are not counted again.
     """

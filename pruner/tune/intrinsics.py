@@ -83,7 +83,7 @@ def _parsed() -> list[tuple[str, Any, Any]]:
 
 @contextmanager
 def _unparsed() -> Iterator[None]:
-    script = importlib.import_module("tvm.tirx.script")  # `T` of TVMScript
+    script: Any = importlib.import_module("tvm.tirx.script")  # `T` of TVMScript
     parse = script.prim_func
     script.prim_func = lambda function=None, **_: function or (lambda given: given)
     try:

@@ -4,7 +4,9 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # One thread: tiny networks are slower on two, and sums in another order train to other weights.
@@ -15,6 +17,9 @@ os.environ.setdefault("WANDB_SILENT", "true")
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / ".cache" / "config")
 
 import pytest
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -30,6 +35,10 @@ SHAPES_CHECKED = [
     "pruner.search",
 ]
 
+
+# No test stops the machine, and a sync to the disk takes up to 40 ms: tests of the order of syncs
+# put their own function here.
+os.fsync = lambda descriptor: None
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("large", deadline=None, max_examples=1000)
@@ -77,12 +86,35 @@ def shared() -> Path:
 
 @pytest.fixture
 def quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library of a network is timed for 0.4 s, not 9."""
-    from pruner.tune.compare.benchmark import BenchmarkSettings
+    """The library of a network is timed for 0.4 s, not 9, whatever its caller asks for."""
+    from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved
     from pruner.tune.deploy import network
 
     settings = BenchmarkSettings(warm_up_s=0.1, rounds=3, turn_s=0.1)
-    monkeypatch.setattr(network, "SHORT_BENCHMARK", settings)
+    # not the defaults of functions, which are bound before this
+    monkeypatch.setattr(
+        network, "run_interleaved", lambda ours, place, _: run_interleaved(ours, place, settings)
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_of_options_are_parsed_once() -> None:
+    """Hydra parses every file of every command line: a fifth of the seconds of a composition."""
+    # looking for its plugins, Hydra makes this class anew: what was imported is another one
+    Plugins.instance()
+    source: Any = SourcesRegistry.instance().resolve("file")
+    load, parsed = source.load_config, {}
+
+    def load_config(self: Any, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if not path.is_file():  # Hydra's own error
+            return load(self, config_path)
+        key = path, path.stat().st_mtime_ns
+        if key not in parsed:
+            parsed[key] = load(self, config_path)
+        return deepcopy(parsed[key])
+
+    source.load_config = load_config
 
 
 @pytest.fixture(autouse=True)

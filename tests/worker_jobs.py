@@ -76,3 +76,11 @@ def tvm_has(name):
     from pruner.tune.tvm_import import load_tvm
 
     return load_tvm().tvm.get_global_func(name, True) is not None
+
+
+def tvm_multiplies(name):
+    """Whether it has an instruction, with computation and call."""
+    from pruner.tune.tvm_import import load_tvm
+
+    found = load_tvm().s_tir.TensorIntrin.get(name, True)
+    return found is not None and "tvm_mma_sync" in found.impl.script()

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 Duplicates = Literal["drop", "keep"]
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
+_FROZEN: list[bool] = []  # see `_others_froze`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -170,7 +171,7 @@ def without_cycle_search() -> Iterator[None]:
     first: garbage of the caller does not go there, where it might stay for long.
     """
     was_enabled = gc.isenabled()
-    moves = was_enabled and not gc.get_freeze_count()  # objects frozen by others stay frozen
+    moves = was_enabled and not _others_froze()  # objects frozen by others stay frozen
     if moves:
         gc.collect(1)
     gc.disable()
@@ -182,6 +183,16 @@ def without_cycle_search() -> Iterator[None]:
             gc.unfreeze()
         if was_enabled:
             gc.enable()
+
+
+def _others_froze() -> bool:
+    """Return whether the collector has frozen objects.
+
+    Counting walks over all frozen objects: once there are any, they are not counted again.
+    """
+    if not _FROZEN and gc.get_freeze_count():
+        _FROZEN.append(True)
+    return bool(_FROZEN)
 
 
 def _collect(

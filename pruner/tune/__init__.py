@@ -23,6 +23,7 @@ This is the only package with TVM.
 * `phases`: the time of each phase
 * `faults`: errors of TVM that are not a refusal of a program
 * `tvm_import`: import TVM once
+* `intrinsics`: TVM's instructions of tensor cores, parsed once a user
 """
 
 from typing import TYPE_CHECKING

@@ -4,14 +4,14 @@ The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, wh
 source file of every frame through all loaded modules: 40 to 90 s when torch is loaded, half a
 second for a function of a user's file. They use only file, line and function, and the text of the
 nearest frames, which a plain walk over the frames gives at once. The parser still
-takes 4 s, nearly all of it for tensor cores. A command for a CPU saves them by :func:`cpus_only`.
+takes 4 s, nearly all of it for tensor cores, in the first process of a user
+(:mod:`pruner.tune.intrinsics`). A command for a CPU needs none of it (:func:`cpus_only`).
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import inspect
 import linecache
 import os
@@ -24,8 +24,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pruner.errors import MissingExtra
+from pruner.tune.intrinsics import INTRINSICS, import_intrinsics, package_without_its_code
 
-_INTRINSICS = "tvm.s_tir.tensor_intrin"
 _CPUS_ONLY = "PRUNER_TVM_CPUS_ONLY"  # in the environment, so that worker processes inherit it
 _READ_FRAMES = 4
 _OF_CPUS = ("x86", "arm_cpu", "riscv_cpu")
@@ -72,7 +72,7 @@ def load_tvm() -> Tvm:
             if _CPUS_ONLY in os.environ:
                 _load_intrinsics_of_cpus()
             else:
-                importlib.import_module(_INTRINSICS)
+                import_intrinsics()
         if first:  # imported objects stay: the collector need not walk them again and again
             gc.freeze()
         return found
@@ -95,22 +95,20 @@ def load_intrinsics(target: Any) -> None:
 
     Before TVM generates, replays or compiles schedules: a sweep over platforms may go on to a GPU.
     """
-    left_out = getattr(sys.modules.get(_INTRINSICS), "of_cpus_only", False)
+    left_out = getattr(sys.modules.get(INTRINSICS), "of_cpus_only", False)
     if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:
-        del sys.modules[_INTRINSICS]
+        del sys.modules[INTRINSICS]
         with quick_stacks():
-            importlib.import_module(_INTRINSICS)
+            import_intrinsics()
 
 
 def _load_intrinsics_of_cpus() -> None:
-    if _INTRINSICS not in sys.modules:
-        # Its own code imports every family: TVM's later imports find this module in its place.
-        spec = importlib.util.find_spec(_INTRINSICS)
-        assert spec is not None
-        sys.modules[_INTRINSICS] = found = importlib.util.module_from_spec(spec)
+    if INTRINSICS not in sys.modules:
+        with package_without_its_code() as found:
+            for family in _OF_CPUS:
+                importlib.import_module(f"{INTRINSICS}.{family}")
         vars(found)["of_cpus_only"] = True
-        for family in _OF_CPUS:
-            importlib.import_module(f"{_INTRINSICS}.{family}")
+        sys.modules[INTRINSICS] = found  # TVM's later imports find this module
 
 
 @contextmanager

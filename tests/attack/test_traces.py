@@ -50,17 +50,28 @@ def test_every_damaged_line_is_counted_once(root, tmp_path, record_property):
     assert failed > 0
 
 
+@pytest.fixture(scope="module")
+def good(root):
+    return good_lines(root)
+
+
+@pytest.fixture(scope="module")
+def known(root):
+    """The design spaces beside the lines, read once, as by a command."""
+    return definitions_of(root)
+
+
 @given(kind=st.sampled_from(sorted(OF_TRACES)), random=st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
-def test_a_line_is_a_record_or_has_a_reason(root, kind, random):
+def test_a_line_is_a_record_or_has_a_reason(good, known, kind, random):
     """And what is taken for a record is replayed, or has a reason for that, too."""
-    line = OF_TRACES[kind](json.loads(random.choice(good_lines(root))), random)
+    line = OF_TRACES[kind](json.loads(random.choice(good)), random)
 
     def judged():
         with suppress(MalformedError, UnsupportedProgram):
             parsed = LineParser().parse(line.replace(b"\n", b" "))
-            key, tasks = parsed.header.workload_key, definitions_of(root)
-            found = features.featurize_records(key, (), [parsed.steps], tasks=tasks)
+            key = parsed.header.workload_key
+            found = features.featurize_records(key, (), [parsed.steps], tasks=known)
             assert found.valid[0] != (0 in found.failures)
 
     assert least_s(judged) < MAX_LINE_S

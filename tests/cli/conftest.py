@@ -1,31 +1,9 @@
 import json
-from copy import deepcopy
-from pathlib import Path
 
 import pytest
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
 from pruner.cli.shared.door import run_door
 from tests.cli import toy_records
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _files_of_options_are_parsed_once():
-    """Hydra parses every file of every command line: a fifth of the seconds of a composition."""
-    load, parsed = FileConfigSource.load_config, {}
-
-    def load_config(self, config_path):
-        path = Path(self.path, self._normalize_file_name(config_path))
-        if not path.is_file():  # Hydra's own error
-            return load(self, config_path)
-        key = path, path.stat().st_mtime_ns
-        if key not in parsed:
-            parsed[key] = load(self, config_path)
-        return deepcopy(parsed[key])
-
-    FileConfigSource.load_config = load_config
-    yield
-    FileConfigSource.load_config = load
 
 
 @pytest.fixture

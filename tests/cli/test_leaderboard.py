@@ -1,16 +1,20 @@
 """The leaderboard: frozen tracks, what a submission must be, its rank, and the committed page."""
 
 import gzip
+import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from pruner.data.frozen import FrozenSplit
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
+from pruner.data.workload import parse_workload
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.ranker import RandomRanker
 from pruner.models.registry import ModelSpec
@@ -28,29 +32,45 @@ SUBMISSION_FILE = {
 
 
 @pytest.fixture(scope="module")
-def truth():
+def records(tmp_path_factory):
+    """The files of the test workloads, and a task of each other side, which a split has to have."""
+    root, tests = tmp_path_factory.mktemp("records"), FrozenSplit.load("bundled", 0).test
+    others = ("matmul_64_512_256", "matmul_128_128_128")
+    for file in RecordRoot(BUNDLED).task_files():
+        with gzip.open(file.path) as lines:
+            (workload_key, *_), *_ = json.loads(next(lines))["i"]
+        other = file.platform == "cpu-sse4" and file.task in others
+        if other or parse_workload(workload_key).identity in tests:
+            path = root / "measure_records" / file.platform / file.path.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(file.path)
+    (root / "design_spaces").symlink_to(BUNDLED / "design_spaces")
+    return root
+
+
+@pytest.fixture(scope="module")
+def _read():
+    """Test programs by folder of records and track, as they were read."""
+    return {}
+
+
+def _programs(read, root, track):
+    key = root.path, track.name
+    if key not in read:
+        read[key] = programs_of(root, track)
+    return read[key]
+
+
+@pytest.fixture(scope="module")
+def truth(records, _read):
     """Every test program of the CPU track with its latency, read from the records."""
     track = load_tracks(BOARD / "benchmark.yaml")["cpu-pools"]
     parts = [
         pd.DataFrame({"platform": t.key.platform, "task": t.key.task, "line": t.line,
                       "latency_s": t.latency_s})
-        for t in programs_of(RecordRoot(BUNDLED), track)
+        for t in _programs(_read, RecordRoot(records), track)
     ]  # fmt: skip
     return pd.concat(parts, ignore_index=True)
-
-
-@pytest.fixture(scope="module")
-def records(truth, tmp_path_factory):
-    """The test programs, and a task of each other side, which a split has to have."""
-    root = tmp_path_factory.mktemp("records")
-    tasks = [*zip(truth.platform, truth.task, strict=True)]
-    tasks += [("cpu-sse4", "matmul_64_512_256"), ("cpu-sse4", "matmul_128_128_128")]
-    for platform, task in dict.fromkeys(tasks):
-        path = root / "measure_records" / platform / f"{task}.json.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(BUNDLED / "measure_records" / platform / path.name)
-    (root / "design_spaces").symlink_to(BUNDLED / "design_spaces")
-    return root
 
 
 @pytest.fixture
@@ -76,21 +96,10 @@ def submit(board, truth):
     return submit
 
 
-@pytest.fixture(scope="module")
-def _read():
-    return {}
-
-
 @pytest.fixture(autouse=True)
 def _records_are_read_once(monkeypatch, _read):
     """The records of a folder, whose reading most tests do not concern."""
-
-    def programs(root, track):
-        if (root.path, track.name) not in _read:
-            _read[root.path, track.name] = programs_of(root, track)
-        return _read[root.path, track.name]
-
-    monkeypatch.setattr("pruner.study.leaderboard.programs_of", programs)
+    monkeypatch.setattr("pruner.study.leaderboard.programs_of", partial(_programs, _read))
 
 
 @pytest.fixture
@@ -284,8 +293,6 @@ def test_damaged_files_and_other_records_are_refused(
 def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
     board, records, monkeypatch, capsys, tmp_path
 ):
-    import json
-
     from pruner.cli.shared.door import run_door
 
     entry = board / "entries" / "draft"

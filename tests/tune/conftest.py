@@ -1,6 +1,19 @@
 """TVM for the tests of tuning."""
 
+import importlib
+import typing
+from functools import cache
+
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _exports_are_quick():
+    """A third of an export by torch: the same operators are looked up for each of its namespaces,
+    and an annotation is built 12,000 times, which `typing` keeps."""
+    utils = importlib.import_module("torch._export.utils")
+    utils._materialize_cpp_cia_ops = cache(utils._materialize_cpp_cia_ops)
+    importlib.import_module("torch._ops").Callable = typing.Callable
 
 
 @pytest.fixture(scope="session")

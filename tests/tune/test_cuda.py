@@ -158,18 +158,3 @@ def test_a_process_without_a_device_is_no_fault_of_its_program():
     seen = "CUDA Runtime Error: cudaErrorInitializationError (3): initialization error"
     assert lost_device(RuntimeError(seen))
     assert not lost_device(RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700)"))
-
-
-def test_the_import_of_tvm_leaves_the_device_alone():
-    """No process forked from one that asked CUDA for a device can use it (tvm_ffi asks torch)."""
-    asked = """
-import torch
-calls = []
-torch.cuda.is_available = lambda: calls.append(1) or False
-from pruner.tune.tvm_import import load_tvm
-load_tvm()
-assert not calls, "TVM's import asks for a CUDA device"
-"""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TVM_FFI")}
-    environment["PRUNER_TVM_CPUS_ONLY"] = "1"
-    subprocess.run([sys.executable, "-c", asked], check=True, env=environment)

@@ -51,6 +51,22 @@ def in_process(monkeypatch, quick_networks):
     monkeypatch.setattr(build, "ask", lambda _, job, *given, **__: getattr(build, job)(*given))
 
 
+@pytest.fixture
+def runs_here(monkeypatch):
+    """Nor for the run: the first test below has one, where neither torch nor this package is."""
+    from pruner.tune.compare.benchmark import BaselineTiming
+    from pruner.tune.compare.runners import TvmLibrary, save_outputs
+    from pruner.tune.deploy import network
+
+    def ran(baselines, folder, _):
+        (one,) = baselines
+        runner = TvmLibrary(**one.arguments, threads=one.threads)
+        save_outputs(runner, one.arguments["inputs"], folder / f"{one.name}-outputs.npz")
+        return [BaselineTiming(name=one.name, label=one.label, facts=runner.facts)]
+
+    monkeypatch.setattr(network, "run_interleaved", ran)
+
+
 BLOCKED = """
 import sys, runpy
 sys.modules["torch"] = sys.modules["pruner"] = None
@@ -103,6 +119,7 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     assert deployed.applied + deployed.drafted + len(deployed.untouched) == len(tasks)
     assert deployed.relative_error < 1e-5
     assert min(deployed.latencies_s) > 0
+    assert sum(deployed.latencies_s) < 3  # the fixture works: by default it is timed for 5 s
     kept = json.loads((tmp_path / built_files.DEPLOY_FILE).read_text())
     assert kept["median_s"] == np.median(deployed.latencies_s)
 
@@ -171,7 +188,7 @@ def onnx_file(folder):
     ("write", "products"), [pytest.param(exported, 4, marks=pytest.mark.slow), (onnx_file, 2)]
 )
 def test_a_file_becomes_a_library_that_computes_the_same(
-    write, products, platform, tmp_path, in_process
+    write, products, platform, tmp_path, in_process, runs_here
 ):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
     from pruner.tune.deploy import built_files, network
@@ -188,7 +205,7 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
-def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process):
+def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, runs_here):
     """The network is in the run folder; outputs are compared where an earlier build kept them."""
     from pruner.tune.deploy import built_files, network
 

@@ -305,7 +305,7 @@ def choice(group: str) -> str:
 
 
 def words_of(group: str) -> list[str]:
-    """List the words of the command line that choose a group or set its options."""
+    """List the words of the command line for a group of options."""
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     return [w for w in words if w.lstrip("+~").split("=")[0].split(".")[0] == group]
 

@@ -13,8 +13,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
-# The key with which runs are signed is not that of the user.
+# The key with which runs are signed is not that of the user, nor are TVM's parsed instructions.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / ".cache" / "config")
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".cache" / "user")
 
 import pytest
 from hydra._internal.sources_registry import SourcesRegistry

@@ -75,6 +75,7 @@ HERE = Path(__file__).resolve().parent
 JOINED = "together"
 SEVERAL_ONLY = ("device",)  # changes that mean nothing where one platform is learned from
 PER_TASK_OF_SEVERAL = 96  # as many programs an epoch as from one platform
+CLEAN_ROW = ("platform", "seed", "model", "rates")
 ROW = ("setting", "platform", "model", "seed")
 EPOCHS = 12  # of the committed tables
 CLEAN = "clean"  # a stage of its own, which stage=all does not run
@@ -113,15 +114,15 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
     return known
 
 
-def expected_times() -> Guess:
-    """Times of the committed fits; guesses for other models and settings."""
+def expected_times(epochs: int) -> Guess:
+    """Times of the committed fits for `epochs`; guesses for other models and settings."""
     took: dict[tuple[str, str], list[float]] = {}
     for name in ("valid.csv", "results.csv"):
         for row in read_table(HERE / name):
             if row["fit_seconds"]:
                 cell = row["setting"], row["model"]
                 took.setdefault(cell, []).append(float(row["fit_seconds"]))
-    means = {cell: sum(each) / len(each) for cell, each in took.items()}
+    means = {cell: sum(each) / len(each) * epochs / EPOCHS for cell, each in took.items()}
     return Guess(platform_s=PLATFORM_S, model=MODEL_S, took=means)
 
 
@@ -144,7 +145,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
         changes=changes,
         basis=basis,
         read=read,
-        guess=expected_times(),
+        guess=expected_times(options.epochs),
         num_workers=options.num_workers,
         log=say,
         known={"records": root.path.resolve()},
@@ -280,6 +281,12 @@ def clean_of(options: Options, settings: Sequence[Setting]) -> Clean:
     if not readers:
         known = ", ".join(READERS)
         raise PrunerError(f"models={options.models}: stage=clean compares {known}: name one")
+    others = sorted(set(options.models) - set(READERS))
+    if others and options.models != Options().models:
+        raise PrunerError(f"models: stage=clean compares {', '.join(READERS)}; leave out {others}")
+    reading = [name for name in options.baselines if EVERY[name].reads_draft()]
+    if reading:
+        raise PrunerError(f"baselines={reading}: they read the analyzer; name them in models=")
     if options.calibrate < 2:
         raise PrunerError(f"calibrate={options.calibrate}: a number of programs, 2 or more")
     if options.earlier and not Path(options.earlier).is_file():
@@ -312,7 +319,13 @@ def _earlier(options: Options) -> list[dict[str, str]]:
 def run_clean(options: Options, settings: Sequence[Setting]) -> None:
     """Write clean.csv after each step, and clean.md at the end."""
     clean, out = clean_of(options, settings), Path(options.out)
-    rows = clean.run(lambda rows: write_table(out / "clean.csv", rows, ".6f"))
+
+    def write(rows: Sequence[Mapping[str, Any]]) -> None:
+        # a part of the work keeps the rows of other parts
+        merged = merged_table(out / "clean.csv", rows, CLEAN_ROW)
+        write_table(out / "clean.csv", merged, ".6f")
+
+    rows = clean.run(write)
     text = clean_report(rows, clean.readers[0])
     (out / "clean.md").write_text(text, encoding="utf-8")
     say(text)
@@ -330,7 +343,7 @@ def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     """Print each stage's fits and the minutes left."""
     if options.stage == CLEAN:
         return show_clean(options, settings)
-    guess = expected_times()
+    guess = expected_times(options.epochs)
     first = single(options, settings)
     more = trying(settings, [JOINED], options.seeds)
     tested = AblationCell.product(settings, [JOINED, BASIS, *options.baselines], options.seeds)

@@ -1,9 +1,10 @@
 """Tune whole networks on this machine's CPU: ours, MetaSchedule, and baselines.
 
-A cell is one network, policy and seed: one call of ``tune.py`` and one of ``pruner deploy``. Both
-policies get the same number of trials (20 per task of ours) in batches of 16, from the same
-measurer. Then the script builds networks from the records of each run's first seconds and times
-them with MetaSchedule's final network. It times the final networks with torch, onnxruntime and TVM
+A cell is a network, policy and seed: one call of ``tune.py`` and one of ``pruner deploy``. The
+policies are ours, MetaSchedule's search, and random search in our spaces. They get the same number
+of trials (20 per task of ours) in batches of 16, from the same measurer. The script also builds
+networks from the records of the first seconds of our run and of MetaSchedule's run, and times them
+with MetaSchedule's final network. It times the final networks with torch, onnxruntime and TVM
 without tuning. At the end it drafts all built-in networks without measurements, builds them and
 compares their results with torch. The most informative steps come first. Finished steps are
 skipped and interrupted runs continue, so you can stop and start the script at any time:
@@ -147,11 +148,11 @@ class Campaign(Comparison):
     ) -> Generator[Step, None, tuple[Step, ...]]:
         """Draft, all policies, and the prefixes of ours and of the rival.
 
-        Returns the steps that leave both libraries.
+        Returns the steps that leave the libraries.
         """
         draft = self.draft(network, seed)
         yield draft
-        built = []
+        built: dict[str, Step] = {}
         for policy in POLICIES:
             folder, trials = self.folder(network, policy, seed), self.trials(network)
             words = [*POLICIES[policy], f"budget.trials={trials}"]
@@ -161,10 +162,10 @@ class Campaign(Comparison):
                 network, folder, seed, words, kind=policy, size=trials, needs=(listing,)
             )
             yield tuned
-            built.append(self.build(tuned))
-            yield built[-1]
-        yield self._prefixes(network, seed, (draft, *built[:2]))
-        return tuple(built)
+            built[policy] = self.build(tuned)
+            yield built[policy]
+        yield self._prefixes(network, seed, (draft, built[OURS], built[RIVAL]))
+        return tuple(built.values())
 
     def _tune(
         self,

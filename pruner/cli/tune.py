@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.shared.known import NETWORK_POLICY
-from pruner.cli.shared.options import build, plain, words_of
+from pruner.cli.shared.options import build, choice, plain, words_of
 from pruner.cli.shared.output import print_result
 from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
@@ -62,7 +62,11 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
-        if words := [w for w in words_of("policy") if w != NETWORK_POLICY]:
+        words = [word for word in words_of("policy") if word != NETWORK_POLICY]
+        chosen = f"policy={choice('policy')}"
+        if folder is None and chosen != NETWORK_POLICY and not words:
+            words = [chosen]  # by experiment=
+        if words:
             raise PrunerError(
                 f"{' '.join(words)}: effort=draft has a search of its own; leave out policy, or "
                 "choose an effort that measures"

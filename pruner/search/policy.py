@@ -116,7 +116,7 @@ class RoundSettings:
         if self.first_apart and not self.trusts_draft:
             raise PrunerError(
                 f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
-                "choose this policy's first programs; leave it out, or choose policy=pruner_live"
+                "choose this policy's first programs; leave it out, or set policy.draft_leads=true"
             )
         if self.first not in ("random", "lm"):
             raise PrunerError(f"policy.first={self.first}: it must be random or lm")

@@ -64,7 +64,7 @@ def read_kept(path: Path) -> list[tuple[str, Any, Any]] | None:
         if digest != _digest(text):
             return None
         return [(str(name), computation, call) for name, computation, call in load(text)]
-    except (OSError, UnicodeDecodeError):
+    except Exception:  # TVM's kinds, too: a file that it cannot load is made again
         return None
 
 
@@ -110,13 +110,15 @@ def _registry() -> Any:
 
 def _kept_file() -> Path | None:
     """Return the file of this TVM's source, in a folder of this user's."""
-    tvm, spec = importlib.import_module("tvm"), importlib.util.find_spec(INTRINSICS)
+    tvm, ffi = importlib.import_module("tvm"), importlib.import_module("tvm_ffi")
+    spec = importlib.util.find_spec(INTRINSICS)
     assert spec is not None
     assert spec.origin is not None
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # RuntimeError: a user without a home folder
         source = Path(spec.origin).with_name("cuda.py").read_bytes()
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        name = f"cuda-tvm{tvm.__version__}-{sha256(source).hexdigest()[:16]}.json"
+        version = f"{tvm.__version__}-ffi{ffi.__version__}"
+        name = f"cuda-tvm{version}-{sha256(source).hexdigest()[:16]}.json"
         return Path(home) / "pruner" / "intrinsics" / name
     return None
 

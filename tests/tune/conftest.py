@@ -12,8 +12,11 @@ def _exports_are_quick():
     """A third of an export by torch: the same operators are looked up for each of its namespaces,
     and an annotation is built 12,000 times, which `typing` keeps."""
     utils = importlib.import_module("torch._export.utils")
-    utils._materialize_cpp_cia_ops = cache(utils._materialize_cpp_cia_ops)
-    importlib.import_module("torch._ops").Callable = typing.Callable
+    with pytest.MonkeyPatch.context() as patch:
+        if found := getattr(utils, "_materialize_cpp_cia_ops", None):
+            patch.setattr(utils, "_materialize_cpp_cia_ops", cache(found))
+        patch.setattr("torch._ops.Callable", typing.Callable)
+        yield
 
 
 @pytest.fixture(scope="session")

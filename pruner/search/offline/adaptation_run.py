@@ -99,7 +99,8 @@ def without_draft(settings: RoundSettings) -> RoundSettings:
     if settings.draft is None:
         return settings
     # The same number of programs reaches the learned model, so that only their origin differs.
-    return replace(settings, draft=None, random_sample=settings.random_sample + settings.draft.keep)
+    more = settings.random_sample + settings.draft.keep
+    return replace(settings, draft=None, random_sample=more, first_apart=0.0)
 
 
 def relative_curve(curve: Curve, pools: Sequence[RecordedTask]) -> TuningCurve:

@@ -27,7 +27,7 @@ diagnosis.md; of ``clean`` clean.csv and clean.md.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path

@@ -148,7 +148,8 @@ def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch)
         link(compiled(module, target), target, tmp_path / "f.so")
     # a run that only compiles needs no linker
     path = tmp_path / "program"
-    assert build(tvm.ir.save_json(module), str(target), str(path)) == path.stat().st_size > 0
+    build(tvm.ir.save_json(module), str(target), str(path))
+    assert path.stat().st_size > 0
 
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
 _KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
 _SAME = 1e-3  # relative difference of two calls that may come from another order of sums
+_MASKS = threading.RLock()  # held while a function of torch is replaced
 
 
 def arguments_of(given: Any) -> Arguments:
@@ -107,12 +109,13 @@ def _masks_by_values() -> Iterator[None]:
     A branch on values cannot be exported. A mask is applied without this hint, too.
     """
     transformer: Any = importlib.import_module("torch.nn.modules.transformer")
-    detect = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = detect
+    with _MASKS:
+        detect = transformer._detect_is_causal_mask
+        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+        try:
+            yield
+        finally:
+            transformer._detect_is_causal_mask = detect
 
 
 def _twin(module: nn.Module) -> nn.Module:

@@ -185,3 +185,17 @@ class Channels(nn.Module):
 def channels():
     torch.manual_seed(0)
     return shaken(Channels()), (torch.randn(1, 3, 33, 33),)
+
+
+class AdaptivePools(nn.Module):
+    """Maxima of the parts of signals, images and volumes, without their places."""
+
+    def forward(self, x):
+        signal = nn.functional.adaptive_max_pool1d(x.flatten(2), 4)
+        image = nn.functional.adaptive_max_pool2d(x, 2)
+        volume = nn.functional.adaptive_max_pool3d(x, (1, 2, 2))
+        return signal, image, volume
+
+
+def adaptive_pools():
+    return AdaptivePools().eval(), (torch.randn(1, 3, 8, 8),)

@@ -1,6 +1,7 @@
 """Inputs, outputs and state of modules as people write them, against torch itself."""
 
 import json
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from pruner.errors import PrunerError
+from pruner.tune.networks import signature
 from pruner.tune.networks.signature import (
     INPUTS,
     OUTPUTS,
@@ -346,3 +348,29 @@ def test_scales_are_of_the_numbers_that_outputs_sum():
     wanted = [4.0, 0.0, 0.0, 0.0, 4.0, 0.0, 8.0, 9.0, 0.0]
     assert last_scales(Ends(), ((x,), {"most": 1e9, "mask": mask})) == wanted
     assert last_scales(Ends(), ((x, mask), {"most": 1e9})) == wanted
+
+
+def test_threads_that_export_leave_torch_as_it_was():
+    """The second thread begins before the first ends, unless it waits."""
+    transformer = nn.modules.transformer
+    before = transformer._detect_is_causal_mask
+    one_is_in, other_is_in, one_is_out = Event(), Event(), Event()
+
+    def one():
+        with signature._masks_by_values():
+            one_is_in.set()
+            other_is_in.wait(0.2)
+        one_is_out.set()
+
+    def other():
+        one_is_in.wait()
+        with signature._masks_by_values():
+            other_is_in.set()
+            one_is_out.wait()
+
+    threads = [Thread(target=job) for job in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert transformer._detect_is_causal_mask is before

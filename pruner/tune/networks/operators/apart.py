@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as tree
 
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES
-
 _KNOWN: dict[Hashable, fx.Graph | None] = {}  # None: the call changes the strides of its results
 _MOST = 10_000  # of known calls, each some kilobytes
 
@@ -74,13 +72,13 @@ def _key(node: fx.Node) -> Hashable | None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return None
-    if target in POOLED_WITH_PLACES:  # which results are read decides
-        return None
     inputs = _inputs(node)
     kinds = [_kind(one.meta.get("val")) for one in inputs]
     results = node.meta.get("val")
     many = results if isinstance(results, list | tuple) else [results]
     if None in kinds or not all(isinstance(one, Tensor) for one in many):
+        return None
+    if "max_pool" in target.__name__ and len(many) > 1:  # whether the places are read decides
         return None
     places = {one: place for place, one in enumerate(inputs)}
     leaves, spec = tree.tree_flatten((node.args, node.kwargs))

@@ -188,4 +188,5 @@ def _along_channels(relax: Any, values: Floats, dtype: Any) -> Any:
 
 def _constant(relax: Any, values: NDArray[Any], dtype: Any) -> Any:
     # named: relax takes doubles without a type for float32
-    return relax.const(np.ascontiguousarray(values, dtype), str(np.dtype(dtype)))
+    # `ascontiguousarray` would give a scalar an axis
+    return relax.const(np.asarray(values, dtype, order="C"), str(np.dtype(dtype)))

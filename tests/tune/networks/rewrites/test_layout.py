@@ -161,6 +161,22 @@ def test_biases_of_channels_last_are_reshaped_and_transposed_once():
     assert views(fold_views(module)) == []
 
 
+def test_a_folded_scalar_has_no_axis():
+    from pruner.tune.networks.rewrites.constant_folding import fold_views
+    from pruner.tune.tvm_import import load_tvm
+
+    relax = load_tvm().relax
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        with builder.dataflow():
+            scalar = relax.op.reshape(relax.const(np.ones(1, "float32")), ())
+            out = builder.emit_output(scalar)
+        builder.emit_func_output(out)
+    folded = fold_views(builder.get())["main"]
+    assert "R.reshape" not in folded.script()
+    assert list(folded.body.body.ty.shape) == []
+
+
 def test_folded_biases_change_no_task(tvm, monkeypatch):
     """Records of earlier runs apply: TVM folds the same constants, later."""
     from pruner.tune.networks.network_tasks import network_tasks

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import file_digest, sha256
@@ -89,7 +90,7 @@ class KeptImport:
                 write_json(Path(made) / _ABOUT, {"reason": reason, "sizes": sizes})
                 Path(made).rename(entry)
                 Path(made).mkdir()  # which the context removes
-            _drop_oldest(entry.parent)
+            drop_oldest(entry.parent.iterdir(), _MOST_BYTES)
 
     def _find(self) -> Path | None:
         """Return the folder that has, or may get, the import."""
@@ -120,15 +121,16 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {name: (folder / name).stat().st_size for name in _FILES}
 
 
-def _drop_oldest(folder: Path) -> None:
-    ages = {one: one.stat().st_mtime for one in folder.iterdir()}
+def drop_oldest(folders: Iterable[Path], most_bytes: int) -> None:
+    """Remove the oldest folders of files beyond `most_bytes`, and old temporary folders."""
+    ages = {one: one.stat().st_mtime for one in folders}
     kept_bytes = 0
     for entry in sorted(ages, key=lambda one: ages[one], reverse=True):
         if entry.name.startswith("."):  # another command may be writing it
             drop = ages[entry] < time.time() - _ABANDONED_S
         else:
             size = sum(file.stat().st_size for file in entry.iterdir())
-            drop = kept_bytes + size > _MOST_BYTES
+            drop = kept_bytes + size > most_bytes
             kept_bytes += 0 if drop else size
         if drop:
             shutil.rmtree(entry, ignore_errors=True)

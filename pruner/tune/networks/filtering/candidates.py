@@ -12,6 +12,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import random
 import sys
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -22,11 +23,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pruner.errors import PrunerError
 from pruner.processes import Reply, WorkerPool
 from pruner.tune.measure.jobs import load_target
 from pruner.tune.networks.filtering.outline import Outline, outline
-from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.lowering import NetworkFormat, first_line
 from pruner.tune.networks.request import sized_network
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_module, own_path
@@ -50,9 +53,17 @@ def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
     """Read a file with a network in each line; # begins a remark.
 
     Raises:
-        PrunerError: no network is in it, or a line that cannot be a network.
+        PrunerError: no text, no network is in it, or a line that cannot be a network.
     """
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PrunerError(
+            f"networks={path}: it is no text; give a file with a network in each line, FILE.pt2 "
+            "(of torch.export.save) or FILE.onnx; weights alone and pickled modules: yield the "
+            "module in Python, package:function"
+        ) from error
+    lines = [line.strip() for line in text.splitlines()]
     found = [source_of(line, seed) for line in lines if line and not line.startswith("#")]
     if not found:
         raise PrunerError(f"networks={path}: it names no network; write one in each line")
@@ -85,10 +96,10 @@ class Candidates:
     most: int | None = None
 
     def check(self) -> None:
-        """Check that the package of the generator exists, without running its code.
+        """Check that the module of the generator exists; packages above it are imported.
 
         Raises:
-            PrunerError: it does not.
+            PrunerError: it does not, or a package above it fails.
         """
         if self.generator is None:
             return
@@ -98,6 +109,8 @@ class Candidates:
             found = importlib.util.find_spec(package) if function.isidentifier() else None
         except (ImportError, ValueError):
             found = None
+        except Exception as error:  # of the code of a package above it
+            raise PrunerError(f"networks={self.generator}: {first_line(error)}") from error
         if found is None:
             raise PrunerError(
                 f"networks={self.generator}: no such package or function; give package:function, "
@@ -109,6 +122,9 @@ class Candidates:
     ) -> Generator[Outlined, None, None]:
         """Yield the outlines in order; `known` may grow meanwhile.
 
+        A network whose passes end the process is lowered once more without the layout, as in a
+        tuning run.
+
         Raises:
             PrunerError: the generator cannot be imported, or yields something else.
         """
@@ -118,22 +134,27 @@ class Candidates:
         pool = WorkerPool(
             size, __name__, environment=environment, timeout_s=_LIMIT_S, method="spawn"
         )
+
+        def submitted(number: int, form: NetworkFormat) -> Future[Reply]:
+            return pool.submit(*self._job(number), target_json, form, frozenset(known))
+
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
             number, ended = 0, False
             while True:
                 while not ended and len(waiting) < _AHEAD * size:
                     if self._has(number):
-                        job = self._job(number)
-                        given = (target_json, form, frozenset(known))
-                        waiting.append((number, pool.submit(*job, *given)))
+                        waiting.append((number, submitted(number, form)))
                         number += 1
                     else:
                         ended = True
                 if not waiting:
                     return
                 place, future = waiting.popleft()
-                found = self._found(place, future.result())
+                reply = future.result()
+                if reply.crashed and form != form.plain:
+                    reply = submitted(place, form.plain).result()
+                found = self._found(place, reply)
                 if found is None:
                     ended = True
                 else:
@@ -193,6 +214,8 @@ def outline_yielded(
     found = _opened(generator).take(number)
     if found is None:
         return None
+    if isinstance(found, Outlined):
+        return found
     name, module, inputs = found
     try:
         imported = import_module(module.eval(), inputs, name)
@@ -207,7 +230,11 @@ def _opened(generator: str) -> _Generator:
 
 
 class _Generator:
-    """The candidates of ``package:function``, by increasing number."""
+    """The candidates of ``package:function``, by increasing number.
+
+    It draws the same random numbers in each process, although each process makes other networks,
+    which draw weights.
+    """
 
     def __init__(self, word: str) -> None:
         self._word, self._next = word, 0
@@ -215,35 +242,45 @@ class _Generator:
         own_path()
         try:
             self._make = getattr(importlib.import_module(package), function)
-        except (ImportError, AttributeError) as error:
-            raise PrunerError(f"networks={word}: {error}") from error
+        except Exception as error:  # of any kind: its code runs
+            raise PrunerError(f"networks={word}: {first_line(error)}") from error
         self._yielded: Iterator[Any] | None = None
+        self._drawn: Any = None  # states of the random numbers behind the last candidate
 
-    def take(self, number: int) -> tuple[str, Any, Any] | None:
-        """Return name, module and inputs of a candidate; None behind the last."""
+    def take(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
+        """Return name, module and inputs of a candidate; None behind the last.
+
+        A candidate that cannot be made is returned with the reason.
+        """
         try:
             return self._taken(number)
         except PrunerError:
             raise
         except Exception as error:  # of the user's code
-            line = (str(error).strip().splitlines() or [""])[0]
-            raise PrunerError(f"networks={self._word}: {type(error).__name__}: {line}") from error
+            raise PrunerError(f"networks={self._word}: {first_line(error)}") from error
 
-    def _taken(self, number: int) -> tuple[str, Any, Any] | None:
+    def _taken(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
         if self._yielded is None or number < self._next:  # this process replaces another
+            _seed()
             self._yielded, self._next = iter(self._make()), 0
+            self._drawn = _states()
         while True:
+            _restore(*self._drawn)
             found = next(self._yielded, None)
+            self._drawn = _states()
             if found is None:
                 return None
             self._next += 1
             if self._next > number:
                 return self._read(found)
 
-    def _read(self, found: Any) -> tuple[str, Any, Any]:
+    def _read(self, found: Any) -> tuple[str, Any, Any] | Outlined:
         parts = tuple(found) if isinstance(found, tuple | list) else ()
         if len(parts) == 2 and callable(parts[1]):
-            made = parts[1]()
+            try:
+                made = parts[1]()
+            except Exception as error:  # of the user's code: the other networks do not need it
+                return Outlined(name=str(parts[0]), reason=first_line(error))
             parts = (parts[0], *made) if isinstance(made, tuple) else ()
         module_type = sys.modules["torch"].nn.Module
         if len(parts) != 3 or not isinstance(parts[1], module_type):
@@ -252,3 +289,21 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
+
+
+def _seed() -> None:
+    """Seed the random numbers of Python, numpy and torch."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - what a generator may use
+    sys.modules["torch"].manual_seed(0)
+
+
+def _states() -> tuple[Any, Any, Any]:
+    torch = sys.modules["torch"]
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+
+def _restore(python: Any, numpy: Any, torch: Any) -> None:
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
+    sys.modules["torch"].set_rng_state(torch)

@@ -39,7 +39,8 @@ class NetworkForecast:
     ``forecast``: None where a task has none, with the ``reason``. ``parameter_bytes`` and
     ``activation_bytes``: see :class:`~pruner.tune.networks.filtering.outline.Outline`. ``tasks``:
     distinct tasks; ``drafted``: how many of these were drafted for this network, the drafts of the
-    others existed. ``seconds``: that the forecast took, from the end of the forecast before it.
+    others existed. ``seconds``: the time of the forecast, from the end of the forecast before it.
+    The forecast is of the network as drafted; tuning can make it faster.
     """
 
     name: str
@@ -60,8 +61,8 @@ class NetworkForecast:
     def may_take(self, limit_s: float) -> bool:
         """Check whether the network may be as fast as a limit.
 
-        False where the low end of the interval is above the limit. It is the 5 % quantile, so a
-        network that is refused misses the limit with a confidence of 95 %. True without a forecast.
+        False where the interval of 90 % lies above the limit: its low end is larger. True without a
+        forecast.
         """
         return self.forecast is None or self.forecast.low_s <= limit_s
 
@@ -97,7 +98,7 @@ def sum_of(
         return None, f"no forecast of {', '.join(lacking)}"
     columns = [drafts[key].columns or () for key in timed]
     found = forecast_of(columns, [calls[key] for key in timed], analyzer.device)
-    return found, "" if found else "no forecast for this device (it needs pruner[gbdt])"
+    return found, "" if found else "no forecast of its programs on this device"
 
 
 class NetworkForecaster:
@@ -192,7 +193,8 @@ class NetworkForecaster:
                 target=self.settings.target,
                 analyzer=self.analyzer,
                 depth=self.settings.depth,
-                seed=seed_of(task.name, self.settings.seed),
+                # equal tasks have other names in other networks
+                seed=seed_of(task.key, self.settings.seed),
             )
             assert self._workers is not None
             self._running[key] = job, self._workers.submit(job)

@@ -2,12 +2,14 @@
 
 A folder has the drafts for one target, analyzer, seed and version of the code that drafts; a file
 has a draft, and its name is the structural hash of the task. So a task of many networks is drafted
-once, and another analyzer or another version drafts it anew.
+once, and another analyzer or another version drafts it anew. The folders that were not used for
+longest are removed where all take too much space.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +24,14 @@ from pruner.files import as_written, digest_of, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.tune.networks.draft_network import SUMMARY, read_drafts
 from pruner.tune.networks.draft_task import NONE, Depth, Draft, Drafted
+from pruner.tune.networks.kept_imports import drop_oldest
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.run.database import Database
 
 _CODE = ("program", "features", "models/analyzer", "search", "tune")  # decides what is drafted
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy")
+_DIGITS = 32  # of a folder's name
+_MOST_BYTES = 1 << 30  # of all folders but the one in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class DraftSettings:
             "versions": [version(name) for name in _PACKAGES],
             "code": _code(),
         }
-        return sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:32]
+        return sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
 
 
 class KeptDrafts(Mapping[str, Drafted]):
@@ -67,6 +72,11 @@ class KeptDrafts(Mapping[str, Drafted]):
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(DataError):  # damaged: drafted again
                     self._known[path.stem] = _read(path)
+            with suppress(OSError):  # of another user, or removed meanwhile
+                os.utime(self._folder)
+                # the user may keep other folders beside ours
+                ours = set(self._folder.parent.glob("[0-9a-f]" * _DIGITS)) - {self._folder}
+                drop_oldest(ours, _MOST_BYTES)
 
     def __getitem__(self, key: str) -> Drafted:
         """Return the draft of a task."""
@@ -97,7 +107,8 @@ def _read(path: Path) -> Drafted:
 @cache
 def _code() -> str:
     folder = Path(pruner.__path__[0])
-    return digest_of(sorted(path for part in _CODE for path in (folder / part).rglob("*.py")))
+    parts = sorted(path for part in _CODE for path in (folder / part).rglob("*.py"))
+    return digest_of([folder / "arrays.py", *parts])
 
 
 def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folder: Path) -> None:

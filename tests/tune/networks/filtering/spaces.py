@@ -1,5 +1,8 @@
 """Generators of candidates for the tests."""
 
+import random
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -36,6 +39,24 @@ def one_is_refused():
     yield "first", small_networks.faint
     yield "branches", Branches(), (torch.ones(2),)
     yield "third", small_networks.faint
+
+
+def refuse():
+    raise ValueError("no such choice\nin this space")
+
+
+def one_is_not_made():
+    """The second of three has no network."""
+    yield "first", small_networks.faint
+    yield "refused", refuse
+    yield "third", small_networks.faint
+
+
+def drawn():
+    """Names with random numbers of three libraries; the networks seed torch in between."""
+    while True:
+        numbers = random.random(), np.random.random(), torch.rand(()).item()  # noqa: NPY002
+        yield str(numbers), small_networks.faint
 
 
 def candidates():

@@ -1,19 +1,23 @@
 """Lists of networks, and generators of candidates."""
 
+from concurrent.futures import Future
+
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.processes import MEMORY, Reply
+from tests.tune.networks.filtering.in_process import OutlinesHere
 from tests.tune.networks.lowered import ONE_CORE
 
 pytestmark = pytest.mark.tvm
 SPACES = "tests.tune.networks.filtering.spaces"
 
 
-def outlined(**given):
+def outlined(form=None, **given):
     from pruner.tune.networks.filtering.candidates import Candidates
     from pruner.tune.networks.lowering import NetworkFormat
 
-    return list(Candidates(**given).outlined(ONE_CORE, NetworkFormat(), ()))
+    return list(Candidates(**given).outlined(ONE_CORE, form or NetworkFormat(), ()))
 
 
 def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
@@ -36,12 +40,13 @@ def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
         ("resnet19\n", "network=resnet19 is unknown"),
         ("resnet18 64\n", "write sizes as image=160"),
         ("resnet18 image=0\n", "sizes.image=0: it must be a whole number"),
+        (b"PK\x03\x04\xff\xfe", "it is no text; give a file with a network in each line"),
     ],
 )
 def test_a_wrong_line_is_refused(text, message, tmp_path):
     from pruner.tune.networks.filtering.candidates import read_networks
 
-    (tmp_path / "nets.txt").write_text(text)
+    (tmp_path / "nets.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PrunerError, match=message) as refused:
         read_networks(tmp_path / "nets.txt")
     assert "\n" not in str(refused.value)
@@ -64,6 +69,36 @@ def test_a_candidate_that_cannot_be_imported_has_a_reason_and_the_next_follows()
     ]  # fmt: skip
     assert found[1].reason.startswith("network=branches: ")
     assert "\n" not in found[1].reason
+
+
+@pytest.mark.usefixtures("drafts_here")
+def test_a_candidate_that_cannot_be_made_has_a_reason_and_the_next_follows():
+    found = outlined(generator=f"{SPACES}:one_is_not_made")
+    assert [(one.name, one.reason) for one in found] == [
+        ("first", ""), ("refused", "ValueError: no such choice"), ("third", "")
+    ]  # fmt: skip
+
+
+def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
+    from pruner.tune.networks.filtering import candidates
+    from pruner.tune.networks.lowering import NetworkFormat
+
+    wanted = NetworkFormat(layout="NHWC")
+
+    class Crashes(OutlinesHere):
+        """With channels last."""
+
+        def submit(self, job, *arguments):
+            if wanted not in arguments:
+                return super().submit(job, *arguments)
+            crashed = Future()
+            crashed.set_result(Reply(error=MEMORY, message="std::bad_alloc"))
+            return crashed
+
+    monkeypatch.setattr(candidates, "WorkerPool", lambda *_, **__: Crashes())
+    found = outlined(wanted, generator=f"{SPACES}:two", most=2)
+    assert [one.name for one in found] == ["first", "second"]
+    assert all(one.outline.form == wanted.plain for one in found)
 
 
 @pytest.mark.usefixtures("drafts_here")
@@ -91,10 +126,26 @@ def test_a_process_that_replaces_another_finds_an_earlier_candidate():
     assert found.take(2) is None
 
 
-def test_a_package_that_does_not_exist_is_refused_before_any_work():
+def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
+    """A process that makes other networks draws the same."""
+    from pruner.tune.networks.filtering.candidates import _Generator
+
+    one, other = (_Generator(f"{SPACES}:drawn") for _ in range(2))
+    names = [one.take(number)[0] for number in range(4)]
+    assert other.take(3)[0] == names[3]
+    assert len(set(names)) == 4
+
+
+def test_a_package_that_does_not_exist_is_refused_before_any_work(tmp_path, monkeypatch):
     from pruner.tune.networks.filtering.candidates import Candidates
 
     for word in ("no_such_package:f", f"{SPACES}:", "no.such:f"):
         with pytest.raises(PrunerError, match=f"networks={word}: no such package or function"):
             Candidates(generator=word).check()
     Candidates(generator=f"{SPACES}:two").check()
+    (tmp_path / "failing_package").mkdir()
+    (tmp_path / "failing_package" / "__init__.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PrunerError) as refused:
+        Candidates(generator="failing_package.nets:f").check()
+    assert str(refused.value).endswith(": ZeroDivisionError: division by zero")

@@ -1,7 +1,9 @@
 """Forecasts of networks: the sum of their tasks, from drafts that are made once."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +15,12 @@ pytestmark = pytest.mark.tvm
 
 
 def longer():
-    """The layers of `faint`, and another."""
+    """The layers of `faint`, the last layer twice, and another."""
     from torch import nn
 
     network, inputs = small_networks.faint()
-    return nn.Sequential(network, nn.Linear(8, 3)).eval(), inputs
+    again, other = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
+    return nn.Sequential(network, again, other).eval(), inputs
 
 
 def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
@@ -38,6 +41,7 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
             ]
         )
     calls = np.array([task.calls for task in tasks], float)
+    assert sorted(calls) == [1, 1, 2]
     np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
     assert found.median_s == found.forecast.median_s
     assert found.tasks == found.drafted == drafts_here.drafted == len(tasks) == 3
@@ -69,6 +73,48 @@ def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_p
     with make(tmp_path, seed=1) as forecaster:
         assert forecaster.module(network, inputs, "net").drafted == 3
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
+    from pruner.tune.networks.filtering.outline import outline
+    from pruner.tune.networks.source import import_module
+
+    drafts = []
+    for before in ("", "other_"):
+        with make() as forecaster:
+            module = import_module(*small_networks.faint(), "net")
+            found = outline(module, forecaster.platform.target, forecaster.form)
+            tasks = [replace(task, name=before + task.name) for task in found.tasks]
+            forecaster._start(replace(found, tasks=tasks))
+            running = forecaster._running.items()
+            drafts.append({key: future.result().value.record for key, (_, future) in running})
+    assert drafts[0] == drafts[1]
+    assert len(drafts[0]) == 2
+
+
+def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monkeypatch):
+    """The folder of another program stays."""
+    from pruner.tune.networks.filtering import kept_drafts
+
+    for name, time_s in (("a" * 32, 1), ("b" * 32, 2), ("mine", 0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.json").write_text(" " * 100)
+        os.utime(tmp_path / name, (time_s, time_s))
+    monkeypatch.setattr(kept_drafts, "_MOST_BYTES", 150)
+    with make(tmp_path) as forecaster:
+        own = forecaster.settings.digest
+    assert {path.name for path in tmp_path.iterdir()} == {own, "b" * 32, "mine"}
+
+
+def test_all_code_of_shapes_and_types_decides_a_draft(monkeypatch):
+    from pruner import arrays
+    from pruner.tune.networks import draft_task
+    from pruner.tune.networks.filtering import kept_drafts
+
+    files = []
+    monkeypatch.setattr(kept_drafts, "digest_of", files.extend)
+    kept_drafts._code.__wrapped__()
+    assert {Path(module.__file__) for module in (arrays, draft_task)} <= set(files)
 
 
 def test_a_forecast_does_not_depend_on_the_networks_before_it(make, drafts_here):

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
+from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.options import own_models
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -19,6 +20,8 @@ from pruner.models.predict import scored_tasks
 from pruner.models.training.fit import ranker_of
 from pruner.models.trees.lightgbm import import_lightgbm
 from pruner.program.replay import definitions_of
+
+_OF_NETWORKS = ("below_ms", "candidates", "layout", "precision", "target", "drafts", "seed")
 
 
 def _has_seconds(config: DictConfig) -> bool:
@@ -38,8 +41,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
         from pruner.cli.tuning.predict_networks import predict_networks  # imports TVM
 
         return predict_networks(config)
-    if config.below_ms is not None:
-        raise PrunerError("below_ms= is a limit for networks; give networks=, or leave it out")
+    check_idle("predict", config, _OF_NETWORKS, "it is an option of networks=")
     if config.checkpoint is None:
         raise PrunerError(
             "give checkpoint=FILE, or the folder of a run of train.py; or networks= for networks"

@@ -66,7 +66,12 @@ def test_a_list_has_a_row_for_each_line_and_names_what_is_refused(door, drafts_h
         (["networks=resnet18", "below_ms=-1"], "below_ms=-1: it must be a number above 0"),
         (["networks=resnet18", "candidates=0"], "candidates=0: it must be a whole number"),
         (["networks=resnet18", "platform=opencl"], "networks are not built for OpenCL"),
-        (["below_ms=3"], "below_ms= is a limit for networks"),
+        (["networks=resnet18", "platform=rtx4090"], "platform=rtx4090: there is no forecast"),
+        (["networks=resnet18", "seconds=false"], "leave seconds= out: networks= forecasts"),
+        (["networks=resnet18", "models.own=[a.B]"], "leave models.own= out: "),
+        (["networks=resnet18", "data.duplicates=drop"], "leave data.duplicates= out: "),
+        (["below_ms=3"], "leave below_ms= out: it is an option of networks="),
+        (["seed=1", "checkpoint=cpu"], "leave seed= out: it is an option of networks="),
     ],
 )
 def test_wrong_words_are_refused_in_a_line_before_any_work(words, message, door, tmp_path):
@@ -75,6 +80,32 @@ def test_wrong_words_are_refused_in_a_line_before_any_work(words, message, door,
     assert message in err
     assert len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "outputs" / "predict").exists()
+
+
+def test_an_error_of_the_generator_leaves_the_finished_rows(door, drafts_here, tmp_path):
+    code, _, err = door("predict", f"networks={SPACES}:failing", "out=s.csv")
+    assert code == 2, err
+    assert "RuntimeError: no more layers" in err
+    assert "s.csv has the finished forecasts" in err
+    assert pd.read_csv(tmp_path / "s.csv").network.tolist() == ["first"]
+
+
+def test_ctrl_c_leaves_the_finished_rows(door, drafts_here, tmp_path, monkeypatch):
+    from pruner.tune.networks.filtering.forecaster import NetworkForecaster
+
+    finish = NetworkForecaster._finish
+
+    def interrupted(self, one, *rest):
+        if one.name == "second":
+            raise KeyboardInterrupt
+        return finish(self, one, *rest)
+
+    monkeypatch.setattr(NetworkForecaster, "_finish", interrupted)
+    code, _, err = door("predict", f"networks={SPACES}:two", "out=s.csv", "below_ms=1000")
+    assert code == 130, err
+    table = pd.read_csv(tmp_path / "s.csv")
+    assert table.network.tolist() == ["first"]
+    assert table.kept.all()
 
 
 @pytest.mark.slow

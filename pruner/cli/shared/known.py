@@ -191,6 +191,20 @@ def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
     return plain_values(_compose(command, words))
 
 
+def check_idle(command: str, config: DictConfig, idle: Iterable[str], reason: str) -> None:
+    """Refuse options that have no effect, unless they have their defaults.
+
+    Defaults are of the command's own file, else null. `reason`: why there is no effect.
+
+    Raises:
+        PrunerError: such an option has another value.
+    """
+    defaults = OmegaConf.create(command_file(command))
+    for name in idle:
+        if OmegaConf.select(config, name) != OmegaConf.select(defaults, name):
+            raise PrunerError(f"leave {name}= out: {reason}")
+
+
 def chosen(group: str, name: str) -> DictConfig:
     """Load a file of a group, with the files of its `defaults`."""
     with warnings.catch_warnings():

@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pruner.cli.shared.door import command_config
+from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.output import quiet
 from pruner.cli.tuning.optimize import evaluated
-from pruner.cli.tuning.predict_networks import forecaster_of
+from pruner.cli.tuning.predict_networks import OF_RECORDS, forecaster_of
 from pruner.errors import PrunerError
 from pruner.tune.networks.filtering.forecaster import NetworkForecast
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+_OF_TABLES = ("below_ms", "candidates", "out", "outputs", "run_id")  # options of the command alone
 
 
 class Forecaster:
@@ -29,12 +32,15 @@ class Forecaster:
         options: further options of ``pruner predict``, as its command line has them.
 
     Raises:
-        PrunerError: options that ``pruner predict`` refuses, or a device without forecasts.
+        PrunerError: options that ``pruner predict`` refuses or that have no effect here, or a
+            device without forecasts.
     """
 
     def __init__(self, platform: str = "cpu", *, options: Sequence[str] = ()) -> None:
         words = ["networks=[module]", f"platform={platform}", *options]
         with quiet(), command_config("predict", words) as config:
+            idle = (*OF_RECORDS, *_OF_TABLES)
+            check_idle("predict", config, idle, "it has no effect on a Forecaster")
             self._forecaster = forecaster_of(config)
 
     def __call__(

@@ -1,13 +1,14 @@
 """``pruner predict networks=``: forecast many networks, and filter them by a limit."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig
 
+from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import UNSUCCESSFUL, as_table, say
 from pruner.cli.shared.progress import track
@@ -15,7 +16,7 @@ from pruner.cli.shared.runs import open_run
 from pruner.cli.tuning.platform import load_draft
 from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_table
-from pruner.models.trees.lightgbm import import_lightgbm
+from pruner.models.forecast import boxed_forecast
 from pruner.program.device import device_from_mapping
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.machine import make_platform
@@ -29,11 +30,15 @@ from pruner.tune.tvm_import import cpus_only
 TABLE = "networks.csv"
 _SHOWN = 20
 _FIRST = 20  # forecasts that find most tasks without a draft
-_OF_RECORDS = ("checkpoint", "data.root", "data.platform")  # options of recorded programs
+OF_RECORDS = (
+    "checkpoint", "seconds", "data.root", "data.platform", "data.duplicates", "models.own"
+)  # fmt: skip
 
 
 def predict_networks(config: DictConfig) -> dict[str, Any]:
     """Run the command for networks; return the object of the last line.
+
+    Ctrl-C and an error of a generator end it; the rows of the finished forecasts are written.
 
     Raises:
         PrunerError: options that do not fit, or a list or generator that cannot be read.
@@ -49,12 +54,22 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
         out.parent.mkdir(parents=True, exist_ok=True)
         known = len(forecaster.drafts)
         total = len(candidates.sources) or candidates.most or 0
-        found = list(track(_said(forecaster.candidates(candidates)), "forecasting", total))
+        found: list[NetworkForecast] = []
+        try:
+            for one in track(forecaster.candidates(candidates), "forecasting", total):
+                found.append(one)
+                if one.forecast is None:
+                    say(f"{one.name}: {one.reason}")
+        except (KeyboardInterrupt, PrunerError):
+            if found:
+                say(f"{out} has the finished forecasts, of {len(found)} networks")
+            raise
+        finally:
+            if found:
+                write_table(out, [_row(one, limit_s) for one in found])
         drafted = len(forecaster.drafts) - known
     if not found:
         raise PrunerError(f"networks={config.networks}: it yields no network")
-    rows = [_row(one, limit_s) for one in found]
-    write_table(out, rows)
     _show(found, limit_s)
     result = {
         "run_dir": str(folder),
@@ -78,9 +93,7 @@ def candidates_of(config: DictConfig) -> Candidates:
     Raises:
         PrunerError: neither of them, or an option of recorded programs.
     """
-    given = [f"{name}=" for name in _OF_RECORDS if _at(config, name) is not None]
-    if given:
-        raise PrunerError(f"networks= forecasts networks, not records: leave {given[0]} out")
+    check_idle("predict", config, OF_RECORDS, "networks= forecasts networks, not records")
     words = several(config.networks)
     if len(words) == 1 and Path(words[0]).is_file() and not words[0].endswith((".pt2", ".onnx")):
         sources = read_networks(Path(words[0]), config.seed)
@@ -104,11 +117,15 @@ def forecaster_of(config: DictConfig) -> NetworkForecaster:
     Raises:
         PrunerError: a platform without a description or without forecasts.
     """
-    import_lightgbm()  # before any work
     device = device_from_mapping(plain(config.platform))
+    forecast = boxed_forecast(device.kind)  # without lightgbm it ends here
     platform = make_platform(device, target=plain(config.target))
     if platform.device == OPENCL:
         raise PrunerError(f"platform={device.name}: networks are not built for OpenCL yet")
+    if not forecast.holds_on(device):
+        raise PrunerError(
+            f"platform={device.name}: there is no forecast for it; docs/filter.md lists the devices"
+        )
     analyzer = load_draft(platform)
     if analyzer is None:
         raise PrunerError(f"platform={device.name}: there is nothing to draft with")
@@ -121,20 +138,6 @@ def forecaster_of(config: DictConfig) -> NetworkForecaster:
         drafts=None if config.drafts is None else Path(config.drafts),
         seed=config.seed,
     )
-
-
-def _at(config: DictConfig, name: str) -> Any:
-    for part in name.split("."):
-        config = config[part]
-    return config
-
-
-def _said(found: Iterator[NetworkForecast]) -> Iterator[NetworkForecast]:
-    """Print why a network has no forecast."""
-    for one in found:
-        if one.forecast is None:
-            say(f"{one.name}: {one.reason}")
-        yield one
 
 
 def _row(found: NetworkForecast, limit_s: float | None) -> dict[str, Any]:
@@ -153,8 +156,9 @@ def _show(found: Sequence[NetworkForecast], limit_s: float | None) -> None:
         say(f"... and {len(ranked) - _SHOWN} slower networks")
     if limit_s is not None:
         say(
-            f"{len(kept)} of {len(found)} networks may take {1e3 * limit_s:g} ms or less; each "
-            "other network takes more, with a confidence of 95 %"
+            f"{len(kept)} of {len(found)} networks may take {1e3 * limit_s:g} ms or less as "
+            "drafted (effort=draft; tuning can make a network faster); the interval of 90 % of "
+            "each other network lies above the limit"
         )
 
 

@@ -47,3 +47,6 @@ def test_what_cannot_be_forecast_is_an_error_of_one_line(monkeypatch, tmp_path):
         pruner.Forecaster("nothing")
     with pytest.raises(PrunerError, match="layout=x: choose"):
         pruner.forecast(nn.Linear(2, 2), torch.ones(2), options=["layout=x"])
+    for word in ("below_ms=3", "candidates=2", "checkpoint=cpu", "out=s.csv", "data.root=DIR"):
+        with pytest.raises(PrunerError, match=f"leave {word.partition('=')[0]}= out: "):
+            pruner.Forecaster(options=[word])

@@ -43,7 +43,7 @@ from pruner.tune.networks.filtering.kept_drafts import hand_over
 from pruner.tune.networks.source import NetworkSource
 
 HERE = Path(__file__).resolve().parent
-FIRST = 20  # networks that find most tasks without a draft; those that calibrate
+FIRST = 20  # networks that find most tasks without a draft; the calibration is from these networks
 FORECAST, CALIBRATED, FLOPS = "forecast", "calibrated forecast", "FLOPs"
 
 
@@ -112,7 +112,8 @@ def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
     ``good_thrown_away`` and ``bad_thrown_away`` are the shares of the networks below and above the
     limit that the filter refuses. ``inside``: share of the latencies in the interval, ``ratio``:
     predicted over built, the median. The calibrated forecast multiplies with the least and the
-    largest ratio of latency to forecast of the first networks, and is judged on the others.
+    largest ratio of latency to forecast of the first networks, and is judged on the others. A
+    network without a forecast is kept, and left out of the other numbers.
     """
     built = table.dropna(subset=["latency_s"])
     rows = [{"method": FORECAST, **numbers(built, built.low_s, built.high_s)}]
@@ -134,21 +135,23 @@ def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
 def numbers(built: pd.DataFrame, low_s: pd.Series, high_s: pd.Series) -> dict[str, Any]:
     """Judge an interval by built networks; see `judged`."""
     limit_s = built.latency_s.median()
-    good, kept = built.latency_s <= limit_s, low_s <= limit_s
+    good, kept = built.latency_s <= limit_s, ~(low_s > limit_s)
+    inside = built.latency_s.between(low_s, high_s)
     return {
         "networks": len(built),
         "spearman": spearman(built.predicted_s, built.latency_s),
         "limit_ms": 1e3 * limit_s,
         "good_thrown_away": float((~kept)[good].mean()),
         "bad_thrown_away": float((~kept)[~good].mean()),
-        "inside": float(built.latency_s.between(low_s, high_s).mean()),
+        "inside": float(inside[low_s.notna()].mean()),
         "ratio": float((built.predicted_s / built.latency_s).median()),
     }
 
 
 def spearman(one: pd.Series, other: pd.Series) -> float:
-    """Compute the correlation of ranks."""
-    return float(one.rank().corr(other.rank()))
+    """Compute the correlation of ranks, without the rows in which a value is missing."""
+    ranks = pd.DataFrame({"one": one, "other": other}).dropna().rank()
+    return float(ranks.one.corr(ranks.other))
 
 
 def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
@@ -183,7 +186,8 @@ def run(options: Options) -> dict[str, Any]:
         summary = judged(table)
         write_table(out / "summary.csv", summary, floats=".4g")
         say(as_table(summary))
-    seconds_each = float(table.seconds[FIRST:].mean())
+    later = table.seconds[FIRST:]
+    seconds_each = float(later.mean()) if len(later) else None
     return {"networks": len(table), "seconds_each": seconds_each, "results": str(out)}
 
 

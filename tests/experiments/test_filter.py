@@ -41,9 +41,10 @@ def test_a_seed_gives_a_sequence_of_different_networks():
         space.number_x  # noqa: B018
 
 
-def test_a_limit_is_judged_on_both_sides():
-    """Four networks of 1 to 4 ms; the limit is 2.5 ms. The third interval is too high by far."""
-    table = pd.DataFrame(
+@pytest.fixture
+def four():
+    """Networks of 1 to 4 ms."""
+    return pd.DataFrame(
         {
             "latency_s": [1e-3, 2e-3, 3e-3, 4e-3],
             "predicted_s": [2e-3, 8e-3, 6e-3, 8.5e-3],
@@ -52,7 +53,11 @@ def test_a_limit_is_judged_on_both_sides():
             "flops": [4.0, 3.0, 2.0, 1.0],
         }
     )
-    rows = {row["method"]: row for row in judged(table)}
+
+
+def test_a_limit_is_judged_on_both_sides(four):
+    """The limit is 2.5 ms. The second interval is too high by far."""
+    rows = {row["method"]: row for row in judged(four)}
     assert set(rows) == {FORECAST, FLOPS}  # no network is left to judge a calibration
     found = rows[FORECAST]
     assert found["limit_ms"] == pytest.approx(2.5)
@@ -63,6 +68,17 @@ def test_a_limit_is_judged_on_both_sides():
     # ranks 1 3 2 4 against 1 2 3 4: 1 - 6 (1 + 1) / (4 (16 - 1))
     assert found["spearman"] == pytest.approx(0.8)
     assert rows[FLOPS]["spearman"] == pytest.approx(-1.0)
+
+
+def test_a_network_without_a_forecast_is_kept_and_not_judged(four):
+    """A fifth, of 2.5 ms: the limit stays, and three networks are not above it."""
+    wanted = judged(four)[0]
+    fifth = pd.DataFrame({"latency_s": [2.5e-3], "flops": [2.5]})
+    found = judged(pd.concat([four, fifth], ignore_index=True))[0]
+    assert found["networks"] == 5
+    assert found["good_thrown_away"] == pytest.approx(1 / 3)
+    for name in ("limit_ms", "bad_thrown_away", "inside", "ratio", "spearman"):
+        assert found[name] == pytest.approx(wanted[name])
 
 
 def test_a_calibration_is_judged_on_the_other_networks():

@@ -64,6 +64,20 @@ def test_least_energy_and_least_energy_times_delay(name, chosen):
     assert replace(choice, counter="nvml").metrics()["energy"] == "nvml"
 
 
+@pytest.mark.parametrize("name", ["energy", ["latency", "energy"]])
+def test_programs_without_joules_are_not_chosen(name):
+    pytest.importorskip("pymoo")
+    objective = Objective.of(name)
+    found = {"t": marked(programs(), objective)}
+    choice = FinalChoice(objective=objective, programs=found)
+    assert not choice.has_chosen
+    assert choice.lines() == [f"t: no program has all values of objective={objective}"]
+    found["t"][2] = replace(found["t"][2], joules=2.0)
+    known = replace(choice, programs={"t": marked(found["t"], objective)})
+    assert known.has_chosen
+    assert not any("inf" in line for line in known.lines())
+
+
 def test_latency_alone_adds_nothing():
     assert FinalChoice(objective=Objective()).metrics() == {}
     assert FinalChoice(objective=Objective()).lines() == []
@@ -87,6 +101,11 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     )
     with pytest.raises(PrunerError, match="nothing counts joules here"):
         run_meter(given)
+    given.analyzer, given.replay_only = options().analyzer, True
+    with pytest.raises(PrunerError, match="leave spaces=replay out"):
+        run_meter(given)
+    given.replay_only = False
+    assert run_meter(given) is None
     given.objective = Objective()
     assert run_meter(given) is None
 
@@ -104,6 +123,8 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
 
     given = options(trials=6, objective=Objective.of(["latency", "size"]))
     given = replace(given, measure=replace(given.measure, sizes=True, baseline=False))
+    (tmp_path / "pareto").mkdir()
+    (tmp_path / "pareto" / "earlier-1.so").touch()
     tuned = tune(small, given, tmp_path)
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert all(row.size_bytes > 1000 for row in rows)

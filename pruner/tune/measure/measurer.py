@@ -474,7 +474,7 @@ class DeviceMeasurer:
         return [] if stopped() else outcomes
 
     def _in_turns(
-        self, jobs: Sequence[_Job], check: Check | None, turns: int, stopped: Callable[[], bool]
+        self, jobs: list[_Job], check: Check | None, turns: int, stopped: Callable[[], bool]
     ) -> list[Outcome]:
         failed = [job.built.result().error is not None for job in jobs]
         once = replace(self._settings.timing, repeats=1, cv_limit=None, stop_above=None)

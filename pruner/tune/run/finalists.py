@@ -179,7 +179,7 @@ def _compared(numbers: Sequence[int], trials: Sequence[Trial], task: str) -> boo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class KernelTrial:
     """The trial that becomes the kernel of a task.
 
     A record of TVM's database that takes less than ``best_s`` seconds replaces it; 0: none does.
@@ -189,7 +189,7 @@ class Chosen:
     best_s: float = 0.0
 
 
-def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, Chosen]:
+def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, KernelTrial]:
     """Return the choices of finalists and of energies, by task.
 
     Raises:
@@ -197,7 +197,7 @@ def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, Chosen]:
     """
     by_number = {trial.trial: trial for trial in trials}
     out = {
-        name: Chosen(trial=by_number[one.trial], best_s=by_number[one.tried[0]].latency_s)
+        name: KernelTrial(trial=by_number[one.trial], best_s=by_number[one.tried[0]].latency_s)
         for name, one in present(folder, trials).items()
     }
     path = folder / ENERGY_FILE
@@ -206,11 +206,13 @@ def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, Chosen]:
         for row in [row for row in rows if row["chosen"] == "1"]:
             task = row["task"]
             if _compared([int(one["trial"]) for one in rows if one["task"] == task], trials, task):
-                out[task] = Chosen(trial=by_number[int(row["trial"])])
+                out[task] = KernelTrial(trial=by_number[int(row["trial"])])
     return out
 
 
-def best_module(database: Database, module: Any, target: Any, chosen: Chosen | None) -> Any | None:
+def best_module(
+    database: Database, module: Any, target: Any, chosen: KernelTrial | None
+) -> Any | None:
     """Return a task's module by the chosen trial, else by TVM's best record.
 
     The best record decides, too, where it is faster than the search's best program: it is of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.files import read_table
+from pruner.files import read_table, write_table
 from pruner.search.objectives import Objective
 from pruner.tune.run.final_choice import (
     FinalChoice,
@@ -162,7 +162,11 @@ class Counter:
 @pytest.mark.parametrize("counter", [None, Counter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
     from pruner.tune import tune
+    from pruner.tune.deploy import kernels
+    from pruner.tune.measure.measurer import DeviceMeasurer
     from pruner.tune.run import final_choice as module
+    from pruner.tune.run.database import Database
+    from pruner.tune.tvm_import import load_tvm
 
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())
     monkeypatch.setattr(module, "LEAST_WINDOW_S", 0.05)
@@ -183,3 +187,18 @@ def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counte
     assert min(products) > 0
     if counter is not None:
         assert all(float(row["watts"]) == pytest.approx(30.0) for row in rows)
+    # from here on the slowest program is the choice: no other rule would take it
+    write_table(tmp_path / "energy.csv", [row | {"chosen": int(row is rows[-1])} for row in rows])
+    built = []
+    monkeypatch.setattr(DeviceMeasurer, "export", lambda _, module, path: built.append(module))
+    monkeypatch.setattr(kernels, "_exported", lambda *what: built.append(what[2]))
+    more = options(trials=6, objective=Objective.of("edp"))
+    tune(small, more, tmp_path, interrupted=lambda: True)
+    kernels.deploy_kernels(tmp_path, [small], more.platform.target)
+    (record,) = [
+        row.record
+        for row in read_trials(tmp_path / JOURNAL_FILE)
+        if row.trial == int(rows[-1]["trial"])
+    ]
+    wanted = Database(None).scheduled(small.module, record, more.platform.target)
+    assert [load_tvm().ffi.structural_equal(one, wanted) for one in built] == [True, True]

@@ -4,7 +4,7 @@ The search times each program once, at another moment than the others. The best 
 latencies is often the luckiest one. So at the end of a run the programs within 5 % of the best one
 are timed in turns: a disturbance then affects all programs alike. Their seconds are kept in
 ``finalists.json``; the journal and TVM's database stay as the search wrote them.
-`chosen_trials` says which program becomes the kernel, also where energies decide.
+`chosen_trials` lists the trials that become kernels, also where energies decide.
 """
 
 from __future__ import annotations

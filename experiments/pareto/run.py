@@ -38,10 +38,11 @@ from pruner.study.grid import Job, results
 from pruner.study.plots import BLUE, GREY, VERMILION, headline, plain_log, style
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
+from pruner.tune.measure.numerics import CODE, SCRATCH
 from pruner.tune.networks.extraction import extract_tasks
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.budget import TuneBudget
-from pruner.tune.run.journal import CODE, JOURNAL_FILE, SCRATCH, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tune_options import TuneOptions, this_cpu
 from pruner.tune.run.tuning import tune
 from pruner.tune.workloads import Workload, operator

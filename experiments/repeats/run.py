@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -37,7 +36,6 @@ from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, load_metrics, merged_table, read_table, write_table
 from pruner.paths import datasets_folder
-from pruner.search.history import Candidate
 from pruner.study.grid import Job, finished, results
 from pruner.tune import this_cpu
 from pruner.tune.measure.jobs import Timing
@@ -47,9 +45,9 @@ from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import (
     NEAR,
     best_module,
+    chosen_trials,
     paired_medians,
     read_finalists,
-    winners,
 )
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.workloads import arguments
@@ -398,17 +396,15 @@ def race(folders: Sequence[Path]) -> dict[str, Any]:
         PrunerError: a program did not run.
     """
     settings = MeasureSettings(timing=Timing(min_repeat_ms=30))
-    platform, candidates = this_cpu().platform, []
+    platform, modules = this_cpu().platform, []
     for folder in folders:
         database = Database.read(folder)
         record, *_ = database.tvm_database.get_all_tuning_records()
         module = record.workload.mod
-        (winner,) = winners(folder).values() or [None]
-        best = best_module(database, module, platform.target, winner)
-        schedule = SimpleNamespace(mod=best)
-        candidates.append(Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=schedule))
+        (chosen,) = chosen_trials(folder, read_trials(folder / JOURNAL_FILE)).values() or [None]
+        modules.append(best_module(database, module, platform.target, chosen))
     with DeviceMeasurer(platform, settings, Phases()) as measurer:
-        outcomes = measurer.in_turns(candidates, arguments(module), None, RACE_TURNS)
+        outcomes = measurer.in_turns(modules, arguments(module), None, RACE_TURNS)
     if any(outcome.error is not None for outcome in outcomes):
         raise PrunerError(f"{folders[0]}: a best program of this run or its pair did not run")
     return {"costs_s": [list(outcome.costs_s) for outcome in outcomes]}

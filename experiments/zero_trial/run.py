@@ -6,8 +6,9 @@
 
 The first programs of a search are those that the draft ranks first: nothing is learned before they
 are measured. So the best of the first k = 1, 8, 16 of them is what k measurements without any
-learning give, and k = 1 is what the draft gives without a measurement (`effort=draft`). Beside it:
-the final latency of the same search, and the best of the first k programs of a random search.
+learning give. k = 1 is the first trial of a search that measures, the program that the draft ranks
+first. Beside it: the final latency of the same search, and the best of the first k programs of a
+random search.
 
 With runs= pairs of run folders ``X-ours`` and ``X-random`` are read, as far as the first batch of a
 task reaches. With live= three runs of every network are made (under work=): tuned by the defaults

@@ -17,7 +17,7 @@ from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
-from pruner.search.objectives import LATENCY
+from pruner.search.objectives import Objective
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.tvm_import import cpus_only
@@ -53,10 +53,15 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
     effort = build(config.effort)
     if config.network is not None:
         NetworkSource(name=str(config.network)).check_name()
-    if config.network is not None and plain(config.objective) != LATENCY:
+    if config.network is not None and not Objective.of(plain(config.objective)).is_latency:
         raise PrunerError(
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
             "an operator (workload=)"
+        )
+    if config.network is not None and config.measure.finalists:
+        raise PrunerError(
+            f"measure.finalists={config.measure.finalists} is for single operators; leave it out "
+            f"of network={config.network}"
         )
     if config.network is not None and config.list:
         return list_run(config, folder)

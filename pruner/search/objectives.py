@@ -21,7 +21,15 @@ from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.errors import MissingExtra, PrunerError
 from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, Policy, RoundSettings, State
+from pruner.search.policy import (
+    NO_KEYS,
+    Learner,
+    Policy,
+    RoundSettings,
+    State,
+    accepted,
+    fresh,
+)
 from pruner.search.space import SearchSpace
 
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
@@ -129,7 +137,10 @@ def _scale(values: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoSettings:
-    """The rounds of `settings`, in search of small latency and small size."""
+    """The rounds of `settings`, in search of small latency and small size.
+
+    ``redraft_period`` of them has no effect: every draw of weights drafts.
+    """
 
     settings: RoundSettings
 
@@ -168,6 +179,7 @@ class ParetoPolicy:
         rng: np.random.Generator,
     ) -> None:
         self._space, self._learner = space, learner
+        self._legal, self._epsilon = draft, settings.epsilon
         (self._rng,) = rng.spawn(1)
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
@@ -175,19 +187,25 @@ class ParetoPolicy:
         # every part drafts, since a drafted set of other weights would serve it badly; with smaller
         # populations the parts of a usual batch explore as much together as a batch of the rounds
         most = max(size.population for size in (settings.draft, settings.verify) if size)
-        rounds = replace(settings, redraft_period=1).limited(most // _PARTS, can_draft=True)
+        # a part is so small that its random share would be rounded to no program
+        rounds = replace(settings, redraft_period=1, epsilon=0.0)
+        rounds = rounds.limited(most // _PARTS, can_draft=True)
         self._policy: Policy = rounds.make(
             space, self._draft, None if learner is None else self._learned, rng
         )
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """See :class:`pruner.search.policy.Policy`; a few programs for every draw of weights."""
-        parts = max(1, -(-num // _EACH))
+        """See :class:`pruner.search.policy.Policy`.
+
+        A few programs for every draw of weights, then the random share of the batch.
+        """
+        guided = num - int(self._epsilon * num)
+        parts = max(1, -(-guided // _EACH))
         # one weight in every interval of equal width: few draws cover the front
         weights = self._rng.permutation((np.arange(parts) + self._rng.random(parts)) / parts)
         self._log_size = Memoised(self._space, self._sizes)
         found = np.zeros((0, self._space.num_slots), np.int64)
-        for part, weight in zip(np.array_split(np.arange(num), parts), weights, strict=True):
+        for part, weight in zip(np.array_split(np.arange(guided), parts), weights, strict=True):
             self._weight = float(weight)
             if self._draft is not None:
                 self._draft.begin(self._weight)
@@ -199,7 +217,9 @@ class ParetoPolicy:
                     break
                 raise
             found = np.concatenate([found, rows])
-        return found
+        pool = accepted(self._legal, self._space.sample(3 * num, self._rng))
+        seen = np.concatenate([history.keys, pending, self._space.keys(found)])
+        return np.concatenate([found, fresh(self._space, pool, seen, num - len(found))])
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""

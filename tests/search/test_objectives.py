@@ -1,5 +1,7 @@
 """Two objectives: fronts and volumes by hand, the blended score, and a search beside chance."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from pruner.search.objectives import (
     hypervolume,
     non_dominated,
 )
-from pruner.search.policy import RandomDraws, RoundSettings
+from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
 from tests.search.tile_space import TileScore, TileSpace
 
 ROUNDS = RoundSettings(
@@ -109,6 +111,26 @@ def test_fronts_beat_those_of_chance_and_of_small_latency_alone():
         reference = np.concatenate(list(found.values())).max(axis=0)
         volume = {name: hypervolume(points, reference) for name, points in found.items()}
         assert volume["both"] > max(volume["latency"], volume["random"])
+
+
+@pytest.mark.parametrize(("epsilon", "guided"), [(0.1, [4, 4, 4, 3]), (0.0, [4, 4, 4, 4])])
+def test_a_share_of_a_batch_is_random(epsilon, guided, monkeypatch):
+    """Of 16 programs a share of .1 is one; the draws of weights have the others."""
+    space, score, sizes = SizedTiles(), TileScore(), []
+    settings = ParetoSettings(settings=replace(ROUNDS, epsilon=epsilon))
+    propose = DraftThenVerify.propose
+
+    def noted(policy, num, *rest):
+        sizes.append(num)
+        rows = propose(policy, num, *rest)
+        assert len(rows) == num
+        return rows
+
+    monkeypatch.setattr(DraftThenVerify, "propose", noted)
+    rows = settings.make(space, score, None, np.random.default_rng(0)).propose(16, History(space))
+    assert sizes == guided
+    assert len(np.unique(space.keys(rows))) == 16
+    assert np.isfinite(score(rows)).all()
 
 
 def test_a_resumed_search_continues_exactly():

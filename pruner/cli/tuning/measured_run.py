@@ -126,10 +126,13 @@ def _log_verdicts(tuned: Tuned) -> None:
     Raises:
         PrunerError: no task has a result; the numbers are in ``metrics.json``.
     """
+    final = tuned.final
     for task in tuned.tasks:
         say(task.verdict())
         if task.kernel is not None:
-            say(f"  kernel: {task.kernel} (docs/library.md shows how to call it)")
+            best = None if final is None else final.best(task.name)
+            what = f" (trial {best.trial.trial}, least {final.objective})" if final and best else ""
+            say(f"  kernel{what}: {task.kernel} (docs/library.md shows how to call it)")
     if tuned.unsuccessful:
         what = "without a program that is known to be correct"
         say(f"{len(tuned.unsuccessful)} tasks {what}: {', '.join(tuned.unsuccessful)}")
@@ -145,7 +148,7 @@ def _log_choice(tuned: Tuned) -> None:
         return
     for line in final.lines():
         say(line)
-    if final.objective.has_front and any(final.programs.values()):
+    if final.objective.has_front and final.has_chosen:
         from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
 
         say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")

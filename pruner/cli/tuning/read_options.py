@@ -100,11 +100,6 @@ def _measure_settings(
         options["lag"] = 1  # programs of a task are chosen while those of another are built
     if options["baseline"] is None:
         options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
-    if network and options["finalists"]:
-        raise PrunerError(
-            f"measure.finalists={options['finalists']} is for single operators; leave it out of "
-            f"network={config.network}"
-        )
     if options["finalists"] and not objective.is_latency:
         raise PrunerError(
             f"measure.finalists={options['finalists']} looks for the fastest program; leave it out "

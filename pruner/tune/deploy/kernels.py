@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import read_table, temporaries_in, write_atomic
+from pruner.files import temporaries_in, write_atomic
 from pruner.tune.compiling import compiled, link
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
@@ -18,8 +18,7 @@ from pruner.tune.networks.network_tasks import task_key
 from pruner.tune.opencl.launches import RUNNER, launch_plan
 from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
-from pruner.tune.run.final_choice import ENERGY_FILE
-from pruner.tune.run.finalists import best_module, winners
+from pruner.tune.run.finalists import best_module, chosen_trials
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import candidate_path, kernel_path
 from pruner.tune.tvm_import import load_tvm
@@ -55,10 +54,7 @@ def deploy_kernels(
     """
     with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
         found = _measured(workloads, target, folder, database or folder)
-        found = {
-            **(found or _chosen(folder, workloads)),
-            **_least_energy(folder, workloads, target),
-        }
+        found = found or _chosen(folder, workloads)
         if not found:
             raise DataError(f"{folder}: {_lacking(folder)}")
         return [_exported(folder, name, module, target) for name, module in found.items()]
@@ -80,30 +76,16 @@ def _lacking(folder: Path) -> str:
 def _measured(
     workloads: Sequence[Workload], target: Any, folder: Path, place: Path
 ) -> Mapping[str, Any]:
-    """Make the best program of every task: its finalists' winner, or TVM's best record."""
+    """Make the best program of every task: the chosen trial, or TVM's best record."""
     recorded = recorded_keys(place, target)
     if not recorded:
         return {}
-    database, chosen = Database.read(place), winners(folder)
+    chosen = chosen_trials(folder, read_trials(folder / JOURNAL_FILE))
+    database = Database.read(place)
     return {
         task.name: best_module(database, task.module, target, chosen.get(task.name))
         for task in workloads
         if task_key(task.module) in recorded
-    }
-
-
-def _least_energy(folder: Path, workloads: Sequence[Workload], target: Any) -> Mapping[str, Any]:
-    """Load the chosen programs of a run with another objective than latency."""
-    chosen = {int(row["trial"]) for row in read_table(folder / ENERGY_FILE) if row["chosen"] == "1"}
-    records = {
-        trial.task: json.loads(trial.record)
-        for trial in (read_trials(folder / JOURNAL_FILE) if chosen else ())
-        if trial.trial in chosen and trial.record is not None
-    }
-    return {
-        task.name: Database(None).scheduled(task.module, records[task.name], target).mod
-        for task in workloads
-        if task.name in records
     }
 
 

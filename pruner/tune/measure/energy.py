@@ -57,7 +57,7 @@ class NvmlMeter:
         used = ctypes.c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
         if code != 0:
-            raise OSError(f"NVML tells no energy (code {code})")
+            raise OSError(f"NVML: no counter of energy (code {code})")
         return time.monotonic(), _MILLI * used.value
 
     def temperature_c(self) -> float | None:
@@ -156,11 +156,12 @@ def _number(path: Path) -> int:
 class ProgramEnergy:
     """The joules of a program's run, without the idle power of the device.
 
+    ``joules``: None where the median is not above 0, as when other work ran during the rest.
     ``watts``: mean over its windows, idle power included. ``temperature_c``: at the end of its
     windows, the highest; None where it cannot be read.
     """
 
-    joules: float
+    joules: float | None
     watts: float
     temperature_c: float | None
 
@@ -203,9 +204,9 @@ def count_energy(
 
 def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> ProgramEnergy:
     joules, watts, degrees = zip(*windows, strict=True)
-    known = [value for value in degrees if value is not None]
+    known, median_j = [value for value in degrees if value is not None], float(np.median(joules))
     return ProgramEnergy(
-        joules=float(np.median(joules)),
+        joules=median_j if median_j > 0 else None,
         watts=float(np.mean(watts)),
         temperature_c=max(known, default=None),
     )

@@ -92,6 +92,11 @@ class Timing:
                 f"measure.stop_above={self.stop_above}: it must be 1 or more, or null; below 1, a "
                 "program that is faster than the best one would be timed only once"
             )
+        if self.stop_above is not None and self.repeats == 1:
+            raise PrunerError(
+                f"measure.stop_above={self.stop_above} leaves repeats out from the second on, and "
+                "measure.repeats=1; leave one of them out"
+            )
 
     def rule(self, known_s: float) -> AdaptiveRepeats | None:
         """Return the rule that ends the repeats; None: all repeats are made.

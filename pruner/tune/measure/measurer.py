@@ -20,7 +20,7 @@ from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool
 from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
-from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
+from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, are_timings
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
@@ -98,6 +98,7 @@ class Outcome:
     Kinds: ``refused`` by TVM's postprocessors; ``wrong_result``; and ``build_``, ``run_`` or
     ``check_`` with ``error``, ``timeout``, ``crash``, ``illegal_access``, ``out_of_memory``,
     ``no_worker`` (ours could not start) or ``no_device`` (a remote one that is not there).
+    ``extra``: as in the journal (`Trial`).
     """
 
     costs_s: tuple[float, ...] = ()
@@ -106,20 +107,12 @@ class Outcome:
     build_s: float = 0.0
     run_s: float = 0.0
     checked: bool = False  # the results were compared with the reference, and are right
-    code_bytes: int | None = None  # None: not read
-    scratch_bytes: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def latency_s(self) -> float:
         """Average the repeats, in seconds; infinite for a failure."""
         return float(np.mean(self.costs_s)) if self.error is None else float("inf")
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Code and scratch memory; None where they were not read."""
-        if self.code_bytes is None or self.scratch_bytes is None:
-            return None
-        return self.code_bytes + self.scratch_bytes
 
     @property
     def concerns_program(self) -> bool:
@@ -245,7 +238,7 @@ class DeviceMeasurer:
 
         ``known_s``: see :class:`pruner.search.loop.Measurer`.
         """
-        return Batch([self._begin(c, arguments, known_s) for c in candidates])
+        return Batch([self._begin(one.schedule.mod, arguments, known_s) for one in candidates])
 
     def cancel(self, batch: Batch) -> None:
         """Cancel the builds that have not begun."""
@@ -253,14 +246,14 @@ class DeviceMeasurer:
 
     def _begin(
         self,
-        candidate: Candidate,
+        module: Any,
         arguments: Arguments,
         known_s: Callable[[], float] = unknown,
         *,
         run: bool = True,
     ) -> _Job:
         path = self._new_library()
-        text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
+        text = importlib.import_module("tvm").ir.save_json(module)
         remote = self._platform.address is not None
         what = text, self._platform.target_json, path, False, remote, self._settings.sizes
         built = self._builders.submit("build", *what)
@@ -344,7 +337,7 @@ class DeviceMeasurer:
 
         The last outcomes are missing once `stopped` returns True.
         """
-        batch = Batch([self._begin(candidate, arguments, run=False) for candidate in candidates])
+        batch = Batch([self._begin(one.schedule.mod, arguments, run=False) for one in candidates])
         found = list[Outcome]()
         for job in batch.jobs:
             with self._phases.time("build"):
@@ -372,13 +365,12 @@ class DeviceMeasurer:
             message = f"the timings {costs_s!r:.80} are no seconds above 0"
             untimed = Reply(error="error", message=message, seconds=ran.seconds)
             return _failure("run", untimed, build_s=built.seconds, run_s=ran.seconds)
-        code, scratch = (built.value if self._settings.sizes else None) or (None, None)
+        sizes = (built.value if self._settings.sizes else None) or ()
         return Outcome(
             costs_s=costs_s,
             build_s=built.seconds,
             run_s=ran.seconds,
-            code_bytes=code,
-            scratch_bytes=scratch,
+            extra=dict(zip((CODE, SCRATCH), sizes, strict=False)),
         )
 
     def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
@@ -457,44 +449,55 @@ class DeviceMeasurer:
 
     def in_turns(
         self,
-        candidates: Sequence[Candidate],
+        modules: Sequence[Any],
         arguments: Arguments,
         check: Check | None,
         turns: int,
+        stopped: Callable[[], bool] = never,
     ) -> list[Outcome]:
-        """Time programs in turns, a repeat each, so that disturbances affect all alike.
+        """Time scheduled modules in turns, so that disturbances affect all alike.
 
         ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
-        `check` the results of all are compared.
+        `check` the results of all are compared. The list is empty once `stopped` returns True.
         """
-        jobs = [self._begin(candidate, arguments, run=False) for candidate in candidates]
+        jobs = [self._begin(module, arguments, run=False) for module in modules]
         with self._phases.time("build"):
-            failed = [job.built.result().error is not None for job in jobs]
+            for job in jobs:
+                wait_for(job.built, stopped)
         if self.exclusive:
-            self._wait_for_references()
+            self._wait_for_references(stopped)
+        outcomes = [] if stopped() else self._in_turns(jobs, check, turns, stopped)
+        Batch(jobs).cancel()
+        for job in jobs:
+            Path(job.path).unlink(missing_ok=True)
+        # a signal to the process group may have ended a program, too
+        return [] if stopped() else outcomes
+
+    def _in_turns(
+        self, jobs: list[_Job], check: Check | None, turns: int, stopped: Callable[[], bool]
+    ) -> list[Outcome]:
+        failed = [job.built.result().error is not None for job in jobs]
         once = replace(self._settings.timing, repeats=1, cv_limit=None, stop_above=None)
         costs_s: list[list[float]] = [[] for _ in jobs]
         with self._phases.time("run"):
             for turn in range(turns):
                 # another program begins each turn, so that no program is always the first
                 for number in np.roll(np.arange(len(jobs)), -turn):
-                    if failed[number]:
+                    if failed[number] or stopped():
                         continue
-                    reply = self._timed(jobs[number].path, arguments, once)
+                    reply = self._timed(jobs[number].path, jobs[number].arguments, once)
                     failed[number] = reply.error is not None or not are_timings(reply.value)
                     costs_s[number] += [] if failed[number] else reply.value
         outcomes = [
             Outcome(error="run_error") if bad else Outcome(costs_s=tuple(costs))
             for bad, costs in zip(failed, costs_s, strict=True)
         ]
-        if check is not None:
-            outcomes = [
-                outcome if outcome.error is not None else self._checked(job, outcome, check)
-                for job, outcome in zip(jobs, outcomes, strict=True)
-            ]
-        for job in jobs:
-            Path(job.path).unlink(missing_ok=True)
-        return outcomes
+        if check is None or stopped():
+            return outcomes
+        return [
+            outcome if outcome.error is not None else self._checked(job, outcome, check)
+            for job, outcome in zip(jobs, outcomes, strict=True)
+        ]
 
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a permanent library; return any error."""

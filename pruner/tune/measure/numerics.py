@@ -22,6 +22,7 @@ Kind = Literal["signed", "positive", "edges"]  # of inputs
 
 # Half precision accumulates in half precision here, so its sums are only this close.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2, "bfloat16": 2.4e-1}
+CODE, SCRATCH = "code_bytes", "scratch_bytes"  # of a built program
 FLOOR = 8.0
 """With normally distributed results, the error allowed near zero equals about the tolerance times
 the largest of a million values; with results of many magnitudes it is far smaller."""
@@ -37,6 +38,13 @@ def are_timings(costs_s: Sequence[float]) -> bool:
     """
     # the comparison is false for NaN, too
     return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
+
+
+def size_bytes(parts: Mapping[str, Any]) -> float | None:
+    """Add code and scratch memory; None where they were not read."""
+    values = [parts.get(name) for name in (CODE, SCRATCH)]
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(known) if len(known) == len(values) else None
 
 
 def tolerance(arguments: Arguments) -> float:

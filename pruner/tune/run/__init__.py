@@ -12,6 +12,6 @@
 * `final_choice`: energies, the choice and the front, where the objective is not latency
 * `warm_start`: measurements of earlier runs
 * `snapshot`: the state for a resume
-* `finalists`: the best programs, timed again in turns
+* `finalists`: the best programs, timed again in turns, and which trial becomes the kernel
 * `result`: the results
 """

@@ -111,14 +111,14 @@ class Database:
             )
         )
 
-    def scheduled(self, module: Any, record: Any, target: Any) -> Any:
-        """Make the schedule of a result of :func:`record_json`."""
+    def scheduled(self, module: Any, record: str, target: Any) -> Any:
+        """Make a task's module again with the schedule of `Trial.record`."""
         load_intrinsics(target)
         workload = self._ms.database.Workload(module)
-        made = self._ms.database.TuningRecord.from_json(record, workload)
+        made = self._ms.database.TuningRecord.from_json(json.loads(record), workload)
         schedule = load_tvm().s_tir.Schedule(module)
         made.trace.apply_to_schedule(schedule, remove_postproc=False)
-        return schedule
+        return schedule.mod
 
     def best(self, module: Any, target: Any) -> Any | None:
         """Return a task's module with its best schedule; None if nothing ran."""

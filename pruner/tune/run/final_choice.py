@@ -7,10 +7,10 @@ to every measured program, and all its columns are called a model.
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,13 @@ from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.search.decision_search import DecisionSearch
 from pruner.search.objectives import EDP, ENERGY, LATENCY, SIZE, Objective, non_dominated
 from pruner.tune.measure.energy import LEAST_WINDOW_S, EnergyMeter, count_energy, energy_meter
+from pruner.tune.run.finalists import ENERGY_FILE, in_turns, ranked
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 
-FRONT_FILE, FRONT_FOLDER, ENERGY_FILE = "pareto.csv", "pareto", "energy.csv"
+FRONT_FILE, FRONT_FOLDER = "pareto.csv", "pareto"
 MOST = 8  # programs of a task whose joules are counted
 TURNS = 3
 JOULES, MODELLED = "joules", "energy_model_j"
@@ -76,6 +77,11 @@ class FinalChoice:
             return None
         return next((one for one in self.programs.get(task, ()) if one.chosen), None)
 
+    @property
+    def has_chosen(self) -> bool:
+        """True if a program of any task is chosen."""
+        return any(one.chosen for programs in self.programs.values() for one in programs)
+
     def lines(self) -> list[str]:
         """Describe the choice of every task."""
         what = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
@@ -101,16 +107,21 @@ def run_meter(options: TuneOptions) -> EnergyMeter | None:
     None: a model gives the joules, or the objective has no energy.
 
     Raises:
-        PrunerError: no counter, and no description of the device to model with.
+        PrunerError: no counter, and nothing to model with.
     """
     platform = options.platform
     if not options.objective.has_energy:
         return None
     meter = energy_meter(platform.device) if platform.address is None else None
-    if meter is None and not isinstance(options.analyzer, SymbolAnalyzer):
+    lacking = ""
+    if not isinstance(options.analyzer, SymbolAnalyzer):
+        lacking = "needs a described device: platform=NAME"
+    elif options.replay_only:
+        lacking = "cannot read replayed programs: leave spaces=replay out"
+    if meter is None and lacking:
         raise PrunerError(
             f"objective={options.objective}: nothing counts joules here (NVML, powercap), and the "
-            "model of energy needs a described device: platform=NAME"
+            f"model of energy {lacking}"
         )
     return meter
 
@@ -121,24 +132,26 @@ def choose_programs(
     """Give every measured program its values and mark the choice; write the table.
 
     Returns:
-        The programs of each task in the order of latency; an empty mapping for latency alone.
+        The programs of each task in the order of latency; an empty mapping for latency alone, and
+        if the run was asked to end.
     """
     objective = options.objective
     if objective.is_latency:
         return {}
     if objective.has_energy:
-        how = f"{meter.name} counts" if meter is not None else "a MODEL gives, nothing counts,"
+        how = "no counter; a MODEL gives" if meter is None else f"{meter.name} counts"
         context.log(f"energy: {how} the joules of programs (docs/tuning.md)")
     rows = read_trials(context.folder / JOURNAL_FILE)
     found = {}
     for task in prepared.tasks:
-        mine = [row for row in rows if row.task == task.name and row.latency_s < float("inf")]
-        programs = [FinalProgram(trial=row) for row in sorted(mine, key=lambda row: row.latency_s)]
+        programs = [FinalProgram(trial=row) for row in ranked(rows, task.name)]
         if objective.has_energy and meter is None:
             programs = _modelled(task, programs)
         elif meter is not None:
             programs = _counted(task, programs[:MOST], context, meter)
         found[task.name] = _all_checked(task, programs, objective, context)
+        if context.interrupted():  # then programs may lack that were not counted
+            return {}
     table = FRONT_FILE if objective.has_front else ENERGY_FILE
     counted = meter is not None
     write_table(context.folder / table, table_rows(found, objective, counted=counted))
@@ -199,24 +212,36 @@ def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalPro
 def _counted(
     task: LiveTask, programs: Sequence[FinalProgram], context: RunContext, meter: EnergyMeter
 ) -> list[FinalProgram]:
-    """Build the programs again, and count their joules in turns."""
+    """Build the programs again, and count their joules in turns.
+
+    Programs that do not run keep no joules.
+    """
+
+    def held(path: Path, latency_s: float) -> int | None:
+        if context.interrupted():
+            return None
+        return context.measurer.hold(path, task.arguments, LEAST_WINDOW_S, latency_s)
+
     with ExitStack() as libraries:
         runs = {}
         for number, one in enumerate(programs):
-            path = libraries.enter_context(_library(task, one.trial, context))
-            if path is not None:
-                about = path, task.arguments, LEAST_WINDOW_S, one.trial.latency_s
-                runs[number] = partial(context.measurer.hold, *about)
+            path = context.folder / f"final-{task.name}-{one.trial.trial}.so"
+            libraries.callback(path.unlink, missing_ok=True)
+            if _export(task, one.trial, path, context) is None:
+                runs[number] = partial(held, path, one.trial.latency_s)
         rest = partial(time.sleep, LEAST_WINDOW_S)
         try:
             counts = count_energy(meter, runs, rest=rest, turns=TURNS)
         except OSError as error:
             context.log(f"{task.name}: no energy: {error}")
             counts = {}
+    unknown = sum(count.joules is None for count in counts.values())
+    if unknown:
+        why = "took no more power than the device at rest (did other work run?)"
+        context.log(f"{task.name}: no energy of {unknown} of {len(counts)} programs: they {why}")
     return [
-        replace(one, **asdict(counts[number]))
+        replace(one, **asdict(counts[number])) if number in counts else one
         for number, one in enumerate(programs)
-        if number in counts
     ]
 
 
@@ -224,69 +249,53 @@ def _all_checked(
     task: LiveTask, programs: Sequence[FinalProgram], objective: Objective, context: RunContext
 ) -> list[FinalProgram]:
     """Mark the choice; compare chosen programs with the reference, and drop wrong programs."""
-    check, tried = task.find_check(), set[int]()
-    found = marked(programs, objective)
-    while check is not None:
+    tried, found = set[int](), marked(programs, objective)
+    while task.find_check() is not None:
         new = [
             n for n, one in enumerate(found)
             if one.chosen and not one.trial.checked and one.trial.trial not in tried
         ]  # fmt: skip
-        if not new:
+        outcomes = in_turns(task, [found[n].trial for n in new], context, 1) if new else []
+        if not outcomes:  # none is left, or the run was asked to end
             break
         wrong = set()
-        for number in new:
-            trial = found[number].trial
+        for number, outcome in zip(new, outcomes, strict=True):
+            trial = replace(found[number].trial, checked=outcome.checked)
+            found[number] = replace(found[number], trial=trial)
             tried.add(trial.trial)
-            with _library(task, trial, context) as path:
-                outcome = None
-                if path is not None:
-                    outcome = context.measurer.time_library(path, task.arguments, check)
-            if outcome is None or outcome.error is not None:
+            if outcome.error is not None:
                 wrong.add(number)
                 context.log(f"{task.name}: trial {trial.trial} is left out, its check failed")
-            else:
-                trial = replace(trial, checked=outcome.checked)
-                found[number] = replace(found[number], trial=trial)
-        left = [one for number, one in enumerate(found) if number not in wrong]
-        found = marked(left, objective)
+        found = marked([one for n, one in enumerate(found) if n not in wrong], objective)
     return found
 
 
-@contextmanager
-def _library(task: LiveTask, trial: Trial, context: RunContext) -> Iterator[Path | None]:
-    """Build a measured program again, for a while; None where that fails."""
-    path = context.folder / f"final-{task.name}-{trial.trial}.so"
-    module = restored_module(task, trial, context)
-    try:
-        built = module is not None and context.measurer.export(module, path) is None
-        yield path if built else None
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def restored_module(task: LiveTask, trial: Trial, context: RunContext) -> Any | None:
-    """Make the scheduled module of a measured program again; None without a record."""
-    if trial.record is None:
-        return None
-    record, target = json.loads(trial.record), context.platform.target
-    return context.database.scheduled(task.workload.module, record, target).mod
+def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> str | None:
+    """Build a measured program again; return any error."""
+    record, target = trial.record or "", context.platform.target
+    module = context.database.scheduled(task.workload.module, record, target)
+    with context.phases.time("build"):
+        return context.measurer.export(module, path)
 
 
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
-    """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``."""
-    out = []
+    """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``.
+
+    Libraries of an earlier front are removed.
+    """
+    out, folder = [], context.folder / FRONT_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
     for task in prepared.tasks:
-        for one in found.get(task.name, ()):
-            module = restored_module(task, one.trial, context) if one.chosen else None
-            if module is None:
-                continue
-            path = context.folder / FRONT_FOLDER / f"{task.name}-{one.trial.trial}.so"
-            path.parent.mkdir(exist_ok=True)
-            with context.phases.time("build"):
-                if context.measurer.export(module, path) is None:
-                    out.append(path)
+        for one in [one for one in found[task.name] if one.chosen]:
+            path = folder / f"{task.name}-{one.trial.trial}.so"
+            reason = _export(task, one.trial, path, context)
+            if reason is None:
+                out.append(path)
+            else:
+                context.log(f"{path.stem}: it was not kept as a library ({reason})")
     return out
 
 
@@ -312,6 +321,8 @@ def _values(one: FinalProgram, objective: Objective, counter: str) -> str:
     parts = [f"trial {one.trial.trial}: {1e3 * one.trial.latency_s:.4g} ms"]
     if objective.has_size:
         parts.append(f"{one.value(SIZE) / 1024:.4g} KiB")
-    if objective.has_energy:
+    if objective.has_energy and one.joules is None:
+        parts.append("its energy is unknown")
+    elif objective.has_energy:
         parts.append(f"{1e3 * one.value(ENERGY):.4g} mJ a run ({counter})")
     return ", ".join(parts)

@@ -4,11 +4,11 @@ The search times each program once, at another moment than the others. The best 
 latencies is often the luckiest one. So at the end of a run the programs within 5 % of the best one
 are timed in turns: a disturbance then affects all programs alike. Their seconds are kept in
 ``finalists.json``; the journal and TVM's database stay as the search wrote them.
+`chosen_trials` lists the trials that become kernels, also where energies decide.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from pruner.files import as_written, read_json, write_json
-from pruner.search.history import Candidate
+from pruner.files import as_written, read_json, read_table, write_json
 from pruner.tune.run.database import Database, measured_s, records_of
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 if TYPE_CHECKING:
+    from pruner.tune.measure.measurer import Outcome
     from pruner.tune.run.setup import LiveTask
     from pruner.tune.run.tune_options import RunContext
 
-FINALISTS_FILE = "finalists.json"
+FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
 NEAR = 1.05  # times the best latency; experiments/repeats
 TURNS = 10
 
@@ -78,10 +78,15 @@ def paired_medians(costs_s: Float[np.ndarray, "program turn"]) -> Float[np.ndarr
     return np.median(costs_s / costs_s.mean(axis=0), axis=1)
 
 
-def near_best(trials: Sequence[Trial], most: int) -> list[Trial]:
-    """List at most `most` programs within 5 % of the best, fastest first."""
-    ran = [trial for trial in trials if trial.latency_s < float("inf") and trial.record is not None]
-    ran.sort(key=lambda trial: trial.latency_s)
+def ranked(trials: Sequence[Trial], task: str) -> list[Trial]:
+    """List a task's programs that ran and can be made again, fastest first."""
+    mine = [trial for trial in trials if trial.task == task and trial.record is not None]
+    ran = [trial for trial in mine if trial.latency_s < float("inf")]
+    return sorted(ran, key=lambda trial: trial.latency_s)
+
+
+def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
+    """Cut `ranked` programs to at most `most` within 5 % of the best."""
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
 
 
@@ -89,13 +94,14 @@ def retime(tasks: Sequence[LiveTask], context: RunContext, most: int) -> None:
     """Time the best programs of every task in turns; write ``finalists.json``.
 
     Programs that an earlier start timed are not timed again. A task has no finalists if an earlier
-    run, or the function without schedule, has its best latency.
+    run, or the function without schedule, has its best latency. If the run was asked to end, tasks
+    that are not timed yet get no entry: the next start times them.
     """
     rows = read_trials(context.folder / JOURNAL_FILE)
     known, found = read_finalists(context.folder), dict[str, Finalists]()
     for task in tasks:
         name = task.workload.name
-        near = near_best([row for row in rows if row.task == name], most)
+        near = near_best(ranked(rows, name), most)
         if len(near) < 2 or task.unscheduled is not None:
             continue
         if near[0].latency_s > task.current_best_s:
@@ -113,15 +119,12 @@ def retime(tasks: Sequence[LiveTask], context: RunContext, most: int) -> None:
 def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finalists | None:
     """Time programs of the journal; None if fewer than two are right."""
     name = task.workload.name
+    if context.interrupted():
+        return None
     context.log(f"{name}: its {len(near)} best programs are timed again, in turns")
-    check, candidates = task.find_check(), []
-    for trial in near:
-        schedule = context.database.scheduled(
-            task.workload.module, json.loads(trial.record or ""), context.platform.target
-        )
-        decisions = np.array(trial.decisions, np.int64)
-        candidates.append(Candidate(space=trial.space, decisions=decisions, schedule=schedule))
-    outcomes = context.measurer.in_turns(candidates, task.arguments, check, TURNS)
+    outcomes = in_turns(task, near, context, TURNS)
+    if context.interrupted():
+        return None
     ran = [n for n, outcome in enumerate(outcomes) if outcome.error is None]
     if len(ran) < 2:
         context.log(f"{name}: {len(ran)} of them ran; the best of the search stays")
@@ -132,6 +135,19 @@ def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finali
         costs_s=[list(outcomes[n].costs_s) for n in ran],
         checked=all(outcomes[n].checked for n in ran),
     )
+
+
+def in_turns(
+    task: LiveTask, trials: Sequence[Trial], context: RunContext, turns: int
+) -> list[Outcome]:
+    """Build programs of the journal again, time them in turns and check them.
+
+    The list is empty if the run was asked to end.
+    """
+    module, target = task.workload.module, context.platform.target
+    made = [context.database.scheduled(module, one.record or "", target) for one in trials]
+    check = task.find_check()
+    return context.measurer.in_turns(made, task.arguments, check, turns, context.interrupted)
 
 
 def read_finalists(folder: Path) -> dict[str, Finalists]:
@@ -148,51 +164,62 @@ def read_finalists(folder: Path) -> dict[str, Finalists]:
 
 
 def present(folder: Path, trials: Sequence[Trial]) -> dict[str, Finalists]:
-    """Read the finalists of the tasks whose best program they have.
-
-    After more trials the best program of the search may be another one, which was not timed in
-    turns; then the search decides.
-    """
+    """Read the finalists of the tasks whose best program was compared."""
     found = read_finalists(folder)
-    for name in list(found):
-        near = near_best([trial for trial in trials if trial.task == name], 1)
-        if not near or near[0].trial not in found[name].tried:
-            del found[name]
-    return found
+    return {name: one for name, one in found.items() if _compared(one.tried, trials, name)}
+
+
+def _compared(numbers: Sequence[int], trials: Sequence[Trial], task: str) -> bool:
+    """Check that the best program of a search is among compared programs.
+
+    After more trials it may be another program; then the search decides.
+    """
+    best = ranked(trials, task)[:1]
+    return bool(best) and best[0].trial in numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The record of a winner, and the best latency of the search in seconds."""
+class KernelTrial:
+    """The trial that becomes the kernel of a task.
 
-    record: Any
-    best_s: float
+    A record of TVM's database that takes less than ``best_s`` seconds replaces it; 0: none does.
+    """
+
+    trial: Trial
+    best_s: float = 0.0
 
 
-def winners(folder: Path) -> dict[str, Winner]:
-    """Return the winner of every task that has finalists."""
-    if not (folder / FINALISTS_FILE).is_file():  # before the journal, which may be long
-        return {}
-    trials = read_trials(folder / JOURNAL_FILE)
+def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, KernelTrial]:
+    """Return the choices of finalists and of energies, by task.
+
+    Raises:
+        DataError: one of their files is damaged; the message names it.
+    """
     by_number = {trial.trial: trial for trial in trials}
-    return {
-        name: Winner(
-            record=json.loads(by_number[one.trial].record or ""),
-            best_s=by_number[one.tried[0]].latency_s,
-        )
+    out = {
+        name: KernelTrial(trial=by_number[one.trial], best_s=by_number[one.tried[0]].latency_s)
         for name, one in present(folder, trials).items()
     }
+    path = folder / ENERGY_FILE
+    with as_written(path):
+        rows = read_table(path)
+        for row in [row for row in rows if row["chosen"] == "1"]:
+            task = row["task"]
+            if _compared([int(one["trial"]) for one in rows if one["task"] == task], trials, task):
+                out[task] = KernelTrial(trial=by_number[int(row["trial"])])
+    return out
 
 
-def best_module(database: Database, module: Any, target: Any, winner: Winner | None) -> Any | None:
-    """Return a task's module by the winner, else by TVM's best record.
+def best_module(
+    database: Database, module: Any, target: Any, chosen: KernelTrial | None
+) -> Any | None:
+    """Return a task's module by the chosen trial, else by TVM's best record.
 
     The best record decides, too, where it is faster than the search's best program: it is of
     another run, or the function without schedule.
     """
-    if winner is None:
-        return database.best(module, target)
-    known = records_of(database.tvm_database, module, target)
-    if min(map(measured_s, known), default=float("inf")) < winner.best_s:
-        return database.best(module, target)
-    return database.scheduled(module, winner.record, target).mod
+    if chosen is not None:
+        known = records_of(database.tvm_database, module, target)
+        if min(map(measured_s, known), default=float("inf")) >= chosen.best_s:
+            return database.scheduled(module, chosen.trial.record or "", target)
+    return database.best(module, target)

@@ -18,10 +18,9 @@ import numpy as np
 
 from pruner.files import complete_lines, json_of
 from pruner.progress import Log, silent
-from pruner.tune.measure.numerics import are_timings
+from pruner.tune.measure.numerics import are_timings, size_bytes
 
 JOURNAL_FILE = "trials.jsonl"
-CODE, SCRATCH = "code_bytes", "scratch_bytes"  # of ``extra``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +62,7 @@ class Trial:
     @property
     def size_bytes(self) -> float | None:
         """Bytes of code and scratch memory; None where they were not read."""
-        found = [self.extra.get(name) for name in (CODE, SCRATCH)]
-        known = [float(value) for value in found if isinstance(value, int | float)]
-        return sum(known) if len(known) == len(found) else None
+        return size_bytes(self.extra)
 
 
 def read_trials(path: Path, log: Log = silent) -> list[Trial]:

@@ -20,7 +20,7 @@ from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
-from pruner.tune.run.journal import CODE, JOURNAL_FILE, SCRATCH, Trial, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
 from pruner.tune.run.tune_options import RunContext
@@ -133,13 +133,13 @@ class TuningRun(TuningLoop):
             timestamp=time.time(),
             checked=outcome.checked,
             record=None if record is None else json.dumps(record),
-            extra=_sizes(outcome),
+            extra=dict(outcome.extra),
         )
         # the journal first: the database is completed from it after a kill
         self._journal.append(asdict(trial))
         if record is not None:
             database.commit_json(module, record)
-        task.note_size(outcome.latency_s, outcome.size_bytes)
+        task.note_size(trial.latency_s, trial.size_bytes)
         super()._record(current, position, outcome)
 
     def _report(self, current: Round, outcomes: Sequence[Outcome]) -> None:
@@ -345,15 +345,8 @@ def _outcome(row: Trial) -> Outcome:
         build_s=row.build_s,
         run_s=row.run_s,
         checked=row.checked,
-        code_bytes=row.extra.get(CODE),
-        scratch_bytes=row.extra.get(SCRATCH),
+        extra=row.extra,
     )
-
-
-def _sizes(outcome: Outcome) -> dict[str, Any]:
-    if outcome.size_bytes is None:
-        return {}
-    return {CODE: outcome.code_bytes, SCRATCH: outcome.scratch_bytes}
 
 
 def _candidate(row: Trial) -> Candidate:

@@ -23,7 +23,7 @@ from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.measurer import Check, Outcome, wait_for
-from pruner.tune.measure.numerics import load_reference, tolerance
+from pruner.tune.measure.numerics import load_reference, size_bytes, tolerance
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
@@ -60,9 +60,10 @@ class LiveTask(TuningTask):
 
     def improves(self, outcome: Any) -> bool:
         """See `TuningTask`; a sized program improves where none dominates it."""
-        if outcome.size_bytes is None or outcome.error is not None:
+        size = size_bytes(outcome.extra)
+        if size is None or outcome.error is not None:
             return TuningTask.improves(self, outcome)
-        return not dominated((outcome.latency_s, outcome.size_bytes), self.sized)
+        return not dominated((outcome.latency_s, size), self.sized)
 
     def note_size(self, latency_s: float, size_bytes: float | None) -> None:
         """Add a measured program."""

@@ -95,6 +95,11 @@ class TuneOptions:
                 "measure.flush_cache=true empties the caches of CPUs, and reads the addresses of "
                 "arrays for that; leave it out on a GPU"
             )
+        if self.compile_only and self.measure.finalists:
+            raise PrunerError(
+                f"measure.finalists={self.measure.finalists}: compile_only=true measures nothing; "
+                "leave one of them out"
+            )
         self._check_baseline_tuner()
         self._check_objective()
         if self.make_model is not None and not self.policy.takes_model:

@@ -21,14 +21,8 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
-from pruner.tune.run.final_choice import (
-    FinalChoice,
-    choose_programs,
-    export_front,
-    restored_module,
-    run_meter,
-)
-from pruner.tune.run.finalists import Finalists, best_module, present, retime, winners
+from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_front, run_meter
+from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import OnBatch, TuningRun
@@ -125,10 +119,11 @@ def _tuned(
         if not (options.compile_only or context.interrupted()):
             final = replace(final, programs=choose_programs(prepared, options, context, meter))
         keep = options.kernels and not options.compile_only
-        kernels = _export(found, context, final) if keep else {}
-        if keep and options.objective.has_front:
+        trials = read_trials(folder / JOURNAL_FILE)
+        kernels = _export(found, context, trials) if keep else {}
+        if keep and options.objective.has_front and final.programs:
             export_front(prepared, final.programs, context)
-    tuned = _result(prepared, options, context, work_dir, kernels)
+    tuned = _result(prepared, options, context, work_dir, kernels, trials)
     if tuned.replayed.tasks:
         log(str(tuned.replayed))
     return replace(tuned, models=models, final=final)
@@ -145,20 +140,17 @@ def _keep_models(
         return shared.keep(context.folder, learn=in_time)
 
 
-def _export(tasks: Sequence[LiveTask], context: RunContext, final: FinalChoice) -> dict[str, Path]:
+def _export(
+    tasks: Sequence[LiveTask], context: RunContext, trials: Sequence[Trial]
+) -> dict[str, Path]:
     """Build a library of every task's chosen program."""
     out: dict[str, Path] = {}
-    chosen = winners(context.folder)
+    chosen, target = chosen_trials(context.folder, trials), context.platform.target
     for task in tasks:
         if task.current_best_s == float("inf"):
             continue
         name = task.workload.name
-        best, target = final.best(name), context.platform.target
-        if best is not None:
-            module = restored_module(task, best.trial, context)
-        else:
-            winner = chosen.get(name)
-            module = best_module(context.database, task.workload.module, target, winner)
+        module = best_module(context.database, task.workload.module, target, chosen.get(name))
         path = kernel_path(context.folder, name)
         path.parent.mkdir(exist_ok=True)
         with context.phases.time("build"):
@@ -199,8 +191,8 @@ def _result(
     context: RunContext,
     work_dir: Path,
     kernels: Mapping[str, Path],
+    rows: Sequence[Trial],
 ) -> Tuned:
-    rows = read_trials(context.folder / JOURNAL_FILE)
     finalists = present(context.folder, rows)
     outcomes = [
         TaskOutcome.of(

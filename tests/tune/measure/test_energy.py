@@ -113,15 +113,22 @@ def test_joules_of_a_run_are_those_above_idling_in_turns():
 
     found = count_energy(
         meter,
-        {4: program(4, 15.0, 100), 9: program(9, 25.0, 400), 2: program(2, 9.0, None)},
+        {
+            4: program(4, 15.0, 100),
+            9: program(9, 25.0, 400),
+            2: program(2, 9.0, None),
+            7: program(7, 3.0, 10),
+        },
         rest=lambda: meter.use(5.0),
         turns=2,
     )
-    assert order == [4, 9, 2, 4, 9]  # the program that failed has no second turn
+    assert order == [4, 9, 2, 7, 4, 9, 7]  # the program that failed has no second turn
     assert found == {
         # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on
-        4: ProgramEnergy(joules=0.2, watts=15.0, temperature_c=35.0),
-        9: ProgramEnergy(joules=0.1, watts=25.0, temperature_c=36.0),
+        4: ProgramEnergy(joules=0.2, watts=15.0, temperature_c=36.0),
+        9: ProgramEnergy(joules=0.1, watts=25.0, temperature_c=37.0),
+        # less power than at rest: its energy is not below 0, it is unknown
+        7: ProgramEnergy(joules=None, watts=3.0, temperature_c=38.0),
     }
 
 

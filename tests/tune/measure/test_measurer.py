@@ -136,7 +136,7 @@ def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path
 
 
 def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
-    from pruner.tune.measure.measurer import Candidate, Check
+    from pruner.tune.measure.measurer import Check
     from pruner.tune.workloads import arguments
 
     ran, timed = [], measurer._timed
@@ -148,14 +148,10 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
     monkeypatch.setattr(measurer, "_timed", noted)
     good, other = doubling(tmp_path), doubling(tmp_path, factor=3)
     modules = [good, program(tmp_path, "crash", BAD["run_crash"]), other, good]
-    candidates = [
-        Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module))
-        for module in modules
-    ]
     expected = tmp_path / "expected.npz"
     measurer.reference(good, arguments(good), expected)
     check = Check(expected=str(expected), tolerance=1e-5)
-    found = measurer.in_turns(candidates, arguments(good), check, 3)
+    found = measurer.in_turns(modules, arguments(good), check, 3)
     assert [outcome.error for outcome in found] == [None, "run_error", "wrong_result", None]
     assert [len(outcome.costs_s) for outcome in found] == [3, 0, 0, 3]
     assert found[0].checked
@@ -163,6 +159,9 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
     one, crashed, two, three = dict.fromkeys(ran)
     # the second turn begins with the program that crashed, which has no turn any more
     assert ran == [one, crashed, two, three, two, three, one, two, three, one]
+    begun = len(ran)
+    assert measurer.in_turns([good], arguments(good), check, 3, lambda: len(ran) > begun) == []
+    assert len(ran) == begun + 1
     assert not any(Path(path).exists() for path in ran)
 
 

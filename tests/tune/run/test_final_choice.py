@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.files import read_table
+from pruner.files import read_table, write_table
 from pruner.search.objectives import Objective
 from pruner.tune.run.final_choice import (
     FinalChoice,
@@ -64,6 +64,20 @@ def test_least_energy_and_least_energy_times_delay(name, chosen):
     assert replace(choice, counter="nvml").metrics()["energy"] == "nvml"
 
 
+@pytest.mark.parametrize("name", ["energy", ["latency", "energy"]])
+def test_programs_without_joules_are_not_chosen(name):
+    pytest.importorskip("pymoo")
+    objective = Objective.of(name)
+    found = {"t": marked(programs(), objective)}
+    choice = FinalChoice(objective=objective, programs=found)
+    assert not choice.has_chosen
+    assert choice.lines() == [f"t: no program has all values of objective={objective}"]
+    found["t"][2] = replace(found["t"][2], joules=2.0)
+    known = replace(choice, programs={"t": marked(found["t"], objective)})
+    assert known.has_chosen
+    assert not any("inf" in line for line in known.lines())
+
+
 def test_latency_alone_adds_nothing():
     assert FinalChoice(objective=Objective()).metrics() == {}
     assert FinalChoice(objective=Objective()).lines() == []
@@ -87,6 +101,11 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     )
     with pytest.raises(PrunerError, match="nothing counts joules here"):
         run_meter(given)
+    given.analyzer, given.replay_only = options().analyzer, True
+    with pytest.raises(PrunerError, match="leave spaces=replay out"):
+        run_meter(given)
+    given.replay_only = False
+    assert run_meter(given) is None
     given.objective = Objective()
     assert run_meter(given) is None
 
@@ -104,6 +123,8 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
 
     given = options(trials=6, objective=Objective.of(["latency", "size"]))
     given = replace(given, measure=replace(given.measure, sizes=True, baseline=False))
+    (tmp_path / "pareto").mkdir()
+    (tmp_path / "pareto" / "earlier-1.so").touch()
     tuned = tune(small, given, tmp_path)
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert all(row.size_bytes > 1000 for row in rows)
@@ -141,7 +162,11 @@ class Counter:
 @pytest.mark.parametrize("counter", [None, Counter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
     from pruner.tune import tune
+    from pruner.tune.deploy import kernels
+    from pruner.tune.measure.measurer import DeviceMeasurer
     from pruner.tune.run import final_choice as module
+    from pruner.tune.run.database import Database
+    from pruner.tune.tvm_import import load_tvm
 
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())
     monkeypatch.setattr(module, "LEAST_WINDOW_S", 0.05)
@@ -162,3 +187,18 @@ def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counte
     assert min(products) > 0
     if counter is not None:
         assert all(float(row["watts"]) == pytest.approx(30.0) for row in rows)
+    # from here on the slowest program is the choice: no other rule would take it
+    write_table(tmp_path / "energy.csv", [row | {"chosen": int(row is rows[-1])} for row in rows])
+    built = []
+    monkeypatch.setattr(DeviceMeasurer, "export", lambda _, module, path: built.append(module))
+    monkeypatch.setattr(kernels, "_exported", lambda *what: built.append(what[2]))
+    more = options(trials=6, objective=Objective.of("edp"))
+    tune(small, more, tmp_path, interrupted=lambda: True)
+    kernels.deploy_kernels(tmp_path, [small], more.platform.target)
+    (record,) = [
+        row.record
+        for row in read_trials(tmp_path / JOURNAL_FILE)
+        if row.trial == int(rows[-1]["trial"])
+    ]
+    wanted = Database(None).scheduled(small.module, record, more.platform.target)
+    assert [load_tvm().ffi.structural_equal(one, wanted) for one in built] == [True, True]

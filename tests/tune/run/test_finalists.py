@@ -1,21 +1,28 @@
 """The best programs of a search, timed again in turns: the choice by hand, and what follows it."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pruner.errors import DataError
+from pruner.files import write_table
 from pruner.tune.run.finalists import (
+    ENERGY_FILE,
     FINALISTS_FILE,
     Finalists,
+    chosen_trials,
     near_best,
     paired_medians,
     present,
+    ranked,
     read_finalists,
+    retime,
 )
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.tune.run.test_journal import trial
+from tests.tune.run.test_journal import written as journal
 
 
 def test_programs_are_compared_inside_their_turns():
@@ -34,9 +41,12 @@ def test_finalists_are_few_and_near_the_best():
     rows = [
         trial(1, [1.04], **ran), trial(2, [1.0], **ran), trial(3, [1.06], **ran),
         trial(4, [], error="run_crash"), trial(5, [1.02], **ran), trial(6, [0.5]),
-    ]  # fmt: skip  # the last one has no record from which it could be built again
-    assert [row.trial for row in near_best(rows, 4)] == [2, 5, 1]
-    assert [row.trial for row in near_best(rows, 2)] == [2, 5]
+        trial(7, [0.1], task="u", **ran),
+    ]  # fmt: skip  # trial 6 has no record from which it could be built again
+    found = ranked(rows, "t")
+    assert [row.trial for row in found] == [2, 5, 1, 3]
+    assert [row.trial for row in near_best(found, 4)] == [2, 5, 1]
+    assert [row.trial for row in near_best(found, 2)] == [2, 5]
     assert near_best([], 4) == []
 
 
@@ -57,6 +67,54 @@ def test_after_a_better_program_the_search_decides(tmp_path):
         read_finalists(tmp_path)
 
 
+def test_the_least_energy_counts_until_a_faster_program_is_found(tmp_path):
+    rows = [trial(n, [s], record="[]") for n, s in [(1, 1.0), (2, 1.1), (3, 1.3)]]
+    table = [{"task": "t", "trial": n, "chosen": int(n == 2)} for n in (1, 2)]
+    write_table(tmp_path / ENERGY_FILE, table)
+    (chosen,) = chosen_trials(tmp_path, rows).values()
+    assert (chosen.trial, chosen.best_s) == (rows[1], 0.0)
+    assert chosen_trials(tmp_path, [*rows, trial(4, [0.9], record="[]")]) == {}
+    write_table(tmp_path / ENERGY_FILE, [{"task": "t", "trial": 1}])
+    with pytest.raises(DataError, match=ENERGY_FILE):
+        chosen_trials(tmp_path, rows)
+
+
+def test_an_interrupted_task_has_no_entry(tmp_path):
+    """The turns of the first task end with an interruption: the next start times both tasks."""
+    rows = [trial(n, [1.0], record="[]", task="tu"[n > 2]) for n in (1, 2, 3, 4)]
+    journal(tmp_path / JOURNAL_FILE, *rows)
+    asked = []
+
+    def in_turns(modules, *_):
+        asked.append(modules)
+        return [SimpleNamespace(error=None, costs_s=[1.0], checked=True)] * 2
+
+    context = SimpleNamespace(
+        folder=tmp_path,
+        log=print,
+        interrupted=lambda: bool(asked),
+        platform=SimpleNamespace(target=None),
+        database=SimpleNamespace(scheduled=lambda *_: None),
+        measurer=SimpleNamespace(in_turns=in_turns),
+    )
+    tasks = [
+        SimpleNamespace(
+            workload=SimpleNamespace(name=name, module=None),
+            unscheduled=None,
+            current_best_s=1.0,
+            arguments=(),
+            find_check=lambda: None,
+        )
+        for name in "tu"
+    ]
+    retime(tasks, context, 2)
+    assert len(asked) == 1
+    assert not (tmp_path / FINALISTS_FILE).exists()
+    context.interrupted = lambda: False
+    retime(tasks, context, 2)
+    assert read_finalists(tmp_path).keys() == {"t", "u"}
+
+
 @pytest.mark.tvm
 def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
     """The turns here say the reverse of the search."""
@@ -70,9 +128,9 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
 
     asked, built = [], []
 
-    def in_turns(_self, candidates, _arguments, check, turns):
-        asked.append((len(candidates), check is not None, turns))
-        costs = [(1.0 - 0.1 * n,) * turns for n in range(len(candidates))]
+    def in_turns(_self, modules, _arguments, check, turns, _stopped):
+        asked.append((len(modules), check is not None, turns))
+        costs = [(1.0 - 0.1 * n,) * turns for n in range(len(modules))]
         return [Outcome(costs_s=one, checked=True) for one in costs]
 
     def export(_self, module, _path):
@@ -104,7 +162,7 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
 
     same = load_tvm().ffi.structural_equal
     database, target = Database.read(tmp_path), options().platform.target
-    wanted = database.scheduled(small.module, json.loads(rows[2].record), target).mod
+    wanted = database.scheduled(small.module, rows[2].record, target)
     assert same(built[0], wanted)
     assert not same(built[0], database.best(small.module, target))
     kernels = []

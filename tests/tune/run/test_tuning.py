@@ -267,6 +267,25 @@ def test_a_command_whose_every_program_is_wrong_fails(capsys):
     assert "NO CORRECT PROGRAM among 4" in capsys.readouterr().err
 
 
+def test_a_kernel_of_least_energy_names_its_trial(capsys):
+    from pruner.cli.tuning.measured_run import _log_verdicts
+    from pruner.search.objectives import Objective
+    from pruner.tune.run.final_choice import FinalChoice, FinalProgram
+    from pruner.tune.run.result import Tuned
+    from tests.tune.run.test_journal import trial
+
+    task = replace(outcome({}), best_s=1.0, kernel=Path("t.so"))
+    final = FinalChoice(
+        objective=Objective.of("energy"),
+        programs={"t": [FinalProgram(trial=trial(7, [2.0]), joules=1.0, chosen=True)]},
+    )
+    tuned = Tuned(tasks=[task], seconds={}, folder=Path(), work_dir=Path())
+    _log_verdicts(replace(tuned, final=final))
+    assert "kernel (trial 7, least energy): t.so" in capsys.readouterr().err
+    _log_verdicts(tuned)
+    assert "kernel: t.so" in capsys.readouterr().err
+
+
 def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
     from pruner.tune.run.result import TaskOutcome, Tuned
     from pruner.tune.workloads import operator

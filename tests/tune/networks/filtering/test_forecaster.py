@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,3 +176,26 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     assert [draft.how for draft in found.drafts] == ["drafted", "drafted"]
     assert all(Database(tmp_path).best(task.module, target) is not None for task in tasks)
     assert len(json.loads((tmp_path / SUMMARY).read_text())) == 2
+
+
+def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
+    """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
+    from pruner.tune.networks.draft_network import read_drafts
+    from pruner.tune.networks.filtering.kept_drafts import hand_over
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.network_tasks import network_tasks
+    from pruner.tune.networks.source import import_module
+
+    network, inputs = small_networks.faint()
+    with make() as forecaster:
+        forecaster.module(network, inputs, "net")
+        target = forecaster.platform.target
+        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
+        first, second = network_tasks(module, target)
+        drafts = {task.key: forecaster.drafts[task.key] for task in (first, second)}
+    text = json.dumps(drafts[first.key].record)
+    other = re.sub(r'("(?:GetSBlock|GetBlock)", \[\], \[")', r"\1of_another_network_", text)
+    assert other != text
+    drafts[first.key] = replace(drafts[first.key], record=json.loads(other))
+    hand_over(drafts, [first, second], tmp_path)
+    assert list(read_drafts(tmp_path)) == [second.name]

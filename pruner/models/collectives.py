@@ -32,10 +32,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def joined(values: Float[Tensor, " share"], first: int, total: int) -> Float[Tensor, " program"]:
-    """The values [program] of the whole batch from each process's share.
-
-    `total` is the number of programs, `first` the number of this process's first program.
-    """
+    """The values [program] of the batch (`total` programs) from shares that begin at `first`."""
     if processes() == 1:
         return values
     # A sum of zero-padded shares instead of a gather: it has a gradient, and shares may differ in

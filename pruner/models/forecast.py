@@ -120,12 +120,7 @@ class LatencyForecast:
 
     @classmethod
     def load(cls, path: Path) -> LatencyForecast:
-        """Read a file.
-
-        Raises:
-            DataError: no such file, a damaged file, or a forecast from other columns.
-            MissingExtra: lightgbm is not installed.
-        """
+        """Read a file; raises DataError, or MissingExtra without lightgbm."""
         try:
             content = load_tensors(path)
             if content["columns"] != _NAMES:
@@ -182,10 +177,7 @@ def boxed_forecast(kind: str) -> LatencyForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Expected seconds of programs: the median, and the ends of the range.
-
-    Of several programs these are sums, as if all errors had the same sign.
-    """
+    """Expected seconds: median and range; of several programs sums, as if errors agreed."""
 
     low_s: float
     median_s: float

@@ -55,10 +55,7 @@ class Ranker(Model, ABC):
         return score
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
-        """Score the programs `index` task by task, with their measured latencies.
-
-        Raises Diverged where a score is NaN.
-        """
+        """Score the programs `index` task by task; raises Diverged where a score is NaN."""
         return [
             ScoredTask(
                 name=f"{table.key_of(view.programs).platform}/{table.key_of(view.programs).task}",
@@ -106,10 +103,7 @@ class NeuralRanker(nn.Module, Ranker):
     def score_batch(
         self, batch: ProgramBatch, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task in evaluation mode.
-
-        At most 4096 programs pass the network at a time.
-        """
+        """Score programs of one task in evaluation mode, at most 4096 at a time."""
         was_training = self.training
         self.eval()
         if self.relative and batch.num_programs:

@@ -28,10 +28,7 @@ MODELS: Mapping[str, type[Trainable]] = {
 
 
 def models_with(own: Sequence[type[Trainable]]) -> dict[str, type[Trainable]]:
-    """The table with a user's own classes added.
-
-    Raises PrunerError where a class has the name of another.
-    """
+    """The table with a user's classes; raises PrunerError where a name is taken."""
     table = dict(MODELS)
     for model in own:
         if table.setdefault(model.__name__, model) is not model:
@@ -48,10 +45,7 @@ class ModelSpec:
 
     @staticmethod
     def of(factory: Any) -> "ModelSpec":
-        """The spec of a class, or of a `functools.partial` of a class.
-
-        Raises PrunerError for any other callable: a checkpoint could not name it.
-        """
+        """The spec of a class or a partial; raises PrunerError for other callables."""
         arguments: dict[str, Any] = {}
         if isinstance(factory, partial):
             factory, positional, arguments = factory.func, factory.args, dict(factory.keywords)
@@ -63,10 +57,7 @@ class ModelSpec:
 
     @staticmethod
     def from_content(content: Mapping[str, Any]) -> "ModelSpec":
-        """The spec in a checkpoint's content.
-
-        Format 1 holds a dotted path, of which only the last name counts.
-        """
+        """The spec in a checkpoint's content; format 1 holds a dotted path."""
         if "_target_" not in content:
             return ModelSpec(name=str(content["name"]), arguments=dict(content["arguments"]))
         arguments = {key: value for key, value in content.items() if key != "_target_"}

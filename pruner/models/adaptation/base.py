@@ -118,10 +118,7 @@ class Adaptation(ABC):
         return self._ranker
 
     def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """Set a task's centre to the mean of its first population.
-
-        Later calls change nothing.
-        """
+        """Set a task's centre to the mean of its first population, once."""
         valid = population.valid
         if self.ranker.relative and key not in self.ranker.centers and valid.any():
             batch = ProgramBatch.of(population.take(valid), key.platform)
@@ -132,9 +129,8 @@ class Adaptation(ABC):
         if self.ranker.relative:
             for number in store.task.unique().tolist():
                 if (key := store.keys[number]) not in self.ranker.centers:
-                    self.ranker.centers[key] = Center.of(
-                        store.programs(store.programs_of([number]))
-                    )
+                    own = store.programs(store.programs_of([number]))
+                    self.ranker.centers[key] = Center.of(own)
         self._update(store)
         self.round += 1
 
@@ -144,10 +140,7 @@ class Adaptation(ABC):
 
     @property
     def models(self) -> dict[str, NeuralRanker]:
-        """The resulting rankers by name, of the class of the source.
-
-        `ADAPTED` is the present ranker.
-        """
+        """The resulting rankers by name, of the class of the source."""
         return {ADAPTED: self.ranker}
 
     def state_dict(self) -> dict[str, Any]:

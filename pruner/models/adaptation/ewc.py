@@ -54,10 +54,7 @@ class ElasticWeights(FittedAdaptation):
 def fisher_diagonal(
     network: nn.Module, example: Example, fit: OnlineFit, seed: int
 ) -> dict[str, Tensor]:
-    """Diagonal Fisher information of each parameter, divided by its mean.
-
-    It is the mean over the batches of one epoch of the squared gradients.
-    """
+    """Mean squared gradients of one epoch's batches by parameter, divided by their mean."""
     total = {name: torch.zeros_like(value) for name, value in network.named_parameters()}
     num_batches = fit.batches.num_batches(example.store.task[example.index])
     batches = example.batches(fit.batches, seed)

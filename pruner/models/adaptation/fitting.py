@@ -113,10 +113,7 @@ class OnlineFit:
         also_trained: Sequence[Tensor] = (),
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Train the network in place; it ends in evaluation mode.
-
-        `also_trained` are parameters that only `penalty` uses.
-        """
+        """Train the network (and `also_trained`, which only `penalty` uses) in place."""
         trained = [*(p for p in network.parameters() if p.requires_grad), *also_trained]
         # A new optimiser: moments of the last round belong to other data.
         optimizer = self.optimizer(trained)
@@ -156,10 +153,7 @@ def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
 
 
 def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
-    """The fit of the release: 50 epochs, 512 programs as one list.
-
-    Batches mix all tasks; Adam 7e-4.
-    """
+    """The fit of the release: Adam 7e-4, batches of 512 programs of all tasks."""
     return OnlineFit(
         epochs=epochs,
         max_steps=max_steps,
@@ -170,11 +164,6 @@ def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit
 
 def released_fine_tuning(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
     """``pruner_fine_tune_model.py``: plain SGD 7e-4, no momentum, no decay, no clipping."""
-    return OnlineFit(
-        epochs=epochs,
-        max_steps=max_steps,
-        batches=MixedBatches(programs=512),
-        loss=LambdaRank(lists="batch"),
-        optimizer=partial(torch.optim.SGD, lr=7e-4),
-        clip=None,
-    )
+    fit = official_fit(epochs=epochs, max_steps=max_steps)
+    fit.optimizer, fit.clip = partial(torch.optim.SGD, lr=7e-4), None
+    return fit

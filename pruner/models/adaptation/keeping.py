@@ -16,10 +16,7 @@ from pruner.models.training.start import Start
 
 
 def fresh_info(adaptation: Adaptation, dataflow: DataflowKind) -> CheckpointInfo:
-    """The description of a model with random weights and no seen task.
-
-    Raises PrunerError where its class is unknown to checkpoints.
-    """
+    """The description of a model with random weights; raises PrunerError for an unknown class."""
     return CheckpointInfo(
         model=ModelSpec.of(adaptation.setting.make_network),
         feature_version=features.FEATURE_SET_VERSION,

@@ -74,10 +74,7 @@ class Moses(FittedAdaptation):
 def transferable_masks(
     network: nn.Module, gradients: dict[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """True for the `share` of parameters with the largest ``|theta g|``.
-
-    The share counts over the whole network; masks by parameter name.
-    """
+    """Mask by name the `share` of all parameters with the largest ``|theta g|``."""
     xi = {name: (value * gradients[name]).abs() for name, value in network.named_parameters()}
     ranked = torch.cat([value.detach().flatten() for value in xi.values()])
     count = max(1, round(share * len(ranked)))

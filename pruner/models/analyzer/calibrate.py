@@ -35,10 +35,7 @@ _CLIP = 1.5  # log units: a larger error of a program counts no more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Measured programs of one task, by skeleton.
-
-    `latency_s` [N] is in the order of `symbols`.
-    """
+    """Measured programs of one task: `latency_s` [N] in the order of `symbols`."""
 
     symbols: tuple[Symbols, ...]
     latency_s: Float[np.ndarray, " program"]
@@ -47,10 +44,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationResult:
-    """Fitted constants, and the error before and after.
-
-    The error is the weighted root mean square error of log latency.
-    """
+    """Fitted constants, and weighted root mean square errors of log latency."""
 
     constants: AnalyzerConstants[Any]
     num_programs: int

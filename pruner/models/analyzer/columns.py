@@ -94,8 +94,5 @@ class DraftColumns:
 
 @cache
 def draft_columns(platform: str) -> DraftColumns:
-    """The columns of a platform of ``conf/platform``, with the default rates.
-
-    Raises DataError for a platform without a description.
-    """
+    """The columns of a described platform by the default rates; raises DataError for another."""
     return DraftColumns(load_analyzer(conf_folder(), platform).uncalibrated())

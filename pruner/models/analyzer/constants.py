@@ -19,10 +19,7 @@ from pruner.models.analyzer.cpu import CpuRates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRates:
-    """The free constants of GPUs.
-
-    Costs are in issued instructions of one thread unless named otherwise.
-    """
+    """The free constants of GPUs, in instructions of one thread unless named otherwise."""
 
     base_registers: float = 24.0  # of addresses and loop counters
     reserved_registers: float = 4.0  # not available for the tile

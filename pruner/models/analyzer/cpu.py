@@ -30,10 +30,7 @@ _FLOAT32_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """The free constants; the defaults suit any CPU.
-
-    In cycles of one core unless named otherwise.
-    """
+    """The free constants, in cycles of one core unless named otherwise."""
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0

@@ -60,10 +60,7 @@ class RelaxedScores:
 
 
 def relaxed_scores(nests: LoopNests, analyzer: SymbolAnalyzer) -> RelaxedScores | None:
-    """Record how scores and limits follow from relaxed decisions of loop nests.
-
-    None where no tile size changes the score.
-    """
+    """Record scores and limits as formulas; None where no tile size changes the score."""
     symbols = analyzer.symbols(nests)
     score = -np.log(analyzer.latency_s(symbols))
     shares = [amount / most for amount, most in analyzer.limits(symbols)]
@@ -104,10 +101,7 @@ def _function(node: FormulaNode) -> Callable[[Tensor, list[Tensor]], Tensor]:
 
 
 def _index(options: tuple[Any, ...]) -> Any:
-    """Return an index that torch takes.
-
-    None for the reversed order of the first axis.
-    """
+    """Return an index for torch; None for the reversed order of the first axis."""
     if isinstance(options[0], slice) and options[0].step == -1:
         return None
     return tuple(torch.as_tensor(p) if isinstance(p, np.ndarray) else p for p in options)

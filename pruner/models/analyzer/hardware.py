@@ -141,10 +141,7 @@ class _Staged:
         return out * self._slowdown()
 
     def _cost_of_types(self) -> PerStatement:
-        """Cost of an operation relative to float32.
-
-        16-bit floats are not packed in pairs here, so half of their nominal peak counts.
-        """
+        """Cost of an operation relative to float32; 16-bit floats are not packed in pairs."""
         half = (self._device.half_flops_per_s or 2 * self._device.peak_flops_per_s) / 2
         return 1 + self._s["half_share"] * (self._device.peak_flops_per_s / half - 1)
 

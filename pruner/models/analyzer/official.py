@@ -29,10 +29,7 @@ class OfficialSwitches(Switches):
 
     @classmethod
     def group(cls, name: str) -> tuple[str, ...]:
-        """The penalties of compute (``c``), or of memory (``m``): registers.
-
-        The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
-        """
+        """The penalties of compute (``c``), or of memory (``m``), the paper's P_l0,m."""
         return ("wave", "warp", "reuse") if name == "c" else ("registers",)
 
 

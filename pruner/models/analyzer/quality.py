@@ -56,10 +56,7 @@ class TaskSymbols:
 
     @property
     def fold(self) -> int:
-        """Half 0 or 1, by a hash of the work.
-
-        The same work is in the same half on every platform.
-        """
+        """Half 0 or 1 by a hash of the work, equal on all platforms."""
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 
@@ -73,11 +70,7 @@ def of_another_gpu(records: TaskRecords, device: Device) -> bool:
 def task_symbols(
     records: TaskRecords, analyzer: SymbolAnalyzer, tasks: Definitions | None = None
 ) -> TaskSymbols:
-    """Symbols of a task's measured programs.
-
-    Raises:
-        UnsupportedProgram: the operator is not known.
-    """
+    """Symbols of a task's measured programs; raises UnsupportedProgram for an unknown operator."""
     records = records.select(records.valid)
     task = find_definition(records.workload_key, records.fused, records.steps, tasks)
     groups = [(rows, analyzer.symbols(nests)) for rows, nests in nests_of(task, records.steps)]
@@ -113,11 +106,7 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
 def score_records(
     records: TaskRecords, scorer: StepScorer, tasks: Definitions | None = None
 ) -> ScoredTask:
-    """Scores of a task's measured programs, without storing symbols.
-
-    Raises:
-        UnsupportedProgram: the operator is not known.
-    """
+    """Scores of a task's programs without stored symbols; raises as `task_symbols`."""
     records = records.select(records.valid)
     dag = find_definition(records.workload_key, records.fused, records.steps, tasks)
     return ScoredTask(
@@ -137,10 +126,7 @@ def sample_programs(
     *,
     every_task: bool = False,
 ) -> list[Sample]:
-    """Draw about `num` measured programs from 20 tasks that have rates.
-
-    With `every_task`, from all tasks with two programs or more.
-    """
+    """Draw about `num` programs from 20 tasks that have rates, or from `every_task`."""
     least, most = (2, None) if every_task else (_PROGRAMS_FITTED, _TASKS_FITTED)
     useful = [
         task

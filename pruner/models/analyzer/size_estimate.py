@@ -17,10 +17,7 @@ _STATEMENT_BYTES = 40.0  # code of one unrolled statement: its loads, arithmetic
 
 
 def scratch_bytes(nests: LoopNests, cores: int) -> Floats:
-    """Return the bytes [N] of all buffers that a program allocates.
-
-    A buffer inside a parallel loop exists once a thread.
-    """
+    """Return the bytes [N] of all buffers, once a thread in a parallel loop."""
     out = np.zeros(nests.num_programs)
     for one in nests.allocations.values():
         if not one.buffer.is_param:

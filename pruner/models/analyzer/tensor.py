@@ -62,10 +62,7 @@ def tensor_latency_s(
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
-    """Peak of the device's matrix units (operations/s) for a kernel's types.
-
-    The types are those of the operands and of the accumulator.
-    """
+    """Peak of the matrix units (operations/s) for types of operands and accumulator."""
     width = symbols["own_bytes"].max(axis=1)
     operands = {int(width[i]) for i, s in enumerate(symbols.scopes) if s in OPERAND_FRAGMENTS}
     accumulator = next(int(width[i]) for i, s in enumerate(symbols.scopes) if s in ACCUMULATORS)
@@ -74,10 +71,7 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 
 
 class _OnTensorCores:
-    """A kernel: fetch operands, load fragments, multiply, store results.
-
-    Results are stored through shared memory.
-    """
+    """A kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
     def __init__(
         self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches, rates: TensorRates
@@ -160,10 +154,7 @@ class _OnTensorCores:
         return passes
 
     def _registers(self) -> PerProgram:
-        """Registers of one thread.
-
-        See ``_HOLDERS`` of the symbols for the holders of an element.
-        """
+        """Registers of one thread; ``_HOLDERS`` of the symbols has the holders of an element."""
         operands = (self._s["l0_mem_alloc"] * self._bytes)[self._operands].sum(axis=0)
         if self._s.copies_ahead:
             more = self._passes(self._operands) > self._passes(self._fetches)

@@ -93,10 +93,7 @@ class CheckpointInfo:
         )
 
     def inherited(self, path: Path) -> dict[str, Any]:
-        """Fields of a model that continues this model, read from `path`.
-
-        These are the lineage and the seen tasks.
-        """
+        """Lineage and seen tasks of a model that continues this model of `path`."""
         own = {
             "checkpoint": "/".join(path.parts[-2:]),
             "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -300,10 +297,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Reduce mappings and sequences to dict and list.
-
-    Reading then needs no class of ours.
-    """
+    """Reduce to dict and list, so that reading needs no class of ours."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -312,10 +306,7 @@ def _plain(value: Any) -> Any:
 
 
 def git_commit() -> str:
-    """Commit of the source tree of this code, or "unknown".
-
-    Uncommitted changes add "+changes".
-    """
+    """Commit of this code's source tree, with "+changes" if there are any, or "unknown"."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(

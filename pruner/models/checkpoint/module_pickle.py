@@ -61,10 +61,7 @@ class InertModule:
         self.state = state
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """Parameters and buffers by dotted name, as in ``state_dict``.
-
-        Raises DataError where the attributes are not those of a module.
-        """
+        """Parameters and buffers by dotted name; raises DataError where it is no module."""
         if not isinstance(self.state, dict):
             raise DataError("a module without attributes")
         found: dict[str, Tensor] = {}
@@ -88,12 +85,7 @@ def _mapping(state: dict[Any, Any], name: str) -> dict[str, object]:
 
 
 def load_modules(payload: bytes) -> Any:
-    """The pickled value: plain data, tensors, and :class:`InertModule`.
-
-    Raises:
-        UnsafePickle: the file names anything that is not on the lists of this module.
-        DataError: the file is damaged.
-    """
+    """The pickled value, with :class:`InertModule`; raises as `load_named`."""
     return load_named(payload, _names(), ALLOWED_OPCODES)
 
 
@@ -158,10 +150,7 @@ def _set(members: object = ()) -> set[Any]:
 
 
 def _names() -> dict[tuple[str, str], Any]:
-    """Replacement of every allowed name; new for every file.
-
-    So no file can change the replacements of another.
-    """
+    """Replacements of the allowed names, new for every file, which could change them."""
 
     def callable_only(function: Any) -> type:
         # A class, because a pickle can set attributes of a function.

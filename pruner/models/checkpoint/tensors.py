@@ -41,11 +41,7 @@ def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """The content of a file, on the CPU.
-
-    Raises:
-        DataError: no such file, or a damaged file.
-    """
+    """The content of a file, on the CPU; raises DataError where absent or damaged."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
@@ -69,10 +65,7 @@ def load_tensors(path: Path) -> Any:
 
 
 def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """The same content with null for tensors.
-
-    The tensors go into `tensors` under the keys that lead to them.
-    """
+    """The same content with null for tensors, which go into `tensors` by their keys."""
     if isinstance(content, Tensor):
         # A copy: weights may share their bytes, which the format refuses.
         tensors[_SEPARATOR.join(way)] = content.detach().cpu().clone().contiguous()

@@ -26,10 +26,7 @@ def _log_choose(n: np.ndarray, k: int) -> np.ndarray:
 
 
 def rank_probabilities(n: int, kept: int, k: int) -> Float[np.ndarray, " rank"]:
-    """Probability [rank] that the k-th best of `kept` has that rank.
-
-    `kept` programs are drawn at random from all n.
-    """
+    """Probability [rank] that the k-th best of `kept` random programs has that rank."""
     i = np.arange(1, n + 1)
     log_ways = _log_choose(i - 1, k - 1) + _log_choose(n - i, kept - k)
     # C(n, m) overflows for n = 4,000; its logarithm is the same for all ranks and cancels in the

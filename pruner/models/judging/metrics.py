@@ -73,10 +73,7 @@ def top_k_latency(task: ScoredTask, k: int) -> float:
 
 
 def top_k(tasks: Sequence[ScoredTask], k: int) -> float:
-    """Top-k of several tasks (equation 2 of Pruner).
-
-    ``sum_i w_i best_i / sum_i w_i (best latency among the k best-predicted)``.
-    """
+    """Top-k, equation 2: ``sum_i w_i best_i / sum_i w_i (best of the k best-predicted)``."""
     return _ratio_of_sums(tasks, [top_k_latency(task, k) for task in tasks])
 
 
@@ -86,19 +83,13 @@ def top_k_task_mean(tasks: Sequence[ScoredTask], k: int) -> float:
 
 
 def best_k_latency(task: ScoredTask, k: int, size: int) -> float:
-    """k-th best latency (seconds) among the `size` best-drafted programs.
-
-    With fewer than k programs, that of the worst of them.
-    """
+    """k-th best latency (s) of the `size` best-drafted programs, or their worst."""
     kept = np.sort(task.latency_s[ranking(task.score)[:size]])
     return float(kept[min(k, len(kept)) - 1])
 
 
 def best_k(tasks: Sequence[ScoredTask], k: int, sizes: Sequence[int]) -> float:
-    """Best-k of several tasks (equation 3 of Pruner).
-
-    ``sum_i w_i best_i / sum_i w_i (k-th best among the sizes[i] best-drafted)``.
-    """
+    """Best-k, equation 3: ``sum_i w_i best_i / sum_i w_i (k-th best of sizes[i])``."""
     pairs = zip(tasks, sizes, strict=True)
     return _ratio_of_sums(tasks, [best_k_latency(task, k, size) for task, size in pairs])
 

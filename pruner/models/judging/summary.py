@@ -34,10 +34,7 @@ def best_k_table(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) ->
 
 
 def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, Any]:
-    """Top-k, Best-k and pairwise accuracy of a random ranker.
-
-    Means over tasks are exact, ratios of sums are means of draws.
-    """
+    """Metrics of a random ranker: exact task means, ratios of sums by draws."""
     rng = np.random.default_rng(_RANDOM_SEED)
     ones = {k: [k] * len(tasks) for k in (1, 5)}
     table = {

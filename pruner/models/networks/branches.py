@@ -21,10 +21,7 @@ def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
 
 
 class DraftBranch(nn.Module):
-    """Encode the analyzer's columns: normalised over programs, then two layers.
-
-    The norm takes the place of the column scaler, so files of older models need no change.
-    """
+    """Encode the analyzer's columns (normalised over programs, not by the scaler) by two layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

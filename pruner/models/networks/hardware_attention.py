@@ -39,10 +39,7 @@ class HardwareEncoder(nn.Module):
         )
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
-        """A vector for each program.
-
-        Raises DataError for a platform without a description.
-        """
+        """A vector for each program; raises DataError for a platform without a description."""
         if batch.platform is None or "" in batch.platforms:
             raise DataError("this model reads the device; name the platform of the programs")
         devices = torch.stack([_vector(name) for name in batch.platforms]).to(self.center.device)
@@ -52,10 +49,7 @@ class HardwareEncoder(nn.Module):
 
 
 class HardwareAttention(RankingNetwork):
-    """Rank programs from statement features and device constants.
-
-    Higher scores are predicted faster.
-    """
+    """Rank programs from statement features and device constants; higher is predicted faster."""
 
     def __init__(self, *, width: int = 128, num_heads: int = 4, num_residual: int = 2) -> None:
         super().__init__()

@@ -41,10 +41,7 @@ class ResidualLayer(nn.Module):
 
 
 def residual_layers(width: int, number: int) -> nn.Sequential:
-    """A stack of `number` residual layers.
-
-    Raises ValueError for more than `MAX_RESIDUAL`.
-    """
+    """A stack of `number` residual layers; raises ValueError for more than `MAX_RESIDUAL`."""
     if not 0 <= number <= MAX_RESIDUAL:
         raise ValueError(f"num_residual={number}: a network has 0 to {MAX_RESIDUAL} of them")
     return nn.Sequential(*(ResidualLayer(width) for _ in range(number)))

@@ -16,10 +16,7 @@ _RANGES = 20  # of label, see `spread`
 
 
 def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[Tensor, " program"]:
-    """Programs of the store on `side` of the split, in store order.
-
-    Failed programs are on the training side only: they can be learned from, but not judged by.
-    """
+    """Programs on `side` of the split, in store order; failed programs only on "train"."""
     parts = []
     for number, key in enumerate(store.keys):
         programs = store.programs_of([number])
@@ -46,10 +43,7 @@ def small_tasks_removed(
 def sampled(
     store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
-    """Draw this share of every task's programs, at least two a task.
-
-    Draws are nested: with the same seed a smaller share is part of a larger share.
-    """
+    """Draw this share of every task's programs, two at least; draws are nested."""
     if share >= 1:
         return index
     generator = torch.Generator().manual_seed(seed)
@@ -64,10 +58,7 @@ def sampled(
 def sampled_tasks(
     store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
-    """Draw this share of the tasks in `index`, with all their programs.
-
-    At least two tasks; draws are nested.
-    """
+    """Draw this share of the tasks in `index`, two at least; draws are nested."""
     tasks = store.by_task(index)
     order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
     chosen = order[: max(2, round(share * len(tasks)))].sort().values.tolist()

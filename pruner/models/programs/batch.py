@@ -28,10 +28,7 @@ NUM_PLACES = NUM_STEPS * NUM_COLUMNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTokens:
-    """Tokens of programs over skeletons (:class:`pruner.features.primitives.PrimitiveTokens`).
-
-    The tables stay complete when programs are taken: they are small compared with the programs.
-    """
+    """Tensors of :class:`pruner.features.primitives.PrimitiveTokens`; tables stay complete."""
 
     structure: Float[Tensor, "skeleton step column"]
     place: Int[Tensor, "skeleton decision"]
@@ -73,11 +70,7 @@ class ProgramTokens:
     def place_means(
         self, group: Int[Tensor, " program"], num_groups: int
     ) -> Float[Tensor, "group place"]:
-        """Mean decision at every place (step x column), by group of programs.
-
-        Zero where no program of the group decides. Places do not depend on skeletons, so the means
-        of a task suit any other store of its programs.
-        """
+        """Mean decision [group, step x column] by group of programs, zero without any."""
         place = self.place[self.skeleton]
         there = place >= 0
         # One index for (group, place), so that one scatter gives all means.

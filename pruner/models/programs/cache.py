@@ -47,10 +47,7 @@ _LEVEL = 1  # features repeat themselves: a thirtieth of the size, faster than w
 
 
 class FeatureCache:
-    """Entries below a folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
-
-    A record file with the same settings has one entry: a newer entry replaces it.
-    """
+    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings."""
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
@@ -81,11 +78,7 @@ class FeatureCache:
 
     @staticmethod
     def content(file: TaskFile) -> str:
-        """A digest of a record file, for the other methods.
-
-        Take it before reading the file. It is of the content, not of the time stamp: a copied or
-        touched file keeps its entry.
-        """
+        """A digest of a record file's content for the other methods, made before reading."""
         return digest_of([file.path])
 
     def _key(self, file: TaskFile, content: str) -> str:
@@ -131,10 +124,7 @@ class FeatureCache:
 
 
 def read_entry(path: Path, key: str) -> FilePrograms | None:
-    """The entry in a file; None where it has another key.
-
-    Raises one of the errors in `_DAMAGE` for a damaged file.
-    """
+    """The entry in a file, None for another key; raises `_DAMAGE` where damaged."""
     stored = read_arrays(io.BytesIO(zstandard.decompress(path.read_bytes())))
     about = json.loads(stored["about"].tobytes())
     return _unpacked(about, stored) if about["key"] == key else None
@@ -216,19 +206,13 @@ def _task(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> TaskPro
 
 
 def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files that define the records' workloads.
-
-    These are TenSet's tasks and the design spaces.
-    """
+    """Names and sizes of the files that define workloads: TenSet's tasks, design spaces."""
     return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
 
 
 @cache
 def _code_digest() -> str:
-    """A digest of the sources that determine the content of an entry.
-
-    So an entry from before a change of a rule is invalid even if no version was raised.
-    """
+    """A digest of the sources that determine an entry, valid without a raised version."""
     return digest_of(
         path
         for room in _ROOMS

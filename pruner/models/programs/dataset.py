@@ -100,10 +100,7 @@ def load_programs(
 
 
 class RecordReader:
-    """Reads record files one after another, from the cache where possible.
-
-    `tally` counts the records by result, `num_cached` of `num_files` came from the cache.
-    """
+    """Reads record files one after another, from the cache where possible (`num_cached`)."""
 
     def __init__(self, root: RecordRoot, spec: ReadSpec) -> None:
         self.root, self.spec, self.tally = root, spec, Tally()
@@ -126,10 +123,7 @@ class RecordReader:
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
     ) -> list[TaskPrograms]:
-        """All tasks of the given platforms with a featurised program.
-
-        Raises DataError where a platform has no records, or no record is usable.
-        """
+        """All tasks with a featurised program; raises DataError without a usable record."""
         files = self.root.task_files(list(platforms))
         found: list[TaskPrograms] = []
         measured = 0
@@ -207,9 +201,6 @@ class RecordReader:
 
 
 def example(part: TaskPrograms) -> TaskPrograms:
-    """A task with the features of a single program that has dataflow.
-
-    All other arrays stay complete.
-    """
+    """A task with the features of a single program that has dataflow, otherwise complete."""
     place = part.features.dataflow.any(axis=(1, 2)).argmax()
     return replace(part, features=part.features.take(np.array([place])))

@@ -29,10 +29,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Part number `rank` of `of` equal parts, give or take one program.
-
-    Every process of a fit has the labels of whole batches, and the features of its share.
-    """
+    """Part number `rank` of `of` equal parts of a batch, for one process."""
 
     rank: int = 0
     of: int = 1

@@ -235,10 +235,7 @@ class ProgramTable:
         return self.concatenate(list(ahead(self.load, range(len(self.keys)))))
 
     def loaded(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator["ProgramTable"]:
-        """Load features from disk: a table for each part.
-
-        A part has ascending programs of one task.
-        """
+        """Load features from disk: a table for each part, ascending programs of one task."""
         assert self.load is not None
         load = self.load
 
@@ -312,10 +309,7 @@ class ProgramTable:
         return self.take(index.sort().values)
 
     def take(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs in the given order.
-
-        The order must keep programs of a task together.
-        """
+        """The given programs in the given order, which must keep tasks together."""
         rows, _ = self.row_index(index)
         counts = self.row_start[index + 1] - self.row_start[index]
         return replace(

@@ -89,10 +89,7 @@ class FilePrograms:
     refused: Sequence[tuple[int, str]] = ()
 
     def report_quarantined(self, file: TaskFile, quarantine: Quarantine) -> None:
-        """Report the lines set aside and the programs refused to `quarantine`.
-
-        An entry of the cache reports them as a fresh reading does.
-        """
+        """Report the lines set aside and the programs refused, as a fresh reading does."""
         for line, reason, detail, excerpt in self.quarantined:
             quarantine.add(
                 file=str(file.path),
@@ -122,10 +119,7 @@ class _QuarantinedLines(Quarantine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecords:
-    """The records of a file by task, without features.
-
-    `quarantined`: see :class:`FilePrograms`.
-    """
+    """The records of a file by task; `quarantined` as in :class:`FilePrograms`."""
 
     file: TaskFile
     tasks: Sequence[TaskRecords]
@@ -135,10 +129,7 @@ class FileRecords:
 def read_records(
     file: TaskFile, duplicates: Duplicates, parser: LineParser | None = None
 ) -> FileRecords:
-    """Read a record file.
-
-    :meth:`FilePrograms.report_quarantined` reports the lines that were set aside.
-    """
+    """Read a record file, and keep the lines that were set aside."""
     quarantined = _QuarantinedLines()
     tasks = read_tasks(
         file.path,
@@ -154,10 +145,7 @@ def read_records(
 def featurize_files(
     files: Sequence[FileRecords], spec: ReadSpec, tasks: Definitions | None = None
 ) -> list[FilePrograms]:
-    """Featurise the records of files; traces of all files together.
-
-    `tasks` has the operators of TenSet's own tasks, and the design spaces of traces.
-    """
+    """Featurise the records of files by the definitions `tasks`; traces of all files together."""
     known = _features_of_traces(files, spec, tasks)
     out = []
     for one in files:

@@ -93,10 +93,7 @@ class ColumnScaler(nn.Module):
         return not self.is_standard and bool((scales == 1).all())
 
     def num_blind(self, other: "ColumnScaler") -> int:
-        """Number of columns that vary for `other` but not here.
-
-        They were no input of a network that learned with this normalisation.
-        """
+        """Number of columns that vary for `other` but were constant, so no input, here."""
         pairs = (
             (self.statement_scale, other.statement_scale),
             (self.dataflow_scale, other.dataflow_scale),
@@ -172,10 +169,7 @@ class Center:
         )
 
     def over(self, other: "Center") -> "Center":
-        """This mean, with the other's values for missing places.
-
-        A place is missing where no program of this mean had a statement.
-        """
+        """This mean, with the other's values for places without any statement here."""
         missing = other.statement[len(self.statement) :]
         return replace(self, statement=torch.cat([self.statement, missing]))
 

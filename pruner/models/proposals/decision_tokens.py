@@ -164,10 +164,7 @@ class ChoiceToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocationToken:
-    """The location of a block.
-
-    ``offered`` lists values [V], and where each is legal [N, V].
-    """
+    """The location of a block; ``offered``: values [V], and which are legal [N, V]."""
 
     slot: int
     offered: Callable[[Decisions], tuple[Ints, Mask]]
@@ -229,11 +226,7 @@ class TokenSequences:
 
 
 def encode(space: TokenSpace, rows: Decisions) -> tuple[TokenSequences, Mask]:
-    """List the options along each vector int64 [N, d].
-
-    Returns:
-        The sequences of the vectors whose decisions are all legal, and which they are [N].
-    """
+    """List the options along vectors [N, d]; the second result marks the legal vectors."""
     listed = [token.options(rows) for token in space.tokens]
     legal = np.ones(len(rows), bool)
     places = np.zeros((len(rows), len(listed)), np.int64)

@@ -29,10 +29,7 @@ from pruner.progress import Log, silent
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskSequences:
-    """The measured programs of a task: a part for each design space.
-
-    ``latency_s``: [N] of each part, in the order of its programs.
-    """
+    """The measured programs of a task: sequences and ``latency_s`` [N] by design space."""
 
     parts: tuple[TokenSequences, ...]
     latency_s: tuple[Floats, ...]
@@ -90,11 +87,7 @@ def fit_proposals(
     seed: int,
     log: Log = silent,
 ) -> ProposalModel:
-    """Train on tasks, and keep the best epoch.
-
-    That is the epoch with the lowest loss on the validation tasks. Without validation tasks, the
-    last epoch is kept.
-    """
+    """Train on tasks; keep the epoch of the lowest validation loss, or the last."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -34,11 +34,7 @@ def bundled_weights() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProposalModel:
-    """A trained proposal network.
-
-    ``kinds`` of the design spaces that trained it; ``about``: what it learned from, as plain
-    values.
-    """
+    """A trained network, the ``kinds`` of its design spaces, and plain values ``about`` it."""
 
     network: ProposalNetwork
     kinds: frozenset[str]
@@ -61,10 +57,7 @@ class ProposalModel:
     def draw(
         self, space: TokenSpace, num: int, rng: np.random.Generator
     ) -> tuple[Decisions, Floats]:
-        """Draw programs int64 [num, d].
-
-        The second result are their log likelihood ratios [num] to the prior.
-        """
+        """Draw programs int64 [num, d], with their log likelihood ratios [num] to the prior."""
         rows, ratio = np.tile(space.start, (num, 1)), np.zeros(num)
         _, first, embedded = self._begun(space)
         state = first.expand(num, -1)
@@ -85,10 +78,7 @@ class ProposalModel:
 
     @torch.inference_mode()
     def log_ratio(self, space: TokenSpace, rows: Decisions) -> Floats:
-        """Compute log likelihood ratios [N] of vectors [N, d] to the prior.
-
-        Minus infinity where a decision is none of the legal options.
-        """
+        """Log likelihood ratios [N] of vectors [N, d] to the prior; -inf where illegal."""
         sequences, legal = encode(space, rows)
         out = np.full(len(rows), -np.inf)
         if legal.any():
@@ -116,11 +106,7 @@ class ProposalModel:
 
     @staticmethod
     def load(path: Path) -> ProposalModel:
-        """Read weights, for proposals on the CPU.
-
-        Raises:
-            PrunerError: there is no such file, or it is no proposal model of this version.
-        """
+        """Read weights on the CPU; raises PrunerError without a file of this version."""
         if not path.is_file():
             raise PrunerError(
                 f"policy.weights={path}: no such file, so no trained weights; train them: python "

@@ -28,10 +28,7 @@ _Part = TypeVar("_Part")
 
 
 def mean_weights(parts: list[Weights]) -> Weights:
-    """Mean of weights and floating-point buffers; the last of other buffers.
-
-    Raises ValueError where the parts are not of one model.
-    """
+    """Mean of weights and float buffers, else the last; raises ValueError for other shapes."""
     first = parts[0]
     shapes = [{name: value.shape for name, value in part.items()} for part in parts]
     if any(shape != shapes[0] for shape in shapes):

@@ -179,12 +179,7 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
 
 def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
-    """Load the checkpoint of a file or run folder as a start.
-
-    Raises:
-        DataError: as `ranker_of`.
-        PrunerError: as `ranker_of`, and for trees, which cannot continue.
-    """
+    """Load a start; raises as `ranker_of`, and PrunerError for trees, which cannot continue."""
     file = checkpoint_file(path)
     ranker, info = ranker_of(file, own)
     if not isinstance(ranker, NeuralRanker):
@@ -389,11 +384,7 @@ def _fit_soup(
     folder: Path,
     options: Mapping[str, Any],
 ) -> Fitted:
-    """Average a fit with `options` and fits that continue it.
-
-    Each has a folder below `folder`. Raises PrunerError for trees, which have no weights to
-    average.
-    """
+    """Average a fit and fits that continue it; raises PrunerError for trees."""
     if not build_network(recipe.model, recipe.seed).is_network:
         name = ModelSpec.of(recipe.model).name
         raise PrunerError(f"schedule.soup={recipe.soup}: {name} has no weights to average")

@@ -19,10 +19,7 @@ from torch.utils.data import Sampler
 
 
 class BatchPlan(ABC):
-    """A division of an epoch into batches.
-
-    `window`: the number of tasks that are mixed, None for all.
-    """
+    """A division of an epoch into batches that mix `window` tasks (None: all)."""
 
     def __init__(self, window: int | None = None) -> None:
         if window is not None and window < 1:
@@ -54,10 +51,7 @@ class BatchPlan(ABC):
 
 
 class MixedBatches(BatchPlan):
-    """Programs of all tasks shuffled together, as in the official code.
-
-    A single program left over is dropped.
-    """
+    """Programs of all tasks shuffled together, as released; a single program left is dropped."""
 
     def __init__(self, *, programs: int = 512, window: int | None = None) -> None:
         super().__init__(window)
@@ -143,10 +137,7 @@ class TaskBatches(BatchPlan):
 
 
 class EpochSampler(Sampler[Tensor]):
-    """Yield index batches of an epoch; Lightning calls `set_epoch` before each.
-
-    `index` are the training programs of the store and `task` their task numbers.
-    """
+    """Yield batches of training programs `index`; Lightning calls `set_epoch` before each epoch."""
 
     def __init__(
         self,

@@ -53,10 +53,7 @@ class Start:
             )
 
     def network(self) -> RankingNetwork:
-        """A copy of the network, in training mode.
-
-        Lightning does not change the mode that it finds.
-        """
+        """A copy of the network in training mode, which Lightning leaves as it is."""
         return deepcopy(self.ranker.network).train()
 
     def scaler(self, fresh: ColumnScaler) -> ColumnScaler:

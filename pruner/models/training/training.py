@@ -41,10 +41,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """The result of a fit.
-
-    `finished` is False when `stop_after` ended it early; then it can continue.
-    """
+    """The result of a fit; not `finished`, it can continue."""
 
     best_value: float
     best_epoch: int
@@ -169,10 +166,7 @@ def are_flushed() -> bool:
 
 
 class CompleteFiles(TorchCheckpointIO):
-    """Write Lightning's checkpoints atomically, as all files of this project.
-
-    Lightning's own way uses the system's temporary files, and leaves a file there when killed.
-    """
+    """Write Lightning's checkpoints atomically, and without temporary files elsewhere."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -188,10 +182,7 @@ class CompleteFiles(TorchCheckpointIO):
 
 @contextmanager
 def ctrl_c_passes() -> Iterator[None]:
-    """Restore KeyboardInterrupt and its handler after Lightning.
-
-    Lightning turns an interrupt into exit code 1, and ignores the next interrupt.
-    """
+    """Restore KeyboardInterrupt and its handler, which Lightning turns into exit code 1."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -219,10 +210,7 @@ def build_network(make: Callable[[], _Made], seed: int) -> _Made:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's advice that does not apply here.
-
-    Batches are gathered in this process on purpose.
-    """
+    """Silence Lightning's advice that does not apply to batches gathered in this process."""
     lightning = logging.getLogger("pytorch_lightning")
     level = lightning.level
     lightning.setLevel(logging.ERROR)
@@ -250,10 +238,7 @@ def _resumed(path: Path, module: RankingModule) -> str | None:
 
 
 def _check_readable(path: Path, module: RankingModule) -> None:
-    """Raise DataError for a file that Lightning cannot load safely.
-
-    Lightning would fail in the middle of an archive, or run code in it.
-    """
+    """Raise DataError for a file that Lightning cannot load completely and safely."""
     try:
         found, wanted = load_content(path)["state_dict"], module.state_dict()
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}

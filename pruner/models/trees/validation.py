@@ -36,10 +36,7 @@ _HEADER, _TREE, _END = "tree", "Tree=", "end of trees"
 
 
 def check_xgboost(payload: bytes) -> None:
-    """Raise ValueError for content that is not XGBoost's own JSON.
-
-    Trees have one value a leaf, and no categories.
-    """
+    """Raise ValueError for content that is not XGBoost's JSON of plain trees."""
     try:
         learner = _read(payload)["learner"]
         booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
@@ -97,10 +94,7 @@ def _check_nodes(tree: Mapping[str, Any], columns: int) -> None:
 
 
 def _check_tree(left: NDArray[Any], right: NDArray[Any], number: int) -> None:
-    """Check that every child is a node below the root, used once.
-
-    Then no path leads back.
-    """
+    """Check that every child is a node below the root, used once: no cycles."""
     children = np.concatenate([left, right])
     _need(bool(((children >= 1) & (children < number)).all()), "children")
     # With this and the range above a cycle is impossible, so the library's walk ends.
@@ -118,10 +112,7 @@ def _read(payload: bytes) -> Any:
 
 
 def _once(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of the items; a repeated key raises ValueError.
-
-    Such a key could mean one value here and another to XGBoost.
-    """
+    """A mapping; raises ValueError for a repeated key, which XGBoost may read otherwise."""
     found = dict(items)
     _need(len(found) == len(items), "a key that is there twice")
     return found

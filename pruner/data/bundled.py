@@ -13,10 +13,7 @@ from pruner.paths import datasets_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledSet:
-    """A folder of ``datasets/`` with measured records.
-
-    `what` it holds and `better` records of its kind, as phrases for messages.
-    """
+    """A folder of ``datasets/`` with records; `what` and `better` are phrases for messages."""
 
     name: str
     what: str

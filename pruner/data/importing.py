@@ -1,7 +1,4 @@
-"""Import raw tuning logs into the measure_records layout.
-
-Logs may have any name and any mix of tasks.
-"""
+"""Import raw tuning logs of any name and mix into the measure_records layout."""
 
 import gzip
 import json
@@ -43,10 +40,7 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """Counts of an import: `records` lines, `failed` of them failed measurements.
-
-    `targets`: records by target, as logged.
-    """
+    """Counts of an import: `records`, `failed` measurements, records by logged target."""
 
     records: int
     failed: int
@@ -139,10 +133,7 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
 
 
 def new_platform(out: Path, platform: str) -> Path:
-    """Return the record folder of a new platform below a data root.
-
-    Raises `DataError` for a bad name, or where that platform has records already.
-    """
+    """Return a new platform's folder; raises `DataError` for a bad or known name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
         raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
     final = out / FOLDER / platform
@@ -212,10 +203,7 @@ _Place = tuple[str, int]  # log file, 0-based line
 
 
 class _LayoutWriter:
-    """Task files in one folder, and the programs already in them.
-
-    Files are opened as needed.
-    """
+    """Task files in one folder, opened as needed, and the programs already in them."""
 
     def __init__(self, folder: Path) -> None:
         self.paths: dict[_Task, Path] = {}

@@ -196,10 +196,7 @@ def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[
 
 
 def decisions_of(record: StoredRecord) -> list[int]:
-    """Return the sampling decisions in order: the space's decision vector.
-
-    Raises `MalformedError` where a sampling instruction has no decision.
-    """
+    """Return the space's decision vector; raises `MalformedError` where a decision is missing."""
     taken = dict(record.trace[1])
     out: list[int] = []
     for place, step in enumerate(record.trace[0]):

@@ -96,11 +96,7 @@ class LogSource:
             ) from error
 
     def write(self, name: str, clone: Path, out: Path) -> int:
-        """Write a record file into a data root; return its number of records.
-
-        Raises:
-            DataError: a log is absent, or the records differ from the list.
-        """
+        """Write a record file, return its number of records; raises DataError for other records."""
         expected, *logs = self.files[name]
         for log in logs:
             if not (clone / self.folder / log).is_file():
@@ -119,10 +115,7 @@ class LogSource:
 
 
 def load_sources(name: str) -> list[LogSource]:
-    """Load the list of a set.
-
-    Raises `PrunerError` for an unknown set.
-    """
+    """Load the list of a set; raises `PrunerError` for an unknown set."""
     known = sorted(path.stem for path in LISTS.glob("*.yaml"))
     if name not in known:
         raise PrunerError(f"{name} is no public record set; known: {', '.join(known)}")
@@ -131,11 +124,7 @@ def load_sources(name: str) -> list[LogSource]:
 
 
 def present_files(sources: list[LogSource], out: Path) -> dict[str, int]:
-    """Return the files of `sources` that are in a data root, with their records.
-
-    Raises:
-        DataError: `out` has other records of these platforms, or a file differs from the list.
-    """
+    """Count the records of present files; raises DataError for files of another set."""
     folder = out / FOLDER
     names = {f"{name}.json.gz" for source in sources for name in source.files}
     for platform in sorted({name.partition("/")[0] for name in names}):

@@ -1,8 +1,4 @@
-"""Count and report lines that are no records; never raise.
-
-Programs that cannot be replayed are listed in the same report; the caller that replays them counts
-them.
-"""
+"""Count and report lines that are no records, report programs without features; never raise."""
 
 import json
 import logging
@@ -18,10 +14,7 @@ EXCERPT_BYTES = 160
 
 
 class Reason(StrEnum):
-    """Why a line (or the rest of a file) was set aside.
-
-    The names are stable: reports use them.
-    """
+    """Why a line (or a file's rest) was set aside, by stable names."""
 
     MALFORMED_JSON = "malformed_json"
     NOT_UTF8 = "not_utf8"

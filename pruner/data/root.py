@@ -30,11 +30,7 @@ class TaskFile:
 
 
 class RecordRoot:
-    """A folder of record files (the option ``data.root``).
-
-    Raises:
-        DataError: the folder is absent, or it has no ``measure_records/<platform>``.
-    """
+    """A folder of record files (``data.root``); raises DataError without any platform."""
 
     def __init__(self, data_root: Path | str) -> None:
         self.path = Path(data_root)
@@ -56,10 +52,7 @@ class RecordRoot:
         return tuple(sorted(entry.name for entry in found if _record_files(entry)))
 
     def task_files(self, platforms: str | Sequence[str] | None = None) -> tuple[TaskFile, ...]:
-        """Return the record files of the given platforms (all when None).
-
-        Sorted by platform and task. Raises `DataError` where a platform has no record file here.
-        """
+        """Return the files of platforms (None: all), sorted; raises `DataError` without any."""
         names = [platforms] if isinstance(platforms, str) else platforms
         return tuple(file for name in names or self.platforms for file in self._platform(name))
 

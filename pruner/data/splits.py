@@ -177,10 +177,7 @@ def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> Non
 def _sides_by_workload(
     name: str, seed: int, keys: Sequence[TaskKey], folder: Path
 ) -> dict[str, Side]:
-    """Return the side of every identity: frozen list, else hash.
-
-    No side stays empty.
-    """
+    """Return each identity's side: frozen list, else hash; no side stays empty."""
     identities = sorted({key.identity for key in keys})
     if len(identities) < 3:
         raise DataError(
@@ -326,10 +323,7 @@ def _uniform(text: str, salt: str) -> float:
 
 
 def _row_uniform(digest: UInt64[np.ndarray, " row"], salt: str) -> np.ndarray:
-    """Return `_uniform` of many programs, from their digests.
-
-    The finaliser of splitmix64 over digest xor salt.
-    """
+    """Return `_uniform` of digests: splitmix64's finaliser over digest xor salt."""
     start = np.uint64(int.from_bytes(sha256(salt.encode()).digest()[:8], "big"))
     mixed = digest ^ start
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -87,11 +87,7 @@ class StepChecker:
         self._count = 0
 
     def check(self, steps: Any) -> tuple[bytes, int]:
-        """Return (canonical JSON of the steps, number of their structure).
-
-        Raises:
-            MalformedError: not a list of known steps with possible extents.
-        """
+        """Return (canonical JSON, structure's number); raises MalformedError for other steps."""
         try:
             text = orjson.dumps(steps)
         except TypeError as error:  # nested without end

@@ -157,10 +157,7 @@ def _report(
 
 
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks without UTF-8's byte order mark.
-
-    Raises `_DamagedStreamError` for UTF-16, for a tar archive, and beyond `MAX_FILE_BYTES` in all.
-    """
+    """Yield chunks without byte order mark; refuse UTF-16, tar and more than `MAX_FILE_BYTES`."""
     left, first = MAX_FILE_BYTES, next(chunks, b"")
     if first.startswith(UTF16):
         raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
@@ -176,10 +173,7 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield decompressed pieces of the file.
-
-    Raises `_DamagedStreamError` where it breaks off.
-    """
+    """Yield decompressed pieces; raises `_DamagedStreamError` where the file breaks off."""
     chunk = handle.read(CHUNK_BYTES)
     for magic, decoder in _DECODERS.items():
         if chunk.startswith(magic):

@@ -95,10 +95,7 @@ class TaskRecords:
 
     @property
     def timed_s(self) -> Float64[np.ndarray, "row 2"]:
-        """Medians of the first two timings, float64 [N, 2].
-
-        NaN where a program has fewer timings.
-        """
+        """Medians of the first two timings, float64 [N, 2], NaN for fewer timings."""
         out = np.full((len(self), 2), np.nan)
         for place in range(2):
             # Together where they have equally many repeats: the median of a row takes microseconds.
@@ -186,10 +183,7 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def _others_froze() -> bool:
-    """Return whether the collector has frozen objects.
-
-    Counting walks over all frozen objects: once there are any, they are not counted again.
-    """
+    """Return whether the collector has frozen objects, which are counted only until some exist."""
     if not _FROZEN and gc.get_freeze_count():
         _FROZEN.append(True)
     return bool(_FROZEN)

@@ -95,10 +95,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Scored tasks, and a run's report about its data.
-
-    ``rates`` has the origin of the rates by device, ``fits`` the fitted rates.
-    """
+    """Scored tasks, and a run's report about its data, rates and fits."""
 
     tasks: Sequence[ScoredTask]
     report: dict[str, Any]
@@ -174,10 +171,7 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 def _calibrated(
     tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: SymbolAnalyzer, folder: Path
 ) -> Judged:
-    """Score tasks with rates fitted to the other half.
-
-    Rates fitted to all tasks are saved.
-    """
+    """Score tasks with rates fitted to the other half; save rates fitted to all."""
     rng = np.random.default_rng(choice.seed)
     halves, fits = cross_calibrated(tasks, analyzer, choice.calibrate, rng)
     start = analyzer.uncalibrated()
@@ -330,10 +324,7 @@ def _forms(
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
-    """Plot the regret of the 1/50 draft by form.
-
-    A panel a platform, for all pools and for large pools.
-    """
+    """Plot the 1/50 draft's regret by form, a panel a platform and pool size."""
     forms = [form for form in FORMULAS_DRAWN if any(row["form"] == form for row in rows)]
     panels: dict[str, list[float]] = {}
     for least, what in ((ALL, "all pools"), (min_programs, f"pools of {min_programs}+")):

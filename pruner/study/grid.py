@@ -34,10 +34,7 @@ class Job:
         return found if self.about is None or found.get("about") == self.about else None
 
     def compute(self) -> Any:
-        """Run the job and store its result, unless `run` stored it.
-
-        A result of None, of unfinished work, is not stored.
-        """
+        """Run the job; store its result, unless None (unfinished) or stored by `run`."""
         found = self.run()
         if found is None:
             return None
@@ -79,8 +76,5 @@ def results(
 
 
 def finished(path: Path) -> bool:
-    """Whether a command left `path` without being interrupted.
-
-    An interrupted run leaves its numbers, too, marked as interrupted.
-    """
+    """Whether a command left `path` without the mark of an interrupted run."""
     return path.is_file() and not read_json(path, dict).get("interrupted", False)

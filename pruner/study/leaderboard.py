@@ -87,11 +87,7 @@ class Submission:
 
 
 def load_tracks(path: Path) -> dict[str, Track]:
-    """The tracks of the benchmark by name.
-
-    Raises:
-        DataError: the file is unreadable, or a frozen list has changed.
-    """
+    """The tracks by name; raises DataError for an unreadable file or another frozen list."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         tracks = {name: Track(name=name, **given) for name, given in content["tracks"].items()}
@@ -136,11 +132,7 @@ def fingerprint(tasks: Sequence[TaskRecords]) -> str:
 
 
 def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
-    """The test programs of a track.
-
-    Raises:
-        DataError: the records here are not those of the benchmark.
-    """
+    """The test programs of a track; raises DataError for records of another content."""
     tasks = programs_of(root, track)
     if fingerprint(tasks) != track.programs_sha256:
         raise DataError(
@@ -151,11 +143,7 @@ def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
 
 
 def load_submission(entry: Path) -> Submission:
-    """The form of an entry.
-
-    Raises:
-        PrunerError: it is missing, or a field is unknown, lacking or of the wrong kind.
-    """
+    """The form of an entry; raises PrunerError for missing, unknown or wrong fields."""
     path = entry / SUBMISSION_FILE
     known = [field.name for field in fields(Submission)]
     try:
@@ -182,10 +170,7 @@ def load_submission(entry: Path) -> Submission:
 
 
 def check_submission(entry: Path, submission: Submission) -> None:
-    """Raise PrunerError for a field of the wrong kind.
-
-    Text that would forge the page's table is refused, too.
-    """
+    """Raise PrunerError for fields of the wrong kind, or text that forges the table."""
     path = entry / SUBMISSION_FILE
     for name in REQUIRED:
         if not isinstance(getattr(submission, name), str) or not getattr(submission, name).strip():
@@ -329,11 +314,7 @@ def submissions(entries: Path, track: Track) -> list[Path]:
 
 
 def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Every submission to a track, the best first, and chance.
-
-    Raises:
-        PrunerError: a submission is broken.
-    """
+    """Every submission to a track, the best first, and chance; raises PrunerError if broken."""
     rows = [judged(entry, track, tasks) for entry in submissions(entries, track)] + [chance(tasks)]
     return sorted(rows, key=lambda row: -row[RANKED_BY])
 

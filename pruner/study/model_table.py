@@ -74,10 +74,7 @@ Source = tuple[tuple[str, ...], ReadSpec]  # platforms, and what to read of thei
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The recipe and training records of a model in the table.
-
-    `config` is written into its checkpoints.
-    """
+    """A model's recipe and training records; `config` is written into its checkpoints."""
 
     recipe: Recipe
     source: Source
@@ -104,10 +101,7 @@ class ResultsTable:
     def rows(
         self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
-        """Yield the rows of a platform that are not in `kept`.
-
-        Each row comes as soon as it is made; processes share the missing cells.
-        """
+        """Yield a platform's rows that are not in `kept`, as they are made."""
         missing = [cell for cell in cells if cell.key not in kept]
         jobs = [
             Job(
@@ -179,11 +173,7 @@ def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> R
 
 
 def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
-    """Metrics of a second timing, for programs timed twice.
-
-    Raises:
-        PrunerError: no program was timed twice.
-    """
+    """Metrics of a second timing; raises PrunerError where no program has it."""
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     found = noise_ceiling(tasks)
     if found is None:
@@ -202,10 +192,7 @@ def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows by platform and model (with its share, unless 1).
-
-    Groups are in order of appearance.
-    """
+    """Rows by platform and model (with its share, unless 1), in order of appearance."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         share = row["train_share"]

@@ -33,11 +33,7 @@ _SECOND = (
 
 
 def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], _Quantity]:
-    """Read the programs of every task, and their second objective.
-
-    Raises:
-        DataError: the table is damaged.
-    """
+    """Read every task's programs, and the second objective; raises DataError where damaged."""
     path = folder / FRONT_FILE
     with as_written(path):
         rows = read_table(path)

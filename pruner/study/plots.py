@@ -185,10 +185,7 @@ def number(value: float) -> str:
 
 
 def plain_log(axis: Axes, name: str) -> None:
-    """Make an axis ("x" or "y") logarithmic, with plain numbers.
-
-    The number of ticks depends on the range.
-    """
+    """Make an axis ("x" or "y") logarithmic, with plain numbers as its range allows."""
     axis.set(**{f"{name}scale": "log"})
     one = axis.xaxis if name == "x" else axis.yaxis
     low, high = one.get_view_interval()

@@ -41,10 +41,7 @@ NETWORK_MEANS = ("top1_network_mean", "top5_network_mean")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A fit of a run: split, seed and result folder.
-
-    `left_out` names the platform that its training excludes. `name` is "" where the fit is the run.
-    """
+    """A fit of a run, perhaps without a platform (`left_out`); named "" if alone."""
 
     name: str
     folder: Path
@@ -184,10 +181,7 @@ def judging_folds(folds: Sequence[Fold]) -> list[Fold]:
 
 
 def summarise(folds: Sequence[Fold], results: Results, *, transfer: bool) -> dict[str, Any]:
-    """Summarise a run: means over the judging fits, and each fit.
-
-    With `transfer` the fits that left a platform out judge; the checkpoint has seen all platforms.
-    """
+    """Summarise a run: means over the judging fits, and each fit; see `judging_folds`."""
     own = [fold for fold in folds if fold.left_out is None]
     judges = judging_folds(folds)
     found = [(fold, results[fold.name]) for fold in judges]

@@ -98,10 +98,7 @@ def load_run(folder: Path) -> RunCurve:
 
 
 def exploration_share(seconds: Mapping[str, float]) -> float | None:
-    """Share of exploration (Table 1 of the paper) in all seconds.
-
-    Exploration is making and scoring candidates. None for a run without seconds.
-    """
+    """Share of making and scoring candidates (Table 1 of the paper); None without seconds."""
     whole_s = sum(seconds.values())
     return sum(seconds.get(name, 0.0) for name in EXPLORATION) / whole_s if whole_s else None
 
@@ -159,10 +156,7 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
 
 
 def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
-    """Start the axis at zero; logarithmic above a factor of ten.
-
-    From zero a small step looks small.
-    """
+    """Start the axis at zero, so that small steps look small; logarithmic above tenfold."""
     known = np.concatenate([run.best_s for run in runs])
     if len(known) and known.max() > _WIDE * known.min():
         plain_log(axis, "y")

@@ -32,20 +32,13 @@ constructors, buffers outside the file.
 
 
 class UnsafePickle(DataError):
-    """The file has an opcode or name that its kind never needs.
-
-    Nothing of it was executed.
-    """
+    """The file has an opcode or name that its kind never needs; nothing ran."""
 
 
 def load_named(
     payload: bytes, names: Mapping[tuple[str, str], Any], opcodes: frozenset[str]
 ) -> Any:
-    """Load a pickle, with its names replaced by ``names``.
-
-    ``names`` maps (module, name) to the replacement. Raises `UnsafePickle` for an opcode or a name
-    that is not listed, and `DataError` for a damaged file.
-    """
+    """Load a pickle by replacements of its (module, name); raises `UnsafePickle` or `DataError`."""
     check_opcodes(payload, opcodes)
     try:
         return _NamedUnpickler(io.BytesIO(payload), names).load()
@@ -56,10 +49,7 @@ def load_named(
 
 
 def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
-    """Refuse a pickle with another opcode or a wasteful memo index.
-
-    A memo index beyond the opcodes read so far would claim memory and hold nothing.
-    """
+    """Refuse a pickle with another opcode or a memo index that only claims memory."""
     try:
         for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
             if opcode.name not in allowed:
@@ -76,10 +66,7 @@ def first_line(error: Exception) -> str:
 
 
 def plain_keys(keys: Iterable[object]) -> None:
-    """Raise `UnsafePickle` where a key is no plain value.
-
-    Plain: text, a number, bytes, a flag or None. Hashing another object could run code.
-    """
+    """Raise `UnsafePickle` where a key is no plain value: hashing it could run code."""
     for key in keys:
         if type(key) not in _KEYS:
             raise UnsafePickle(

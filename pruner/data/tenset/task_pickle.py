@@ -74,10 +74,7 @@ def load_inert(payload: bytes) -> Any:
 
 
 class Inert:
-    """Stand-in for an object: keeps its arguments and state.
-
-    It does nothing with them.
-    """
+    """Stand-in for an object: keeps its arguments and state, and does nothing."""
 
     name = ""
 
@@ -103,10 +100,7 @@ class Inert:
 
 
 class _NewObject(Inert):
-    """Stand-in for TVM's ``_new_object``: makes an empty object of a type.
-
-    A class and no function: pickles can set attributes of a function.
-    """
+    """Stand-in for TVM's ``_new_object``, a class: pickles can set attributes of a function."""
 
     def __new__(cls, *args: object) -> Any:
         """Return an empty object of the only argument, a type."""
@@ -181,10 +175,7 @@ def _handle(value: object) -> str:
 
 
 def target_text(target: Node) -> str:
-    """Return a saved target as TVM writes it.
-
-    ``kind -keys=... -attribute=value ...``, sorted by name.
-    """
+    """Return a saved target as TVM writes it: ``kind -keys=... -attribute=value ...``."""
     words = [target.ref("kind").ref("name").text]
     keys = [key.text for key in target.ref("keys").items]
     if keys:

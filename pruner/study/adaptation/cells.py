@@ -1,7 +1,4 @@
-"""Cells of a comparison: a method with a seed, a file each.
-
-They can be computed in any order.
-"""
+"""Cells of a comparison: a method with a seed, a file each."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,10 +34,7 @@ Wanted = tuple[str, int]  # method and seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """The files of a run's cells.
-
-    Results are under ``cells/``, adapted models under ``models/``.
-    """
+    """Paths of a run's results (``cells/``) and adapted models (``models/``)."""
 
     folder: Path
 
@@ -79,11 +73,7 @@ def run_cells(
     num_workers: int,
     progress: Progress,
 ) -> None:
-    """Compute and write cells, in `num_workers` processes.
-
-    `make` builds a method from its name and its starting point. Raises PrunerError where a process
-    ended without the result of a cell.
-    """
+    """Compute and write cells of methods by `make`; raises PrunerError without a result."""
     (cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
     jobs = [
         Job(
@@ -108,10 +98,7 @@ def _run_cell(
     settings: RoundSettings,
     make: Callable[[str, Setting], Adaptation],
 ) -> dict[str, Any]:
-    """Compute a cell: tune, save models, judge by labels and source.
-
-    Returns the result as JSON.
-    """
+    """Compute a cell as JSON: tune, save models, judge by labels and source."""
     name, seed = wanted
 
     def begin() -> Adaptation:

@@ -209,11 +209,7 @@ def prepare(
 
 
 def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
-    """Raise DataError where a search would end before every task's first round.
-
-    `sizes`: measured programs of the tuned tasks; a search measures at most half of the smallest a
-    task (`pruner.search.offline.adaptation_run.affordable`).
-    """
+    """Raise DataError where searches of half of the smallest task miss a first round."""
     least = min(sizes)
     if len(sizes) * (least // 2) <= budget.batch * (len(sizes) - 1):
         raise DataError(
@@ -225,10 +221,7 @@ def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
 def spreads_of(
     tasks: Mapping[TaskKey, TaskPrograms], budget: Budget, seen: frozenset[str] = frozenset()
 ) -> dict[TaskKey, float]:
-    """Median latency / best, by task.
-
-    Only tasks with enough programs whose work is not in `seen`.
-    """
+    """Median latency / best of tasks with enough programs whose work is not `seen`."""
     return {
         key: float(np.median(task.latency_s) / task.latency_s.min())
         for key, task in tasks.items()
@@ -251,10 +244,7 @@ def read_programs(
 def pools_of(
     root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
 ) -> list[RecordedTask]:
-    """Pools of featurised tasks.
-
-    Their records are read again for schedules and costs.
-    """
+    """Pools of featurised tasks, whose records are read again for schedules and costs."""
     index, pools = definitions_of(root.path), []
     paths = {file.task: file.path for file in root.task_files(target)}
     for task in tasks:

@@ -31,10 +31,7 @@ _A_PANEL = 5  # methods that one panel of the plot can show, beside the referenc
 def compare(
     cells: Sequence[MethodRun], baseline: str, source: str, target: str, folder: Path
 ) -> dict[str, Any]:
-    """Summarise all methods; write the table of cells and the plot.
-
-    Both files go to `folder`.
-    """
+    """Summarise all methods; write the table of cells and the plot into `folder`."""
     comparison = MethodComparison(cells, baseline)
     rows = [{"source": source, "target": target, **_row(comparison, cell)} for cell in cells]
     write_table(folder / TABLE, rows, floats=".6g")
@@ -76,10 +73,7 @@ def _row(comparison: MethodComparison, cell: MethodRun) -> dict[str, Any]:
 
 
 def summary_rows(methods: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row of means for each method.
-
-    Trials and seconds are those to the baseline's final latency.
-    """
+    """A row of means for each method; trials and seconds to the baseline's latency."""
     rows = []
     for name, found in methods.items():
         trials = found["trials_to_target"]
@@ -156,8 +150,5 @@ def _draw(
 
 
 def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A step function at the points of a grid.
-
-    The grid begins at or after its first step.
-    """
+    """A step function at points of a grid, not before its first step."""
     return values[np.searchsorted(at, grid, side="right") - 1]

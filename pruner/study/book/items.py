@@ -53,10 +53,7 @@ class Number:
 
     @property
     def is_factor(self) -> bool:
-        """Whether it is a factor of time.
-
-        The factor is 0 where a run never reaches the target.
-        """
+        """Whether it is a factor of time, 0 if the target is never reached."""
         return self.value.startswith(FACTORS)
 
     @property
@@ -92,10 +89,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Means of columns, a row for each choice of `rows`.
-
-    `values`: column to heading.
-    """
+    """Means of columns (`values`: column to heading), a row for each choice of `rows`."""
 
     title: str
     rows: Sequence[str]
@@ -166,10 +160,7 @@ class Item:
 
     @property
     def in_parts(self) -> bool:
-        """Whether its results may come in parts.
-
-        Such an item needs hours or a device.
-        """
+        """Whether its results may come in parts, since it needs hours or a device."""
         return not {"full", "small"} & set(self.run)
 
 

@@ -173,10 +173,7 @@ def _label(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """The data of one colour of a plot.
-
-    `x`: positions or names; `y`: means; `spread`: sample deviations.
-    """
+    """A colour of a plot: `x` (numbers or names), means `y`, sample deviations."""
 
     name: str
     x: Sequence[Any]
@@ -185,10 +182,7 @@ class Series:
 
 
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
-    """Data of a plot, rounded to visible digits.
-
-    So rebuilding the book on another machine gives the same text.
-    """
+    """Data of a plot, rounded: another machine gives the same text."""
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):

@@ -167,11 +167,7 @@ def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
 
 
 def _duration(items: Sequence[Item]) -> str:
-    """Duration of the whole book with two workers.
-
-    It is half the sum, or the longest item alone. Items of the preset "alone" need an idle machine
-    and run one after another.
-    """
+    """Duration with two workers: half the sum or the longest; "alone" uses a single worker."""
     totals = []
     for preset in dict.fromkeys(name for item in items for name in item.minutes):
         each = [item.minutes.get(preset, 0) for item in items]
@@ -335,10 +331,7 @@ def write_page(page: Page, out: Path) -> None:
 
 
 def check_page(page: Page, out: Path) -> None:
-    """Raise a PrunerError where the Markdown page in `out` is outdated.
-
-    Only the digest of each plot must agree: drawings change with matplotlib.
-    """
+    """Raise a PrunerError where the page in `out`, or a plot's digest, is outdated."""
     path = out / MARKDOWN
     there = path.read_text(encoding="utf-8") if path.is_file() else ""
     if there != markdown(page):

@@ -115,19 +115,10 @@ def save_checkpoint(
     features, which exceed float16, stay float32. Reading gives float32 again. Raises PrunerError
     for weights beyond float16.
     """
-    content = {
-        "format": FORMAT,
-        "model": {"name": info.model.name, "arguments": _plain(info.model.arguments)},
-        "feature_version": info.feature_version,
-        "dataflow": info.dataflow,
-        "config": _plain(info.config),
-        "git_commit": info.git_commit,
-        "seen_tasks": _plain(info.seen_tasks),
-        "metrics": _plain(info.metrics),
-        "seen_workloads": _plain(info.seen_workloads),
-        "lineage": _plain(info.lineage),
-        "state": _halved(_state(ranker), ranker) if half else _state(ranker),
-    }
+    content: dict[str, Any] = {"format": FORMAT}  # in the order of the fields
+    content |= {name: _plain(getattr(info, name)) for name in CheckpointInfo.__dataclass_fields__}
+    content["model"] = {"name": info.model.name, "arguments": _plain(info.model.arguments)}
+    content["state"] = _halved(_state(ranker), ranker) if half else _state(ranker)
     save_tensors(path, content)
 
 
@@ -167,12 +158,13 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     names = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
     fields = {name: content[name] for name in names}
     info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
-    for value in (info.feature_version, info.git_commit):
-        if not isinstance(value, str):
-            raise TypeError(f"{value!r:.40} is no text")
-    for mapping in (info.config, info.seen_tasks, info.metrics, info.seen_workloads):
-        if not isinstance(mapping, dict):
-            raise TypeError(f"{mapping!r:.40} is no mapping")
+    for names, kind, what in (
+        (("feature_version", "git_commit"), str, "text"),
+        (("config", "seen_tasks", "metrics", "seen_workloads"), dict, "mapping"),
+    ):
+        for value in (getattr(info, name) for name in names):
+            if not isinstance(value, kind):
+                raise TypeError(f"{value!r:.40} is no {what}")
     if info.dataflow not in NUM_ROWS:
         raise ValueError(f"dataflow {info.dataflow!r:.40}")
     if not all(isinstance(tasks, list) for tasks in info.seen_tasks.values()):
@@ -206,17 +198,13 @@ def _check_features(
 
 
 def _state(ranker: Ranker) -> dict[str, Any]:
-    match ranker:
-        case NeuralRanker():
-            return {
-                "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
-                "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
-                "relative": ranker.relative,
-            }
-        case TreeRanker():
-            return {"booster": ranker.state()}
-        case _:
-            raise TypeError(f"cannot store a {type(ranker).__name__}")
+    if isinstance(ranker, TreeRanker):
+        return {"booster": ranker.state()}
+    if not isinstance(ranker, NeuralRanker):
+        raise TypeError(f"cannot store a {type(ranker).__name__}")
+    parts = {"network": ranker.network, "scaler": ranker.scaler}
+    found = {n: {k: v.detach().cpu() for k, v in p.state_dict().items()} for n, p in parts.items()}
+    return {**found, "relative": ranker.relative}
 
 
 def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:

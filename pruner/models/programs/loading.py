@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from pruner.models.programs.batch import LabelledBatch
 
@@ -60,36 +59,8 @@ class EpochIndices(Sized, Iterable[Tensor], Protocol):
         """Choose the epoch of the next batches."""
 
 
-class Loader(Sized, Iterable[LabelledBatch], Protocol):
-    """Batches of an epoch; Lightning sets the epoch of its `sampler`."""
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of the programs."""
-
-
-class _Gathered(Dataset[LabelledBatch]):
-    """A gather for each index tensor."""
-
-    def __init__(self, batch: Callable[[Tensor], LabelledBatch]) -> None:
-        self._batch = batch
-
-    def __getitem__(self, index: Tensor) -> LabelledBatch:
-        return self._batch(index)
-
-
-def as_is(batch: Any) -> Any:
-    """Return the batch unchanged, as a DataLoader's collate function."""
-    return batch
-
-
-def gathering(batch: Callable[[Tensor], LabelledBatch], sampler: EpochIndices) -> Loader:
-    """Batches gathered in this process, one after another."""
-    return DataLoader(_Gathered(batch), sampler=sampler, batch_size=None, collate_fn=as_is)
-
-
-class Arriving:
-    """Batches that `batches` makes from all indices of an epoch."""
+class Loader:
+    """Batches made from all indices of an epoch; Lightning sets that of its `sampler`."""
 
     def __init__(
         self,

@@ -30,12 +30,10 @@ from pruner.models.programs.batch import (
 )
 from pruner.models.programs.loading import (
     WHOLE,
-    Arriving,
     EpochIndices,
     Loader,
     Share,
     ahead,
-    gathering,
     streamed_batches,
 )
 from pruner.models.programs.scaler import Center, ColumnScaler, group_means, positive_or_one
@@ -256,8 +254,8 @@ class ProgramTable:
     def loader(self, sampler: EpochIndices, share: Share) -> Loader:
         """Batches of the programs that `sampler` yields, with this process's share."""
         if self.load is None:
-            return gathering(lambda index: self.batch(index, share), sampler)
-        return Arriving(lambda indices: streamed_batches(self, indices, share), sampler)
+            return Loader(lambda indices: (self.batch(i, share) for i in indices), sampler)
+        return Loader(lambda indices: streamed_batches(self, indices, share), sampler)
 
     def sample(self, index: Int[Tensor, " program"]) -> Int[Tensor, " kept"]:
         """A fixed draw of at most `SCALER_PROGRAMS` programs of `SCALER_TASKS` tasks."""

@@ -5,11 +5,9 @@
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network; Lightning's files and Ctrl-C, adapted
 * `distributed`: several processes of one fit
-* `lit`: the LightningModule
-* `datamodule`: the DataModule
+* `lit`: Lightning's module and data
 * `sampler`: the programs of a batch
 * `losses`: the losses
 * `schedules`: learning rates
 * `averaging`: weights averaged over the last epochs, or over several fits
-* `keep_best`: the checkpoint of the best epoch
 """

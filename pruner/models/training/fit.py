@@ -44,10 +44,9 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import greedy, mean_weights
-from pruner.models.training.datamodule import RankingData
 from pruner.models.training.distributed import Process, in_processes
-from pruner.models.training.lit import RankingModule
-from pruner.models.training.recipe import Pick, Recipe
+from pruner.models.training.lit import RankingData, RankingModule
+from pruner.models.training.recipe import Recipe
 from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import (
     FitResult,
@@ -190,13 +189,6 @@ def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling =
     return Start(ranker=ranker, info=info, inherited=info.inherited(file), scaling=scaling)
 
 
-def chosen_programs(
-    programs: ProgramTable, index: Tensor, *, pick: Pick, share: float, seed: int
-) -> Tensor:
-    """The share of the programs in `index` to train on."""
-    return PICKS[pick](programs, index, share, seed)
-
-
 def fit(
     recipe: Recipe,
     programs: ProgramTable,
@@ -261,15 +253,9 @@ def fit(
 
 def _sides(recipe: Recipe, programs: ProgramTable, split: TaskSplit) -> dict[Side, Tensor]:
     """Programs of every side; the training side as the recipe picks."""
-    sides = divide(programs, split)
+    sides, pick = divide(programs, split), PICKS[recipe.train_pick]
     # Only the training side is thinned: the other sides must stay comparable between shares.
-    sides["train"] = chosen_programs(
-        programs,
-        sides["train"],
-        pick=recipe.train_pick,
-        share=recipe.train_share,
-        seed=recipe.seed,
-    )
+    sides["train"] = pick(programs, sides["train"], recipe.train_share, recipe.seed)
     return sides
 
 
@@ -366,12 +352,21 @@ def _fit_network(
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)
     checkpoint = existing(folder / BEST)
     best, best_info = load_checkpoint(checkpoint, models=models_with([type(network)]))
-    blind = {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
+    numbers = {
+        "monitor": recipe.monitor,
+        "best_valid": result.best_value,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+        "num_train_programs": len(sides["train"]),
+        "train_programs_per_second": round(throughput.programs_per_second),
+    }
+    if start is not None:
+        numbers["num_blind_columns"] = scaler.num_blind(fresh)
     return Fitted(
         ranker=best,
         info=best_info,
         checkpoint=checkpoint,
-        numbers=_numbers(recipe, result, sides, throughput) | blind,
+        numbers=numbers,
         finished=result.finished,
     )
 
@@ -424,16 +419,3 @@ def _fit_soup(
     numbers = {**first.numbers, "best_valid": value, "soup_members": len(kept)}
     numbers["fit_seconds"] = round(seconds, 2)
     return Fitted(ranker=soup, info=info, checkpoint=folder / BEST, numbers=numbers)
-
-
-def _numbers(
-    recipe: Recipe, result: FitResult, sides: Mapping[Side, Tensor], throughput: Throughput
-) -> dict[str, Any]:
-    return {
-        "monitor": recipe.monitor,
-        "best_valid": result.best_value,
-        "best_epoch": result.best_epoch,
-        "epochs": result.epochs,
-        "num_train_programs": len(sides["train"]),
-        "train_programs_per_second": round(throughput.programs_per_second),
-    }

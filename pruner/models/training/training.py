@@ -26,10 +26,8 @@ from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
-from pruner.models.training.datamodule import RankingData
 from pruner.models.training.distributed import SINGLE_PROCESS, Process
-from pruner.models.training.keep_best import KeepBest
-from pruner.models.training.lit import RankingModule
+from pruner.models.training.lit import RankingData, RankingModule
 
 GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
@@ -47,6 +45,49 @@ class FitResult:
     best_epoch: int
     epochs: int
     finished: bool
+
+
+class KeepBest(Callback):
+    """Call `save(metrics)` whenever the validation metric `monitor` improves.
+
+    The best value is stored in Lightning's own checkpoint, so that a resumed run keeps comparing
+    with it. With `last` every epoch counts as an improvement. Raises PrunerError for a metric that
+    validation does not log.
+    """
+
+    def __init__(
+        self, save: Callable[[dict[str, float]], None], *, monitor: str, last: bool = False
+    ) -> None:
+        self._save, self.monitor, self.last = save, monitor, last
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare, and save on the first process."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        # All processes compare, since all have the same metrics; only the first writes.
+        self.consider(values, trainer.current_epoch, saving=trainer.is_global_zero)
+
+    def consider(self, values: dict[str, float], epoch: int, *, saving: bool = True) -> None:
+        """Keep the model of an epoch if it is best."""
+        if self.monitor not in values:
+            known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
+            raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
+        value = values[self.monitor]
+        # A tie keeps the earlier epoch.
+        if self.best is not None and value <= self.best and not self.last:
+            return
+        self.best, self.best_epoch = value, epoch
+        if saving:
+            self._save({**values, "epoch": float(epoch)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a resumed run restores."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
 
 
 class StopAfter(Callback):

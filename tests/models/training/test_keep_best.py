@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.models.training.keep_best import KeepBest
+from pruner.models.training.training import KeepBest
 from pruner.models.training.training import StopFlat
 
 

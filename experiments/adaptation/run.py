@@ -29,7 +29,7 @@ from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodComparison, MethodRun
-from pruner.study.adaptation.method_tables import plot_curves
+from pruner.study.adaptation.cells import plot_curves
 from pruner.study.markdown import markdown_table
 
 HERE = Path(__file__).resolve().parent

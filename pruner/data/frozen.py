@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, Self
-
 import numpy as np
 import orjson
-
 from pruner.errors import DataError
 from pruner.files import write_atomic
 from pruner.paths import datasets_folder
@@ -182,3 +180,38 @@ def _balanced(
         if not fair or num_test < 1 or not here & valid:
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledSet:
+    """A folder of ``datasets/`` with records; `what` and `better` are phrases for messages."""
+
+    name: str
+    what: str
+    better: str
+
+    @property
+    def folder(self) -> Path:
+        """Data root of the set."""
+        return datasets_folder() / self.name
+
+
+BUNDLED: Mapping[str, BundledSet] = {
+    "cpu": BundledSet(
+        name="bundled", what="of one machine", better="measure your own: docs/pools.md"
+    ),
+    "gpu": BundledSet(
+        name="opencl-pocl",
+        what="GPU programs, timed on a CPU",
+        better="public records of GPUs: datasets/README.md",
+    ),
+    "h200": BundledSet(name="h200", what="of an H200", better="measure your own: docs/pools.md"),
+}
+"""By the name of a platform, or by the kind of all other devices."""
+AUTO = "auto"  # the split that fits the records
+
+
+def fitting_split(root: Path) -> str:
+    """Return a bundled set's frozen split; ``by_task`` for other roots."""
+    names = [one.name for one in BUNDLED.values() if one.folder.resolve() == root.resolve()]
+    return names[0] if names else "by_task"

@@ -19,9 +19,9 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, read_table
 from pruner.models.checkpoint.checkpoint import git_commit
-from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.summary import noise_ceiling
 from pruner.models.judging.judge import judge
-from pruner.models.judging.networks import random_network_means, scored_networks
+from pruner.models.judging.summary import network_means, scored_networks
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
@@ -163,7 +163,7 @@ def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> R
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
     if networks := scored_networks(tasks, split.networks):
-        report |= random_network_means(networks)
+        report |= network_means(networks, random=True)
     return {
         **{name: report[name] for name in METRICS if name in report},
         "split": split.name,

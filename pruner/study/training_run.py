@@ -21,7 +21,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
 from pruner.models.checkpoint.checkpoint import BEST
-from pruner.models.checkpoint.convert import existing
+from pruner.models.checkpoint.tensors import existing
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.fit import cpu_threads, fit

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pruner.data import bundled
-from pruner.data.bundled import BUNDLED, fitting_split
+from pruner.data.frozen import BUNDLED, fitting_split
 from pruner.models.adaptation.moa import MomentumAdaptation
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM

@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
-
 from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError
 from pruner.files import write_atomic
+import pickle
+from zipfile import ZipFile
+from pruner.data.tenset.safe_pickle import UnsafePickle, first_line
 
 SUFFIX = ".safetensors"
 _CONTENT, _SHA256 = "pruner", "sha256"
@@ -100,3 +101,39 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+OLD_SUFFIX = ".pt"  # of files in PyTorch's format, which nothing writes any more
+_ZIP = b"PK"  # begins PyTorch's files; safetensors begins with a length
+
+
+def load_content(path: Path) -> Any:
+    """The content, on the CPU, of a file of this or an earlier version.
+
+    Raises UnsafePickle where the file needs more than plain data, DataError where it is absent or
+    damaged.
+    """
+    with path.open("rb") as file:
+        is_old = file.read(2) == _ZIP
+    return _load_archive(path) if is_old else load_tensors(path)
+
+
+def existing(path: Path) -> Path:
+    """The path, or the earlier version's file if only that exists."""
+    old = path.with_suffix(OLD_SUFFIX)
+    return old if old.is_file() and not path.is_file() else path
+
+
+def _load_archive(path: Path) -> Any:
+    """Read PyTorch's format; ``weights_only`` calls no function that the file names."""
+    try:
+        with ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:  # PyTorch checks no checksum
+                raise DataError(f"{damaged} does not match its checksum")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (DataError, MemoryError):
+        raise
+    except pickle.UnpicklingError as error:
+        raise UnsafePickle(f"refused: more than data in it ({first_line(error)[:120]})") from error
+    except Exception as error:  # a damaged archive fails in many ways
+        raise DataError(f"damaged ({type(error).__name__}: {first_line(error)[:120]})") from error

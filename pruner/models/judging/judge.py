@@ -8,7 +8,7 @@ from pruner.data.networks import RecordedNetwork
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.networks import ScoredNetwork, network_rows, scored_networks
+from pruner.models.judging.summary import ScoredNetwork, network_rows, scored_networks
 from pruner.models.judging.summary import full_report, task_rows
 from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def network_rows(self) -> list[dict[str, Any]]:
-        """A row a network (`pruner.models.judging.networks.network_rows`)."""
+        """A row a network (`pruner.models.judging.summary.network_rows`)."""
         return network_rows(self.networks)
 
 

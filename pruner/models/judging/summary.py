@@ -1,17 +1,107 @@
-"""All metrics of an evaluation as a flat object, with chance."""
+"""All metrics of an evaluation as a flat object, with chance, a second timing and networks.
+
+Equation 2 of Pruner is of a network: i runs over its tasks and w_i is how often it calls task i.
+TenSet's scripts compute the same, leave out tasks without records, and take the plain mean over the
+networks. Networks are judged on each platform separately.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from pruner.data.networks import RecordedNetwork
+from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
-from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import expected_ratio, random_ratio
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.networks import ScoredNetwork, network_means, random_network_means
 
 _RANDOM_SEED = 0
+_KS, _BEST_KS = (1, 5), (1, 5, 20)
+_OF_TIMING = ("top1", "top5", "top1_task_mean", "top5_task_mean", "pairwise_accuracy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredNetwork:
+    """The ranked tasks of a network, weighted by their number of calls.
+
+    `num_tasks` and `num_calls` count the whole network, including tasks that have no records or are
+    not judged.
+    """
+
+    name: str
+    tasks: tuple[ScoredTask, ...]
+    num_tasks: int
+    num_calls: int
+
+    def top_k(self, k: int) -> float:
+        """Top-k of the network (equation 2)."""
+        return metrics.top_k(self.tasks, k)
+
+    def random_top_k(self, k: int) -> float:
+        """Top-k of a random ranking, a mean of draws."""
+        # Seeded anew: a network's chance must not depend on the networks before it.
+        rng = np.random.default_rng(_RANDOM_SEED)
+        return random_ratio(self.tasks, [k] * len(self.tasks), rng=rng)
+
+
+def scored_networks(
+    tasks: Sequence[ScoredTask], networks: Sequence[RecordedNetwork]
+) -> list[ScoredNetwork]:
+    """Every network on every platform that has a ranked task of it."""
+    by_platform: dict[str, list[tuple[TaskKey, ScoredTask]]] = {}
+    for task in tasks:
+        if task.key is not None:
+            by_platform.setdefault(task.key.platform, []).append((task.key, task))
+    return [
+        ScoredNetwork(
+            name=f"{platform}/{network.name}",
+            tasks=own,
+            num_tasks=len(network.calls),
+            num_calls=sum(network.calls.values()),
+        )
+        for platform, ranked in by_platform.items()
+        for network in networks
+        # A task may belong to several networks, with another weight in each.
+        if (
+            own := tuple(
+                replace(task, weight=float(calls))
+                for key, task in ranked
+                if (calls := network.weight(key))
+            )
+        )
+    ]
+
+
+def network_means(networks: Sequence[ScoredNetwork], *, random: bool = False) -> dict[str, float]:
+    """Mean Top-1 and Top-5 over the networks, perhaps of a random ranking."""
+    of = ScoredNetwork.random_top_k if random else ScoredNetwork.top_k
+    return {f"top{k}_network_mean": float(np.mean([of(n, k) for n in networks])) for k in _KS}
+
+
+def network_rows(networks: Sequence[ScoredNetwork]) -> list[dict[str, Any]]:
+    """A row for each network: Top-k, chance, and the judged share.
+
+    `best_latency_s` and `chosen_latency_s` are sums over calls: with the best program of every
+    task, and with the first-ranked program.
+    """
+    return [
+        {
+            "network": network.name,
+            "tasks": len(network.tasks),
+            "tasks_of_network": network.num_tasks,
+            "calls": int(sum(task.weight for task in network.tasks)),
+            "calls_of_network": network.num_calls,
+            **{f"top{k}": network.top_k(k) for k in _KS},
+            **{f"random_top{k}": network.random_top_k(k) for k in _KS},
+            "best_latency_s": sum(task.weight * task.best_s for task in network.tasks),
+            "chosen_latency_s": sum(
+                task.weight * metrics.top_k_latency(task, 1) for task in network.tasks
+            ),
+        }
+        for network in networks
+    ]
 
 
 def draft_sizes(tasks: Sequence[ScoredTask]) -> dict[str, list[int]]:
@@ -24,29 +114,17 @@ def draft_sizes(tasks: Sequence[ScoredTask]) -> dict[str, list[int]]:
     }
 
 
-def best_k_table(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, float]:
-    """Best-k of the ranking for each set size: ``best<k>_at_<size>``."""
-    return {
-        f"best{k}_at_{name}": metrics.best_k(tasks, k, sizes)
-        for k in ks
-        for name, sizes in draft_sizes(tasks).items()
-    }
-
-
-def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, Any]:
+def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = _BEST_KS) -> dict[str, Any]:
     """Metrics of a random ranker: exact task means, ratios of sums by draws."""
     rng = np.random.default_rng(_RANDOM_SEED)
-    ones = {k: [k] * len(tasks) for k in (1, 5)}
     table = {
         f"best{k}_at_{name}": random_ratio(tasks, sizes, k, rng=rng)
         for k in ks
         for name, sizes in draft_sizes(tasks).items()
     }
     return {
-        "top1": random_ratio(tasks, ones[1], rng=rng),
-        "top5": random_ratio(tasks, ones[5], rng=rng),
-        "top1_task_mean": float(np.mean([expected_ratio(task, 1) for task in tasks])),
-        "top5_task_mean": float(np.mean([expected_ratio(task, 5) for task in tasks])),
+        **{f"top{k}": random_ratio(tasks, [k] * len(tasks), rng=rng) for k in _KS},
+        **{f"top{k}_task_mean": float(np.mean([expected_ratio(t, k) for t in tasks])) for k in _KS},
         # Exact: a random order without ties agrees on half of the pairs.
         "pairwise_accuracy": 0.5,
         "best_k": table,
@@ -56,15 +134,53 @@ def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -
 def ranking_metrics(tasks: Sequence[ScoredTask]) -> dict[str, float]:
     """The scalar metrics of a ranking, cheap enough for every validation epoch."""
     return {
-        "top1": metrics.top_k(tasks, 1),
-        "top5": metrics.top_k(tasks, 5),
-        "top1_task_mean": metrics.top_k_task_mean(tasks, 1),
-        "top5_task_mean": metrics.top_k_task_mean(tasks, 5),
+        **{f"top{k}": metrics.top_k(tasks, k) for k in _KS},
+        **{f"top{k}_task_mean": metrics.top_k_task_mean(tasks, k) for k in _KS},
         "pairwise_accuracy": metrics.pairwise_accuracy(tasks),
-        "peak_score_1": metrics.peak_score(tasks, 1),
-        "peak_score_5": metrics.peak_score(tasks, 5),
+        **{f"peak_score_{k}": metrics.peak_score(tasks, k) for k in _KS},
         "ndcg": metrics.ndcg(tasks),
     }
+
+
+def noise_ceiling(tasks: Sequence[ScoredTask]) -> dict[str, Any] | None:
+    """Top-1, Top-5 and pairwise accuracy of a second timing; None without any.
+
+    Where every program was timed twice, minutes apart, the second timing is judged as a ranking
+    against the first, and the other way round, and both are averaged. It is no bound: the errors of
+    a timing count twice here, in the ranking and in its reference, so a model that averages noise
+    away may pass it. An order of the true latencies would have a pairwise accuracy of at most ``(1
+    + sqrt(2 p - 1)) / 2`` where that of a second timing is p, judged by one timing (per pair ``p =
+    q^2 + (1 - q)^2`` with q of the true order, and the root is concave); labels are means of two
+    timings and err less. ``num_tasks``, ``num_programs``: those with two timings; ``spread``:
+    median of the relative difference of the two.
+    """
+    found = [twice for task in tasks if (twice := _timed_twice(task)) is not None]
+    if not found:
+        return None
+    sides = [[pair[0] for pair in found], [pair[1] for pair in found]]
+    first, second = (np.concatenate([task.latency_s for task in side]) for side in sides)
+    each = [ranking_metrics(side) for side in sides]
+    return {
+        **{name: float(np.mean([side[name] for side in each])) for name in _OF_TIMING},
+        "spread": float(np.median(np.abs(second / first - 1.0))),
+        "num_tasks": len(found),
+        "num_programs": len(first),
+    }
+
+
+def _timed_twice(task: ScoredTask) -> tuple[ScoredTask, ScoredTask] | None:
+    """The first timing judged by the second, and the other way round."""
+    if task.timed_s is None:
+        return None
+    known = task.timed_s[np.isfinite(task.timed_s).all(axis=1)]
+    if len(known) < 2:
+        return None
+    # Negated seconds are scores, so a timing is judged like a model.
+    one, other = known.T
+    return (
+        ScoredTask(name=task.name, latency_s=one, score=-other, weight=task.weight),
+        ScoredTask(name=task.name, latency_s=other, score=-one, weight=task.weight),
+    )
 
 
 def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
@@ -79,8 +195,7 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
             "task": name,
             "num_programs": task.num_programs,
             "best_latency_s": task.best_s,
-            "top1": metrics.top_k([task], 1),
-            "top5": metrics.top_k([task], 5),
+            **{f"top{k}": metrics.top_k([task], k) for k in _KS},
             "pairwise_accuracy": metrics.pairwise_accuracy([task]),
             "random_top1": float(np.mean(task.best_s / task.latency_s)),
             "chosen_latency_s": metrics.top_k_latency(task, 1),
@@ -112,7 +227,11 @@ def full_report(
     there are networks.
     """
     values: dict[str, Any] = dict(ranking_metrics(tasks))
-    values["best_k"] = best_k_table(tasks)
+    values["best_k"] = {
+        f"best{k}_at_{name}": metrics.best_k(tasks, k, sizes)
+        for k in _BEST_KS
+        for name, sizes in draft_sizes(tasks).items()
+    }
     values["random"] = random_report(tasks)
     ceiling = noise_ceiling(tasks)
     if ceiling is not None:
@@ -122,7 +241,7 @@ def full_report(
         values[f"{name}_regret"] = metrics.regret_against_random(values[name], chance)
     if networks:
         values |= network_means(networks)
-        values["random"] |= random_network_means(networks)
+        values["random"] |= network_means(networks, random=True)
         values["num_networks"] = len(networks)
     values["num_tasks"] = len(tasks)
     values["num_programs"] = sum(task.num_programs for task in tasks)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
 from pruner.files import as_written, read_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
-from pruner.models.adaptation.keeping import save_models
+from pruner.models.adaptation.base import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
 from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.progress import Progress
@@ -24,6 +23,23 @@ from pruner.search.offline.comparison import MethodRun
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.context import AdaptationContext, Budget
 from pruner.study.grid import Job, results
+from collections.abc import Sequence
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pruner.files import write_table
+from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
+from pruner.models.checkpoint.tensors import existing
+from pruner.search.offline.comparison import MethodComparison, MethodRun
+from pruner.study.plots import (
+    MARKERS,
+    colours,
+    headline,
+    label,
+    name_lines,
+    plain_log,
+    style,
+)
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
 RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"
@@ -134,3 +150,134 @@ def _run_cell(
         if context.source_held_out is not None:
             source = Quality.of(adaptation.ranker, context.source_held_out)
     return MethodRun(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
+
+
+TABLE, PLOT = "results.csv", "curves.png"
+_POINTS = 200
+_A_PANEL = 5  # methods that one panel of the plot can show, beside the references
+
+
+def compare(
+    cells: Sequence[MethodRun], baseline: str, source: str, target: str, folder: Path
+) -> dict[str, Any]:
+    """Summarise all methods; write the table of cells and the plot into `folder`."""
+    comparison = MethodComparison(cells, baseline)
+    rows = [{"source": source, "target": target, **_row(comparison, cell)} for cell in cells]
+    write_table(folder / TABLE, rows, floats=".6g")
+    plot_curves(comparison, folder / PLOT, f"{source} to {target}")
+    methods = {}
+    for name in comparison.methods:
+        methods[name] = comparison.summary(name)
+        best = min(comparison.cells(name), key=lambda cell: cell.curve.area)
+        for model, what in ((ADAPTED, "checkpoint"), (SIAMESE, SIAMESE)):
+            path = existing(Cells(folder=folder).model((name, best.seed), model))
+            if path.is_file():
+                methods[name][what] = str(path)
+    return {
+        "source": source,
+        "target": target,
+        "baseline": baseline,
+        "methods": methods,
+        "results": str(folder / TABLE),
+        "plot": str(folder / PLOT),
+    }
+
+
+def _row(comparison: MethodComparison, cell: MethodRun) -> dict[str, Any]:
+    trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
+    row = {
+        "method": cell.method,
+        "seed": cell.seed,
+        "area": cell.curve.area,
+        "final_relative_latency": cell.curve.final,
+        "reached_target": int(trials.reached),
+        "trials_to_target": trials.at,
+        "seconds_to_target": seconds.at,
+        "total_s": cell.curve.elapsed_s[-1],
+        "source_top1_after": None if cell.source is None else cell.source.top1,
+    }
+    for name, quality in cell.labels.items():
+        row |= {f"top1_labels_{name}": quality.top1, f"top5_labels_{name}": quality.top5}
+    return row
+
+
+def summary_rows(methods: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row of means for each method; trials and seconds to the baseline's latency."""
+    rows = []
+    for name, found in methods.items():
+        trials = found["trials_to_target"]
+        row = {"method": name, **{unit: found[unit]["mean"] for unit in ("area", "final")}}
+        row |= {"trials": trials["mean"], "seconds": found["seconds_to_target"]["mean"]}
+        rows.append({**row, "reached": f"{trials['reached']}/{trials['runs']}"})
+    return rows
+
+
+AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # columns of a curve
+
+
+def plot_curves(
+    comparison: MethodComparison, path: Path, title: str, units: Sequence[str] = tuple(AXES)
+) -> None:
+    """Plot relative latency against trials and seconds: mean and seed range.
+
+    A row of panels shows at most five methods in addition to the references and the baseline, which
+    are in every row: more curves on one axis could not be told apart.
+    """
+    references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
+    methods = [m for m in comparison.methods if m not in references]
+    moa = [m for m in methods if m.startswith("moa")]
+    others = [m for m in methods if m not in moa]
+    shown = {}
+    for family, names in (("variants of MoA", moa), ("other methods", others)):
+        for n in range(0, len(names), _A_PANEL):
+            part = f", part {n // _A_PANEL + 1}" if len(names) > _A_PANEL else ""
+            shown[family + part] = names[n : n + _A_PANEL]
+    shown = shown or {"": []}
+    with style():
+        size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
+        figure = Figure(figsize=size, layout="constrained")
+        headline(
+            figure, f"Model carried from {label(title)}: best latency so far (mean, range of seeds)"
+        )
+        axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
+        for row, (family, names) in zip(axes, shown.items(), strict=True):
+            row[0].set_title(family)
+            colour = colours([*names, *references])
+            for name, marker in zip((*references, *names), MARKERS, strict=False):
+                _draw(row, comparison, name, colour[name], marker, units)
+            row[0].set_ylabel("latency / best known\n(less is better)")
+            for axis in row:
+                plain_log(axis, "y")
+                axis.grid(axis="y")
+        for axis, unit in zip(axes[-1], units, strict=True):
+            axis.set_xlabel(AXES[unit])
+        for row, names in zip(axes, shown.values(), strict=True):
+            name_lines(row[-1], {name: label(name) for name in (*names, *references)})
+        figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _draw(
+    row: Sequence[Axes],
+    comparison: MethodComparison,
+    method: str,
+    colour: str,
+    marker: str,
+    units: Sequence[str],
+) -> None:
+    curves = [cell.curve for cell in comparison.cells(method)]
+    for axis, unit in zip(row, units, strict=True):
+        start = max(getattr(curve, unit)[0] for curve in curves)
+        end = min(getattr(curve, unit)[-1] for curve in curves)
+        grid = np.linspace(start, end, _POINTS)
+        values = np.stack([_steps(getattr(c, unit), c.relative_latency, grid) for c in curves])
+        every = _POINTS // 8
+        axis.plot(
+            grid, values.mean(axis=0), color=colour, marker=marker, markevery=every, label=method
+        )
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(grid, low, high, color=colour, alpha=0.1, lw=0)
+
+
+def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A step function at points of a grid, not before its first step."""
+    return values[np.searchsorted(at, grid, side="right") - 1]

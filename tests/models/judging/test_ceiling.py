@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.summary import noise_ceiling
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
 from pruner.models.judging.summary import full_report
 

@@ -63,19 +63,13 @@ def import_logs(
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
-    One file per workload, fused operators and target; lines are copied as they are and streamed, so
-    logs may be larger than memory. A program logged twice is kept once, the first valid time. The
-    platform's folder appears when all is done.
+    One file per workload, fused operators and target; lines are copied as they are and streamed. Of
+    a program logged twice the first valid record is kept. The folder appears when all is done.
+    `read_task` (`pruner.program.te.recorded_task.TaskReader`) finds operator and fused operators,
+    which names of logs lack; a record for which it raises `UnsupportedProgram` is set aside.
 
-    `read_task` finds the operator of a record and the fused operators
-    (`pruner.program.te.recorded_task.TaskReader`): names of logs do not have them, and the order of
-    a workload key's arguments depends on the author. A record for which it raises
-    `UnsupportedProgram` is set aside.
-
-    Raises:
-        DataError: no log file, no record in them, a bad platform name, or records of that platform
-            already in `out`.
-        PrunerError: another process writes there.
+    Raises DataError for no log file, no record, a bad name or a platform that `out` has,
+    PrunerError where another process writes there.
     """
     final = new_platform(out, platform)
     files = _log_files(logs, out)

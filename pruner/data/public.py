@@ -59,12 +59,9 @@ class LogSource:
     files: Mapping[str, tuple[str, ...]]
 
     def fetch(self, names: list[str], clone: Path, host: str) -> None:
-        """Check out the logs of the files `names` into `clone`.
+        """Check out the logs of files from `host` (URL or folder) into `clone`.
 
-        Nothing else is fetched. `host`: URL or folder that has the repository.
-
-        Raises:
-            PrunerError: git is absent, or the commit cannot be fetched from `host`.
+        Raises PrunerError where git is absent, or the commit cannot be fetched.
         """
         local = Path(host).is_dir()
         url = f"{Path(host).absolute() if local else host.rstrip('/')}/{self.repository}"

@@ -107,20 +107,12 @@ def make_split(
 ) -> TaskSplit:
     """Divide tasks into training, validation and test by a named split.
 
-    Args:
-        name: ``by_task``, ``by_operator``, ``by_platform``, ``by_network``, ``within_task`` or a
-            frozen list.
-        tasks: the keys of the tasks.
-        seed: the draw of the frozen list.
-        held_out: operators (by_operator), platforms (by_platform) or networks (by_network).
-        workloads: of by_platform. ``unseen`` tests on the workloads that by_task holds out, and
-            trains on none of them; ``all`` tests on every workload of the platform.
-        folder: the folder of frozen lists.
-        networks: loads the networks beside the records, for by_network.
+    `held_out`: operators, platforms or networks; `networks` loads those beside the records;
+    `folder` of frozen lists. by_platform with `workloads` ``unseen`` tests on the workloads that
+    by_task holds out, and trains on none of them; ``all`` tests on every workload of the platform.
 
-    Raises:
-        DataError: the name is unknown, there is nothing to hold out, or a side would be empty.
-        LeakError: the same workload is on two sides (a bug or a damaged list).
+    Raises DataError where the name is unknown, nothing is held out or a side would be empty,
+    LeakError where the same workload is on two sides (a bug or a damaged list).
     """
     keys = sorted(set(tasks))
     by_workload = ("by_task", *(one.name for one in BUNDLED.values()))
@@ -149,13 +141,9 @@ def make_split(
 
 
 def check_no_leak(split: TaskSplit, records: Iterable[TaskRecords] = ()) -> None:
-    """Raise if the same work is on two sides of a split.
+    """Raise LeakError if the same work is on two sides of a split.
 
-    Tasks: no workload identity on two sides. Rows, for `records` given: no program (workload
-    identity and steps) on two sides.
-
-    Raises:
-        LeakError: with an example.
+    That is a workload identity, or, for `records` given, a program (workload identity and steps).
     """
     seen: dict[object, Side] = {}
     if not split.by_rows:

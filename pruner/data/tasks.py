@@ -160,12 +160,11 @@ def read_tasks(
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Pause the cyclic collector in the body.
+    """Pause the cyclic collector, which doubles the time of reading, in the body.
 
-    It would walk records and trees of programs again and again, which doubles the time of reading.
-    Freezing and thawing moves the new objects into the oldest generation unvisited; otherwise the
-    first collection after the pause walks all of them. Young objects from before are collected
-    first: garbage of the caller does not go there, where it might stay for long.
+    Freezing and thawing moves the new objects into the oldest generation unvisited. Young objects
+    from before are collected first: garbage of the caller does not go there, where it might stay
+    for long.
     """
     was_enabled = gc.isenabled()
     moves = was_enabled and not _others_froze()  # objects frozen by others stay frozen

@@ -235,12 +235,9 @@ def draft_rows(
     conf: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of a platform, for each form and pool selection.
+    """Rows of a platform by default or fitted rates, by form and pool selection.
 
-    The rates of all rows are the defaults, or fitted.
-
-    Raises:
-        PrunerError: unknown platform, no records of it, or no task to calibrate with.
+    Raises PrunerError for an unknown platform, no records, or no task to calibrate with.
     """
     rows = []
     for form, tasks in _forms(root, platform, table, conf, progress or Progress()).items():

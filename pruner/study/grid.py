@@ -49,13 +49,10 @@ class Job:
 def results(
     jobs: Sequence[Job], *, num_workers: int = 1, log: Log = silent, again: str = "call it again"
 ) -> Iterator[Any]:
-    """Yield the result of every job, in order.
+    """Yield the result of every job, in order; processes share the missing jobs.
 
-    `num_workers` processes share the missing jobs.
-
-    Raises:
-        PrunerError: a process ended without the result of a job; `again` names the way to continue.
-            All other jobs have ended by then.
+    Raises PrunerError where a process ended without a result, after all others, with `again` as
+    advice.
     """
     missing = [job for job in jobs if job.leaves is not None and job.result is None]
     number = min(num_workers, len(missing))

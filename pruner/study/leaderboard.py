@@ -104,13 +104,7 @@ def load_tracks(path: Path) -> dict[str, Track]:
 
 
 def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
-    """Measured programs of the test tasks, by platform and task.
-
-    Every program occurs once.
-
-    Raises:
-        DataError: records are missing.
-    """
+    """Measured programs of the test tasks, each once; raises DataError without records."""
     with Quarantine() as quarantine:
         read = [
             records.select(records.valid)
@@ -231,12 +225,9 @@ def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score:
 
 
 def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTask]:
-    """The test tasks with a submission's scores.
+    """The test tasks with a submission's scores; a program without score is ranked last.
 
-    A program without score is ranked last.
-
-    Raises:
-        PrunerError: the file is no table of scores, or does not name every test program once.
+    Raises PrunerError where the file is no table, or does not name every test program once.
     """
     given = _table(path)
     wanted = sum(map(len, tasks))

@@ -249,9 +249,7 @@ def load_analyzer(
 ) -> Analyzer:
     """The analyzer of a platform from ``<conf>/platform`` and ``<conf>/draft``.
 
-    Raises:
-        DataError: unknown platform or a missing constant, with the fix.
-        PrunerError: the paper's or the released form for a CPU.
+    Raises DataError for an unknown platform, PrunerError for another form than hardware for a CPU.
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
     if isinstance(device, GpuDevice):

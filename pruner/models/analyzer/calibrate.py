@@ -60,14 +60,10 @@ def calibrate(
     max_steps: int = 25,
     free: Sequence[str] = (),
 ) -> CalibrationResult:
-    """Fit rates to samples of measured programs.
+    """Fit the rates `free` (by default :data:`FREE`) to samples of measured programs.
 
-    The rates `free` are fitted, by default those in :data:`FREE`; the others stay. Fast programs
-    weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the analyzer's
-    present rates.
-
-    Raises:
-        PrunerError: no task has two programs.
+    Fast programs weigh more: ``sqrt(best / latency)``. A ridge regression towards the analyzer's
+    present rates. Raises PrunerError where no task has two programs.
     """
     usable = [s for s in samples if len(s.latency_s) > 1]
     if not usable:

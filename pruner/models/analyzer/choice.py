@@ -48,13 +48,7 @@ class AnalyzerChoice(Model):
             )
 
     def scorer(self, conf: Path, device: Device) -> Analyzer:
-        """The analyzer of a device; rates from ``<conf>/draft``.
-
-        Raises:
-            DataError: unknown platform or a missing constant, with the fix.
-            PrunerError: a form other than ``hardware`` for a device that is no GPU, or an unknown
-                term.
-        """
+        """The analyzer of a device; raises DataError, or PrunerError for a GPU's form."""
         if self.form != "hardware" and not isinstance(device, GpuDevice):
             raise PrunerError(
                 f"platform={device.name}: the {self.form} form is for GPUs only; "

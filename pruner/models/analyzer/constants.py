@@ -1,9 +1,7 @@
-"""The free constants (rates) of the hardware form.
+"""The free constants (rates) of the hardware form, by default equal for all GPUs.
 
-The defaults are the same for all GPUs. They were chosen by hand with the logs of four GPUs in view
-(experiments/draft), so these logs are not unseen for them. ``stage=clean`` of experiments/model
-fits rates inside each split instead. Calibration fits the rates to measured programs of a platform
-by least squares and saves them as ``conf/draft/<platform>.yaml``.
+They were chosen by hand with the logs of four GPUs in view (experiments/draft), so these logs are
+not unseen for them. ``stage=clean`` of experiments/model fits rates inside each split instead.
 """
 
 import dataclasses
@@ -64,15 +62,9 @@ class AnalyzerConstants(Generic[R]):
 
 
 def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConstants[R]:
-    """Read ``<folder>/<platform>.yaml``; the defaults where it is missing.
+    """Read rates of a `kind` from ``<folder>/<platform>.yaml``; the defaults where it is missing.
 
-    Args:
-        folder: of one YAML file a platform.
-        platform: its name.
-        kind: rates of a GPU or of a CPU.
-
-    Raises:
-        DataError: the file is no YAML mapping, or has an unknown key.
+    Raises DataError where the file is no YAML mapping, or has an unknown key.
     """
     path = folder / f"{platform}.yaml"
     if not path.is_file():

@@ -41,11 +41,10 @@ class RelaxedScores:
         return len(self._steps)
 
     def __call__(self, decisions: Tensor) -> tuple[Tensor, Tensor]:
-        """Score decisions float64 [M, d] of the recorded batch.
+        """Score decisions float64 [M, d] of the recorded batch: scores [N], and excess [N].
 
-        Returns:
-            Scores [N], and how far each program is beyond the limits of the device [N]: the sum of
-            squared logarithms of amounts relative to their limits.
+        The excess over the device's limits is the sum of squared logarithms of the relative
+        amounts.
         """
         values: list[Tensor] = []
         for function, inputs in self._steps:

@@ -159,12 +159,9 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 def cross_calibrated(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, SymbolAnalyzer], dict[int, CalibrationResult]]:
-    """Analyzers and fits by fold, each fitted to the other fold.
+    """Analyzers and fits by fold, fitted to the other fold from default rates.
 
-    Fits start from the default rates: the rates of a platform's file may have seen these tasks.
-
-    Raises:
-        PrunerError: a half has no task to fit to.
+    The rates of a platform's file may have seen these tasks. Raises PrunerError without tasks.
     """
     fits = {}
     analyzer = analyzer.uncalibrated()

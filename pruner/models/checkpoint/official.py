@@ -64,13 +64,10 @@ class OfficialWeights:
 
 
 def read_official(path: Path) -> OfficialWeights:
-    """Read a ``.pkl`` of the release, or an ``.npz``; nothing runs.
+    """Read a ``.pkl`` of the release, or an ``.npz`` of equal content; nothing runs.
 
-    The ``.npz`` has the same content.
-
-    Raises:
-        UnsafePickle: the pickle names something that no checkpoint needs.
-        DataError: the file is missing, damaged or of another kind.
+    Raises UnsafePickle for a name that no checkpoint needs, DataError for a missing or damaged
+    file.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

@@ -47,12 +47,9 @@ class Report:
 def judge(
     ranker: Ranker, programs: ProgramTable, split: TaskSplit, *, min_programs: int = 1
 ) -> Report:
-    """Rank the test programs of every task and compute the metrics.
+    """Rank the test programs of every task, and judge networks held out.
 
-    If the split holds out networks, the report has their metrics too.
-
-    Raises:
-        DataError: no test task has `min_programs` programs.
+    Raises DataError where no test task has `min_programs` programs.
     """
     # Among very few programs any ranking finds a good one.
     test = programs_on_side(programs, split, "test")

@@ -74,15 +74,9 @@ def load_programs(
 ) -> Dataset:
     """Read all records of the platforms and compute their features.
 
-    Args:
-        root: the record folder.
-        platforms: the sub-folders to read.
-        spec: options of reading; by default all measured programs, without a cache.
-        report: file for the list of unreadable lines; None: they are only counted.
-        watch: shows progress.
-
-    Raises:
-        DataError: a platform has no records, no record is usable, or no program has features.
+    By default all measured programs, without a cache. `report`: file for the list of unreadable
+    lines. Raises DataError where a platform has no records, no record is usable, or no program has
+    features.
     """
     start = time.perf_counter()
     reader = RecordReader(root, spec or ReadSpec())

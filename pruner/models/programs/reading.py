@@ -28,13 +28,10 @@ log = logging.getLogger(__name__)
 class ReadSpec:
     """Options of reading records.
 
-    Attributes:
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        duplicates: ``drop`` keeps one record of every program.
-        draft: also compute the analyzer's terms of every program.
-        failures: also keep programs that did not build or run, with an infinite latency.
-        cache: folder of cached features; None: no cache.
-        stream: leave features in the cache, and load them task by task where they are read.
+    ``dataflow``: ``paper`` (with the epilogue) or ``official`` rows; ``duplicates="drop"`` keeps
+    one record of every program; ``draft``: also the analyzer's terms; ``failures``: also programs
+    that did not build or run, with an infinite latency; ``cache``: folder of cached features;
+    ``stream``: leave features in the cache, and load them task by task where they are read.
     """
 
     dataflow: DataflowKind = "paper"

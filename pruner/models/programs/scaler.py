@@ -123,11 +123,9 @@ def group_means(
 
 
 def rank_in_task(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
-    """Place of every row inside its program.
+    """Place of every row inside its program; rows of a program are neighbours.
 
-    Rows of a program are neighbours.
-
-    >>> places(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
+    >>> rank_in_task(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
     [0, 1, 2, 0, 1, 0]
     """
     if not len(program):

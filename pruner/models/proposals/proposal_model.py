@@ -191,24 +191,16 @@ class ProposalNetwork(nn.Module):
     def begin(
         self, space: Float[Tensor, " column"], tokens: Float[Tensor, "token column"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read a design space.
-
-        Returns:
-            Its score among the spaces of a task, the first state [width], and the embedded tokens
-            [token, width].
-        """
+        """Read a design space: its score, the first state [width], embedded tokens [token, width]."""
         embedded = torch.relu(self.token(tokens))
         mean = embedded.mean(dim=0) if len(tokens) else embedded.new_zeros(self.token.out_features)
         known = torch.relu(self.space(torch.cat([self.dropout(space), mean])))
         return self.space_score(known)[0], torch.tanh(self.start(known)), embedded
 
     def advance(self, embedded: Tensor, decided: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the states along decided options.
+        """Move states [N, width] along decided options [N, T, column] of tokens [T, width].
 
-        States [N, width], options [N, T, column] of tokens [T, width].
-
-        Returns:
-            The states after each token [N, T, width], and the last state.
+        Returns the states after each token [N, T, width], and the last state.
         """
         inputs = torch.cat([embedded.expand(len(decided), -1, -1), decided], dim=2)
         states, last = self.recurrent(inputs, state[None].contiguous())

@@ -45,9 +45,7 @@ def greedy(
     members: Sequence[_Part],
     value: Callable[[Sequence[_Part]], float],
 ) -> tuple[list[_Part], float]:
-    """The members that stay, and the value of their mean.
-
-    ``value`` judges a mean of members.
+    """The members that stay, and the `value` of their mean.
 
     >>> greedy([1.0, 4.0, 2.0], lambda parts: -abs(sum(parts) / len(parts) - 2.5))
     ([2.0, 4.0], -0.5)

@@ -160,15 +160,9 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
-    """Load a model from a checkpoint or from a run folder.
+    """Load a model from a checkpoint or run folder; `own`: further classes.
 
-    Args:
-        path: the file, or the folder of a run with one model.
-        own: your classes that the checkpoint may name.
-
-    Raises:
-        DataError: the file is damaged.
-        PrunerError: its feature-set version differs, or its class is unknown.
+    Raises DataError for a damaged file, PrunerError for another feature-set version or class.
     """
     return load_checkpoint(
         checkpoint_file(path),

@@ -109,17 +109,13 @@ class Chosen:
 
 
 def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget, *, num_seen: int = 0) -> Chosen:
-    """Divide tasks into tuned, held-out and labelled tasks.
+    """Divide tasks into tuned, held-out and labelled tasks, ordered by a hash.
 
-    A workload counts once; the order is that of a hash of the workload. `spreads`: median latency /
-    best of every usable task. Tasks below ``budget.spread``, whose programs are all about equally
-    fast, are tuned only where others are lacking: nothing can be won on them. Of few tasks about
-    two of three are tuned. `num_seen` tasks were left out because a given model has seen their
-    work.
-
-    Raises:
-        DataError: below three workloads.
-        PrunerError: not every tuned task would get a round.
+    `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
+    programs are about equally fast, are tuned only where others are lacking: nothing can be won on
+    them. Of few tasks about two of three are tuned. `num_seen`: tasks left out since a given model
+    has seen their work. Raises DataError below three workloads, PrunerError where a tuned task
+    would get no round.
     """
     unique = {key.identity: key for key in sorted(spreads, reverse=True)}
     order = sorted(unique.values(), key=lambda key: sha256(key.identity.encode()).hexdigest())
@@ -163,18 +159,13 @@ def prepare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AdaptationContext:
-    """Read both platforms' records, choose tasks, and get the source model.
+    """Read both platforms' records, choose tasks, and get or train the source model.
 
-    The source model is given, or trained here. `analyzer` drafts on the target. `train` gets the
-    source's programs and a split whose test side holds the workloads that the source model must not
-    see; `dataflow` is its kind of dataflow rows, `draft` whether it reads the analyzer's columns.
-    `cache` is the folder of cached features (None: compute them, store nothing), `models` are the
-    allowed classes of the source model.
+    `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
+    holds the workloads that the source model must not see. `models`: its allowed classes.
 
-    Raises:
-        DataError: records of a platform are missing, too few tasks, or too few programs of one.
-        PrunerError: too few trials for the tasks, or the given model has seen workloads of
-            platforms that are not here.
+    Raises DataError for missing records, too few tasks or programs, PrunerError for too few trials,
+    or a given model that has seen workloads of platforms that are not here.
     """
     progress = progress or Progress()
     if given:

@@ -24,13 +24,9 @@ _MANY = 24  # tasks that a picture shows
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
-    """Write ``report.html`` of a network's run.
+    """Write ``report.html`` of a network's run, with the curves of other runs.
 
-    `compare`: other runs whose curves it shows. The page leaves out everything that the folder
-    lacks.
-
-    Raises:
-        DataError: a folder is not the run of a network.
+    What the folder lacks is left out. Raises DataError where a folder is not the run of a network.
     """
     run, others = read_network_run(folder), [read_network_run(other) for other in compare]
     path = folder / REPORT

@@ -19,6 +19,7 @@ from pruner.paths import datasets_folder
 
 Side = Literal["train", "valid", "test"]
 SIDES: tuple[Side, ...] = ("train", "valid", "test")
+Workloads = Mapping[str, tuple[str, frozenset[str]]]  # identity to operator, platforms
 SPLITS_FOLDER = datasets_folder() / "splits"
 
 
@@ -99,7 +100,7 @@ def file_name(name: str, seed: int) -> str:
 
 def draw_split(
     name: str,
-    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    workloads: Workloads,
     *,
     seed: int,
     test: float,
@@ -147,9 +148,7 @@ def draw_split(
     raise DataError(f"split {name}: no draw is balanced over platforms; widen test={test}")
 
 
-def _shuffled_by_operator(
-    workloads: Mapping[str, tuple[str, frozenset[str]]], generator: np.random.Generator
-) -> list[str]:
+def _shuffled_by_operator(workloads: Workloads, generator: np.random.Generator) -> list[str]:
     by_op: dict[str, list[str]] = {}
     for identity in sorted(workloads):
         by_op.setdefault(workloads[identity][0], []).append(identity)
@@ -168,7 +167,7 @@ def _every(order: list[str], share: float, generator: np.random.Generator) -> se
 
 
 def _balanced(
-    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    workloads: Workloads,
     test: set[str],
     valid: set[str],
     share: float,

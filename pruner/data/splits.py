@@ -37,6 +37,7 @@ from pruner.errors import DataError
 
 log = logging.getLogger(__name__)
 
+Sides = dict[str, Side]  # of identities
 TEST_SHARE = 0.2
 VALID_SHARE = 0.1
 
@@ -162,9 +163,7 @@ def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> Non
         raise LeakError(f"{name} is on two sides of the split: {seen[what]} and {side}")
 
 
-def _sides_by_workload(
-    name: str, seed: int, keys: Sequence[TaskKey], folder: Path
-) -> dict[str, Side]:
+def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Path) -> Sides:
     """Return each identity's side: frozen list, else hash; no side stays empty."""
     identities = sorted({key.identity for key in keys})
     if len(identities) < 3:
@@ -191,7 +190,7 @@ def _sides_by_workload(
     return sides
 
 
-def _fill(sides: dict[str, Side], side: Side, candidates: Sequence[str], salt: str) -> None:
+def _fill(sides: Sides, side: Side, candidates: Sequence[str], salt: str) -> None:
     """Give an empty side the candidate with the smallest hash."""
     if side not in sides.values() and len(candidates) > 1:
         chosen = min(candidates, key=lambda identity: _uniform(identity, salt))
@@ -207,7 +206,7 @@ def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) ->
             f"split by_operator: split.held_out={list(held_out)} leaves a side empty; "
             f"operators here: {', '.join(present)}; families: {', '.join(FAMILIES)}"
         )
-    sides: dict[str, Side] = {}
+    sides: Sides = {}
     for key in keys:
         if key.workload.short_op in ops:
             sides[key.identity] = "test"
@@ -267,7 +266,7 @@ def _by_network(
     families = {network.family for network in judged}
     away = {name for each in networks if each.family in families for name in each.calls}
     salt = f"by_network:{seed}"
-    sides: dict[str, Side] = {}
+    sides: Sides = {}
     for key in keys:
         valid = _uniform(key.identity, salt) < VALID_SHARE
         sides[key.identity] = "test" if key.identity in away else "valid" if valid else "train"
@@ -284,7 +283,7 @@ def _by_network(
     return replace(_assemble("by_network", seed, keys, sides), networks=judged)
 
 
-def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> TaskSplit:
+def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: Sides) -> TaskSplit:
     def pick(side: Side) -> tuple[TaskKey, ...]:
         return tuple(key for key in keys if sides[key.identity] == side)
 

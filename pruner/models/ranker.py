@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pruner.arrays import Scores
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
@@ -29,22 +30,16 @@ class Ranker(Model, ABC):
     """Scores programs; higher is predicted faster, within a task only."""
 
     @abstractmethod
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
         """Scores [program] of programs of one task."""
 
-    def score_store(
-        self, store: ProgramTable, index: Int[Tensor, " program"]
-    ) -> Float[np.ndarray, " program"]:
+    def score_store(self, store: ProgramTable, index: Int[Tensor, " program"]) -> Scores:
         """Scores [program] of the programs `index` of a single task."""
         return self.score_batch(
             store.programs(index), store.key_of(index) if len(index) else _NO_TASK
         )
 
-    def score(
-        self, features: ProgramFeatures, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score(self, features: ProgramFeatures, key: TaskKey = _NO_TASK) -> Scores:
         """Scores [N] of one task's programs; minus infinity for invalid features."""
         valid = features.valid
         score = np.full(len(valid), -np.inf, dtype=np.float32)
@@ -68,7 +63,7 @@ class Ranker(Model, ABC):
         ]
 
 
-def _numbers(score: Float[np.ndarray, " program"]) -> Float[np.ndarray, " program"]:
+def _numbers(score: Scores) -> Scores:
     if np.isnan(score).any():
         raise Diverged(f"the model has diverged: {DIVERGED}")
     return score
@@ -100,9 +95,7 @@ class NeuralRanker(nn.Module, Ranker):
         return scores
 
     @torch.no_grad()
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
         """Score programs of one task in evaluation mode, at most 4096 at a time."""
         was_training = self.training
         self.eval()
@@ -126,8 +119,6 @@ class RandomRanker(Ranker):
     def __init__(self, *, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
         """Draw uniform scores."""
         return self._rng.random(batch.num_programs)

@@ -21,7 +21,8 @@ from pruner.models.trees.xgboost import TreeRanker, XGBoostRanker
 
 Trainable = RankingNetwork | TreeRanker
 ModelFactory = Callable[[], Trainable]  # a class, or a `functools.partial` of one
-MODELS: Mapping[str, type[Trainable]] = {
+ModelTable = Mapping[str, type[Trainable]]
+MODELS: ModelTable = {
     model.__name__: model
     for model in (PaCM, TenSetMLP, TLP, HardwareAttention, XGBoostRanker, LightGBMRanker)
 }
@@ -63,7 +64,7 @@ class ModelSpec:
         arguments = {key: value for key, value in content.items() if key != "_target_"}
         return ModelSpec(name=str(content["_target_"]).rpartition(".")[2], arguments=arguments)
 
-    def build(self, models: Mapping[str, type[Trainable]] = MODELS) -> Trainable:
+    def build(self, models: ModelTable = MODELS) -> Trainable:
         """Construct the model; raises DataError for a name outside `models`."""
         if self.name not in models:
             raise DataError(

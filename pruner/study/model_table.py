@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
@@ -21,6 +20,7 @@ from pruner.files import METRICS_FILE, read_table
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.judging.summary import noise_ceiling
 from pruner.models.judging.judge import judge
+from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import network_means, scored_networks
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
@@ -136,9 +136,10 @@ class ResultsTable:
         if cell.model in NOT_FITTED:
             programs = self.programs(((cell.platform,), ReadSpec()))
             split = self.split(programs.keys, cell.seed)
-            test = divide(programs, split)["test"]
+            test = small_tasks_removed(programs, divide(programs, split)["test"], 1)
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
-            return judged(programs, test, split)
+            tasks = RandomRanker().score_tasks(programs, test)
+            return {**judged(tasks, split), "split": split.name}
         variant = self.variant(cell)
         programs = self.programs(variant.source)
         split = self.split(programs.keys, cell.seed)
@@ -158,30 +159,27 @@ class ResultsTable:
         return {**metrics, **judge(ranker, programs, split, min_programs=least).metrics}
 
 
-def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
+def _random_metrics(tasks: Sequence[ScoredTask], split: TaskSplit) -> Row:
     """Metrics of random rankings: exact in closed form, else means of draws."""
-    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
     if networks := scored_networks(tasks, split.networks):
         report |= network_means(networks, random=True)
     return {
         **{name: report[name] for name in METRICS if name in report},
-        "split": split.name,
         "num_tasks": len(tasks),
         "num_programs": sum(task.num_programs for task in tasks),
     }
 
 
-def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
+def _ceiling_metrics(tasks: Sequence[ScoredTask], _: TaskSplit) -> Row:
     """Metrics of a second timing; raises PrunerError where no program has it."""
-    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     found = noise_ceiling(tasks)
     if found is None:
         raise PrunerError(
             f"models: {CEILING} needs records with two timings a program; leave it out, or measure "
             "them with pruner collect"
         )
-    return {**found, "split": split.name}
+    return found
 
 
 def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:

@@ -38,6 +38,8 @@ GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
     "paper": PaperSwitches,
     "hardware": HardwareSwitches,
 }
+# amounts [.., program], and the largest amount allowed
+Limits = Sequence[tuple[PerProgram | PerStatement, float]]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
@@ -102,7 +104,7 @@ class SymbolAnalyzer(Analyzer):
         """Predicted seconds [program]."""
 
     @abstractmethod
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """Amounts [.., program] that the device limits, and the largest amount allowed."""
 
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
@@ -151,14 +153,12 @@ class GpuAnalyzer(SymbolAnalyzer):
         """Programs that stage operands in shared memory."""
         return symbols.stages
 
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """See :func:`_block_limits`."""
         return _block_limits(symbols, self.device)
 
 
-def _block_limits(
-    symbols: Symbols, device: GpuDevice
-) -> list[tuple[PerProgram | PerStatement, float]]:
+def _block_limits(symbols: Symbols, device: GpuDevice) -> Limits:
     """Threads, shared memory, vectors and virtual threads of a block, and their limits."""
     shared_limit = device.shared_bytes_per_block
     if symbols.shared_bytes is not None:  # dynamic memory may use the opt-in limit
@@ -172,9 +172,7 @@ def _block_limits(
     ]
 
 
-def _within(
-    limits: Sequence[tuple[PerProgram | PerStatement, float]], num: int
-) -> Bool[np.ndarray, " program"]:
+def _within(limits: Limits, num: int) -> Bool[np.ndarray, " program"]:
     fits = np.ones(num, bool)
     for amount, most in limits:
         fits &= (amount <= most).reshape(-1, num).all(axis=0)
@@ -227,7 +225,7 @@ class CpuAnalyzer(SymbolAnalyzer):
         """True for all programs."""
         return True
 
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """None."""
         return []
 

@@ -35,11 +35,6 @@ class RelaxedScores:
             self._steps.append((_function(node), inputs))
         self._score, self._excess = place[score], [place[node] for node in excess]
 
-    @property
-    def num_operations(self) -> int:
-        """Number of torch operations of an evaluation."""
-        return len(self._steps)
-
     def __call__(self, decisions: Tensor) -> tuple[Tensor, Tensor]:
         """Score decisions float64 [M, d] of the recorded batch: scores [N], and excess [N].
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,27 +16,18 @@ from jaxtyping import Float
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import Symbols
-from pruner.models.analyzer.analyzer import SymbolAnalyzer
+from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.calibrate import CalibrationResult, Sample, calibrate
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import expected_latency
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import draft_sizes
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import Definition, Definitions, find_definition, nests_of
+from pruner.program.replay import Definitions, find_definition, nests_of
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
 _TASKS_FITTED = 20
 _PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
-
-
-class StepScorer(Protocol):
-    """Scores programs of one task from their step lists."""
-
-    def score_steps(
-        self, dag: Definition, steps: Sequence[list[list[Any]]]
-    ) -> Float[np.ndarray, " program"]:
-        """Higher is better; minus infinity for programs that cannot be scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,7 +95,7 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
 
 
 def score_records(
-    records: TaskRecords, scorer: StepScorer, tasks: Definitions | None = None
+    records: TaskRecords, scorer: Analyzer, tasks: Definitions | None = None
 ) -> ScoredTask:
     """Scores of a task's programs without stored symbols; raises as `task_symbols`."""
     records = records.select(records.valid)

@@ -54,11 +54,9 @@ def tensor_latency_s(
     symbols: Symbols,
     device: GpuDevice,
     switches: HardwareSwitches | None = None,
-    rates: TensorRates | None = None,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs that accumulate in fragments."""
-    on = switches or HardwareSwitches()
-    return _OnTensorCores(symbols, device, on, rates or TensorRates()).seconds()
+    return _OnTensorCores(symbols, device, switches or HardwareSwitches()).seconds()
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
@@ -73,10 +71,8 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 class _OnTensorCores:
     """A kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
-    def __init__(
-        self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches, rates: TensorRates
-    ) -> None:
-        self._s, self._device, self._on, self._c = symbols, device, on, rates
+    def __init__(self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches) -> None:
+        self._s, self._device, self._on, self._c = symbols, device, on, TensorRates()
         scopes = symbols.scopes
         self._main = next(i for i, scope in enumerate(scopes) if scope in ACCUMULATORS)
         self._fetches = [i for i, s in enumerate(scopes) if s == SHARED and i < self._main]

@@ -25,7 +25,7 @@ from pruner.models.checkpoint.tensors import load_content
 from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.registry import MODELS, ModelSpec, Trainable
+from pruner.models.registry import MODELS, ModelSpec, ModelTable, Trainable
 from pruner.models.trees.xgboost import TreeRanker
 from pruner.paths import boxed_checkpoints
 
@@ -118,7 +118,7 @@ def save_checkpoint(
     content: dict[str, Any] = {"format": FORMAT}  # in the order of the fields
     content |= {name: _plain(getattr(info, name)) for name in CheckpointInfo.__dataclass_fields__}
     content["model"] = {"name": info.model.name, "arguments": _plain(info.model.arguments)}
-    content["state"] = _halved(_state(ranker), ranker) if half else _state(ranker)
+    content["state"] = _state(ranker, half=half)
     save_tensors(path, content)
 
 
@@ -126,7 +126,7 @@ def load_checkpoint(
     path: Path,
     *,
     feature_version: str | None = None,
-    models: Mapping[str, type[Trainable]] = MODELS,
+    models: ModelTable = MODELS,
 ) -> tuple[Ranker, CheckpointInfo]:
     """Read a checkpoint, in evaluation mode, on the CPU.
 
@@ -179,9 +179,7 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     return info
 
 
-def _check_features(
-    info: CheckpointInfo, version: str, models: Mapping[str, type[Trainable]]
-) -> None:
+def _check_features(info: CheckpointInfo, version: str, models: ModelTable) -> None:
     """Raise DataError where columns of the model changed up to `version`."""
     if info.feature_version == version:
         return
@@ -197,31 +195,23 @@ def _check_features(
     )
 
 
-def _state(ranker: Ranker) -> dict[str, Any]:
+def _state(ranker: Ranker, *, half: bool) -> dict[str, Any]:
+    """The state; with `half` parameters in float16, buffers (running statistics) as they are."""
     if isinstance(ranker, TreeRanker):
         return {"booster": ranker.state()}
     if not isinstance(ranker, NeuralRanker):
         raise TypeError(f"cannot store a {type(ranker).__name__}")
     parts = {"network": ranker.network, "scaler": ranker.scaler}
     found = {n: {k: v.detach().cpu() for k, v in p.state_dict().items()} for n, p in parts.items()}
-    return {**found, "relative": ranker.relative}
-
-
-def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:
-    """The state with parameters in float16; buffers (running statistics) stay."""
-    if not isinstance(ranker, NeuralRanker):
-        return state
-    network = dict(state["network"])
-    for name, _ in ranker.network.named_parameters():
+    network = found["network"]
+    for name, _ in ranker.network.named_parameters() if half else ():
         network[name] = network[name].half()
         if not bool(torch.isfinite(network[name]).all()):
             raise PrunerError(f"{name} has weights beyond float16; store it in float32")
-    return {**state, "network": network}
+    return {**found, "relative": ranker.relative}
 
 
-def _restored(
-    spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
-) -> Ranker:
+def _restored(spec: ModelSpec, state: Mapping[str, Any], models: ModelTable) -> Ranker:
     """The model from the state that `_state` returned."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
@@ -241,7 +231,7 @@ def _restored(
     return NeuralRanker(network, scaler, relative=state["relative"]).eval()
 
 
-def _without_weights(spec: ModelSpec, models: Mapping[str, type[Trainable]]) -> Trainable:
+def _without_weights(spec: ModelSpec, models: ModelTable) -> Trainable:
     try:
         with torch.device("meta"):  # costs no memory, whatever size the arguments claim
             return spec.build(models)

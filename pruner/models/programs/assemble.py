@@ -12,10 +12,11 @@ from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.models.programs.program_table import ProgramTable
 
+Programs, Kept = Int[Tensor, " program"], Int[Tensor, " kept"]
 _RANGES = 20  # of label, see `spread`
 
 
-def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[Tensor, " program"]:
+def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Programs:
     """Programs on `side` of the split, in store order; failed programs only on "train"."""
     parts = []
     for number, key in enumerate(store.keys):
@@ -27,22 +28,18 @@ def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[T
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
 
-def divide(store: ProgramTable, split: TaskSplit) -> dict[Side, Int[Tensor, " program"]]:
+def divide(store: ProgramTable, split: TaskSplit) -> dict[Side, Programs]:
     """Programs of every side of the split."""
     return {side: programs_on_side(store, split, side) for side in SIDES}
 
 
-def small_tasks_removed(
-    store: ProgramTable, index: Int[Tensor, " program"], least: int
-) -> Int[Tensor, " kept"]:
+def small_tasks_removed(store: ProgramTable, index: Programs, least: int) -> Kept:
     """Remove programs of tasks with fewer than `least` programs in `index`."""
     kept = [programs for programs in store.by_task(index) if len(programs) >= least]
     return torch.cat(kept) if kept else index[:0]
 
 
-def sampled(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
+def sampled(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
     """Draw this share of every task's programs, two at least; draws are nested."""
     if share >= 1:
         return index
@@ -55,9 +52,7 @@ def sampled(
     return torch.cat(kept) if kept else index[:0]
 
 
-def sampled_tasks(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
+def sampled_tasks(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
     """Draw this share of the tasks in `index`, two at least; draws are nested."""
     tasks = store.by_task(index)
     order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
@@ -71,9 +66,7 @@ def keys_of(store: ProgramTable, parts: Iterable[Tensor]) -> list[TaskKey]:
     return [store.keys[number] for number in numbers]
 
 
-def spread(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
+def spread(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
     """Keep a share of every task's programs, spread over its labels.
 
     Verma et al. (arXiv 2304.05430) train on 55 % of TenSet at equal pairwise accuracy. How they
@@ -94,7 +87,7 @@ def spread(
 
 def _spread_task(
     store: ProgramTable, programs: Tensor, share: float, generator: torch.Generator
-) -> Int[Tensor, " kept"]:
+) -> Kept:
     label = store.label[programs]
     span = (label.max() - label.min()).clamp(min=1e-12)
     ranges = ((label - label.min()) / span * _RANGES).long().clamp(max=_RANGES - 1)

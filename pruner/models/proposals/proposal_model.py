@@ -191,7 +191,7 @@ class ProposalNetwork(nn.Module):
     def begin(
         self, space: Float[Tensor, " column"], tokens: Float[Tensor, "token column"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read a design space: its score, the first state [width], embedded tokens [token, width]."""
+        """Read a design space: score, first state [width], embedded tokens [token, width]."""
         embedded = torch.relu(self.token(tokens))
         mean = embedded.mean(dim=0) if len(tokens) else embedded.new_zeros(self.token.out_features)
         known = torch.relu(self.space(torch.cat([self.dropout(space), mean])))

@@ -270,17 +270,10 @@ def quiet_lightning() -> Iterator[None]:
 
 def _resumed(path: Path, module: RankingModule) -> str | None:
     """The file to continue from, or None; raises DataError if damaged."""
-    if not path.is_file():
-        path = path.with_name(OLD_LAST)
+    path = path if path.is_file() else path.with_name(OLD_LAST)
     if not path.is_file():
         return None
-    _check_readable(path, module)
-    return str(path)
-
-
-def _check_readable(path: Path, module: RankingModule) -> None:
-    """Raise DataError for a file that Lightning cannot load completely and safely."""
-    try:
+    try:  # Lightning would fail in the middle of an archive, or run code in it
         found, wanted = load_content(path)["state_dict"], module.state_dict()
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
     except (DataError, KeyError, TypeError, AttributeError) as error:
@@ -289,6 +282,7 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         ) from error
     if not fits:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
+    return str(path)
 
 
 def validated(

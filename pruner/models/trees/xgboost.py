@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pruner.arrays import Scores
 from pruner.data.tasks import TaskKey
 from pruner.lazy import optional
 from pruner.models.programs.batch import (
@@ -131,9 +132,7 @@ class TreeRanker(Ranker):
             _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], task)
         return values
 
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey | None = None
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey | None = None) -> Scores:
         """Score programs of one task."""
         one_task = torch.zeros(batch.num_programs, dtype=torch.long)
         return self.predict(self._columns(batch, one_task)).astype(np.float32)

@@ -21,7 +21,7 @@ from pruner.models.model import RankingNetwork
 from pruner.models.programs.dataset import RecordReader
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec
-from pruner.models.registry import MODELS, Trainable
+from pruner.models.registry import MODELS, ModelTable
 from pruner.models.training.start import Start
 from pruner.program.replay import definitions_of
 from pruner.progress import Progress
@@ -71,7 +71,7 @@ class AdaptationContext:
     start: Start
     source_store: ProgramTable | None
     source_held_out: ProgramTable | None
-    models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
+    models: ModelTable = field(default_factory=lambda: MODELS)
 
     def setting(self, seed: int) -> Setting:
         """The starting point of a method."""
@@ -155,7 +155,7 @@ def prepare(
     dataflow: DataflowKind = "paper",
     draft: bool = False,
     cache: Path | None = None,
-    models: Mapping[str, type[Trainable]] = MODELS,
+    models: ModelTable = MODELS,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AdaptationContext:

@@ -33,8 +33,7 @@ from pruner.study.markdown import markdown_table
 SUBMISSION_FILE = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
 # Ranked by a metric that counts every task the same: one slow task can decide a ratio of sums.
-MAX_SCORES_BYTES = 1 << 28
-"""Of a submission's scores, unpacked: millions of programs have less."""
+MAX_SCORES_BYTES = 1 << 28  # of a submission's scores, unpacked: millions of programs have less
 RANKED_BY = "top1_task_mean"
 SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
 REQUIRED = ("model", "authors", "source", "learned_from")  # of a form

@@ -23,8 +23,7 @@ HARDWARE_FIELDS = (
 )  # fmt: skip
 """Order of the hardware parameters in measurement records."""
 
-NETWORK_INFO = "network_info"
-"""Their folder beside ``measure_records``."""
+NETWORK_INFO = "network_info"  # their folder beside ``measure_records``
 
 PATTERN = "*.task.pkl"
 

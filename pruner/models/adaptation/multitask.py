@@ -14,8 +14,7 @@ from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 
-HEAD = "head"
-"""Parameters whose names begin so are a platform's own; the rest is the shared trunk."""
+HEAD = "head"  # parameters whose names begin so are a platform's own; the rest is the shared trunk
 
 
 class MultiTask(FittedAdaptation):

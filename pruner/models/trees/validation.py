@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_TREES = 1 << 16
-"""Of one booster: ours have some hundred."""
+MAX_TREES = 1 << 16  # of one booster: ours have some hundred
 _NUMBERS = {
     b"i": ">i1",
     b"U": ">u1",

@@ -42,24 +42,19 @@ class FrozenSplit:
 
     def side(self, side: Side) -> tuple[str, ...]:
         """Return the identities on one side."""
-        by_side = {"train": self.train, "valid": self.valid, "test": self.test}
-        return by_side[side]
+        return {"train": self.train, "valid": self.valid, "test": self.test}[side]
 
     @property
     def sides(self) -> dict[str, Side]:
         """Side of each identity."""
-        found: dict[str, Side] = {}
-        for side in SIDES:
-            found |= dict.fromkeys(self.side(side), side)
-        return found
+        return {identity: side for side in SIDES for identity in self.side(side)}
 
     def save(self, folder: Path = SPLITS_FOLDER) -> Path:
         """Write the file; refuse to overwrite, since frozen lists never change."""
         path = folder / file_name(self.name, self.seed)
         if path.exists():
             raise DataError(f"{path} exists and is frozen; draw under another name or seed")
-        names = ("name", "seed", "how", "sha256")
-        content = {name: getattr(self, name) for name in names}
+        content = {name: getattr(self, name) for name in ("name", "seed", "how", "sha256")}
         content |= {side: sorted(self.side(side)) for side in SIDES}
         with write_atomic(path) as part:
             part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
@@ -79,12 +74,8 @@ class FrozenSplit:
             return None
         try:
             content = orjson.loads(path.read_bytes())
-            split = cls(
-                name=content["name"],
-                seed=content["seed"],
-                how=content["how"],
-                **{side: tuple(content[side]) for side in SIDES},
-            )
+            about = {key: content[key] for key in ("name", "seed", "how")}
+            split = cls(**about, **{side: tuple(content[side]) for side in SIDES})
             stored = content["sha256"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}: not a split file ({error!r})") from error
@@ -176,7 +167,7 @@ def _balanced(
         here = {identity for identity, (_, names) in workloads.items() if platform in names}
         num_test = len(here & test)
         fair = 0.5 * share * len(here) <= num_test <= 1.5 * share * len(here)
-        if not fair or num_test < 1 or not here & valid:
+        if not (fair and num_test and here & valid):
             return False
     return True
 

@@ -92,8 +92,9 @@ class Quarantine:
     def not_replayed(self, *, file: str, line: int, why: str) -> None:
         """List a record whose program cannot be replayed; not counted here."""
         log.debug("%s:%d not replayed: %s", file, line, why)
-        reason = Reason.NOT_REPLAYED
-        self._list(Entry(file=file, line=line, reason=reason, detail=why, excerpt=""))
+        self._list(
+            Entry(file=file, line=line, reason=Reason.NOT_REPLAYED, detail=why, excerpt="")
+        )
 
     def _list(self, entry: Entry) -> None:
         self._listed += 1
@@ -130,8 +131,5 @@ def of_all(reason: str, num: int) -> str:
 
 def read_report(path: Path | str) -> list[Entry]:
     """Read the entries of a report file, in order of writing."""
-    entries = []
-    for line in Path(path).read_bytes().splitlines():
-        fields = json.loads(line)
-        entries.append(Entry(**{**fields, "reason": Reason(fields["reason"])}))
-    return entries
+    rows = map(json.loads, Path(path).read_bytes().splitlines())
+    return [Entry(**{**row, "reason": Reason(row["reason"])}) for row in rows]

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
@@ -80,24 +81,17 @@ class RecordRoot:
         *,
         duplicates: Duplicates = "drop",
     ) -> Iterator[TaskRecords]:
-        """Read task after task (`read_tasks`), one file in memory at once.
+        """Read task after task (`read_tasks`), a file in memory at once.
 
-        Raises:
-            DataError: a platform has no record file, or no file had a measured program (after the
-                last file).
+        Raises DataError where a platform has no file or, at the end, no program was measured.
         """
         files = self.task_files(platforms)
         parser = LineParser()
         usable = 0
         for file in files:
-            for records in read_tasks(
-                file.path,
-                quarantine,
-                platform=file.platform,
-                task=file.task,
-                duplicates=duplicates,
-                parser=parser,
-            ):
+            about: Any = {"platform": file.platform, "task": file.task}
+            about |= {"duplicates": duplicates, "parser": parser}
+            for records in read_tasks(file.path, quarantine, **about):
                 usable += int(records.valid.sum())
                 yield records
         if not usable:

@@ -206,16 +206,20 @@ def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) ->
             f"split by_operator: split.held_out={list(held_out)} leaves a side empty; "
             f"operators here: {', '.join(present)}; families: {', '.join(FAMILIES)}"
         )
-    sides: Sides = {}
-    for key in keys:
-        if key.workload.short_op in ops:
-            sides[key.identity] = "test"
-        else:
-            valid = _uniform(key.identity, f"by_operator:{seed}") < VALID_SHARE
-            sides[key.identity] = "valid" if valid else "train"
-    rest = sorted(identity for identity, side in sides.items() if side == "train")
-    _fill(sides, "valid", rest, f"by_operator:{seed}")
+    away = {key.identity for key in keys if key.workload.short_op in ops}
+    sides = _sides_without(away, keys, f"by_operator:{seed}")
     return _assemble("by_operator", seed, keys, sides)
+
+
+def _sides_without(away: set[str], keys: Sequence[TaskKey], salt: str) -> Sides:
+    """Put `away` on the test side, a hashed share of the others on the validation side."""
+    sides: Sides = {}
+    for identity in (key.identity for key in keys):
+        valid = _uniform(identity, salt) < VALID_SHARE
+        sides[identity] = "test" if identity in away else "valid" if valid else "train"
+    rest = sorted(identity for identity, side in sides.items() if side == "train")
+    _fill(sides, "valid", rest, salt)
+    return sides
 
 
 def _by_platform(
@@ -265,13 +269,7 @@ def _by_network(
     judged = chosen_networks(networks, held_out)
     families = {network.family for network in judged}
     away = {name for each in networks if each.family in families for name in each.calls}
-    salt = f"by_network:{seed}"
-    sides: Sides = {}
-    for key in keys:
-        valid = _uniform(key.identity, salt) < VALID_SHARE
-        sides[key.identity] = "test" if key.identity in away else "valid" if valid else "train"
-    rest = sorted(identity for identity, side in sides.items() if side == "train")
-    _fill(sides, "valid", rest, salt)
+    sides = _sides_without(away, keys, f"by_network:{seed}")
     here = {each.name for each in judged if any(each.weight(key) for key in keys)}
     missing = sorted({each.name for each in judged} - here)
     if missing or not held_out or not {"train", "valid"} <= set(sides.values()):

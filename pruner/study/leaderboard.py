@@ -38,6 +38,7 @@ RANKED_BY = "top1_task_mean"
 SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
 REQUIRED = ("model", "authors", "source", "learned_from")  # of a form
 IN_TABLE = ("model", "learned_from", "notes")  # texts of a form that the page shows
+COSTS = ("fit_seconds", "scored_per_second", "memory_mb")
 _FORGING = ("|", "<!--")  # in a cell of the page's table: another cell, or the mark of a table
 ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for a program that cannot be scored
 
@@ -105,10 +106,7 @@ def load_tracks(path: Path) -> dict[str, Track]:
 def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
     """Measured programs of the test tasks, each once; raises DataError without records."""
     with Quarantine() as quarantine:
-        read = [
-            records.select(records.valid)
-            for records in root.read(quarantine, list(track.platforms))
-        ]
+        read = [r.select(r.valid) for r in root.read(quarantine, list(track.platforms))]
     tasks = {records.key: records for records in read if len(records)}
     split = make_split(track.split, tasks, track.seed)
     return [tasks[key] for key in sorted(split.test)]
@@ -147,16 +145,13 @@ def load_submission(entry: Path) -> Submission:
         raise PrunerError(f"{path}: not YAML ({_one_line(error)})") from error
     if not isinstance(content, dict):
         raise PrunerError(f"{path}: not a form; its fields: {', '.join(known)}")
-    problems = []
-    if missing := [name for name in REQUIRED if name not in content]:
-        problems.append(f"missing: {', '.join(missing)}")
-    if unknown := [_one_line(name) for name in content if name not in known]:
-        problems.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    missing = [name for name in REQUIRED if name not in content]
+    unknown = [_one_line(name) for name in content if name not in known]
+    problems = [f"missing: {', '.join(missing)}"] if missing else []
+    problems += [f"unknown: {', '.join(unknown)}; known: {', '.join(known)}"] if unknown else []
     if problems:
         raise PrunerError(f"{path}: {'; '.join(problems)}")
-    stripped: dict[str, Any] = {
-        name: value.strip() if isinstance(value, str) else value for name, value in content.items()
-    }
+    stripped = {k: v.strip() if isinstance(v, str) else v for k, v in content.items()}
     submission = Submission(**stripped)
     check_submission(entry, submission)
     return submission
@@ -164,22 +159,19 @@ def load_submission(entry: Path) -> Submission:
 
 def check_submission(entry: Path, submission: Submission) -> None:
     """Raise PrunerError for fields of the wrong kind, or text that forges the table."""
-    path = entry / SUBMISSION_FILE
+    path, given = entry / SUBMISSION_FILE, asdict(submission)
     for name in REQUIRED:
-        if not isinstance(getattr(submission, name), str) or not getattr(submission, name).strip():
+        if not isinstance(given[name], str) or not given[name].strip():
             raise PrunerError(f"{path}: {name} must not be empty")
     for name in ("machine", "notes"):
-        if not isinstance(getattr(submission, name), str):
-            raise PrunerError(
-                f"{path}: {name}={_one_line(getattr(submission, name))}: a text, or ''"
-            )
-    for name in ("fit_seconds", "parameters", "scored_per_second", "memory_mb"):
-        value = getattr(submission, name)
+        if not isinstance(given[name], str):
+            raise PrunerError(f"{path}: {name}={_one_line(given[name])}: a text, or ''")
+    for name in ("parameters", *COSTS):
+        value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 <= value < np.inf):
             raise PrunerError(f"{path}: {name}={_one_line(value)}: a number, 0 or more, or null")
-    for name, text in [("the folder's name", entry.name)] + [
-        (name, getattr(submission, name)) for name in IN_TABLE
-    ]:
+    in_table = {"the folder's name": entry.name, **{name: given[name] for name in IN_TABLE}}
+    for name, text in in_table.items():
         if len(text.splitlines()) > 1 or any(sign in text for sign in _FORGING):
             raise PrunerError(
                 f"{path}: {name} stands in a table: one line without {' or '.join(_FORGING)}, "
@@ -201,25 +193,11 @@ def save_submission(entry: Path, submission: Submission) -> None:
 def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score: ScoreTask) -> Path:
     """Score every test program and write the file of the track."""
     entry.mkdir(parents=True, exist_ok=True)
-    parts = [
-        pd.DataFrame(
-            {
-                "platform": records.key.platform,
-                "task": records.key.task,
-                "line": records.line,
-                "score": score(records),
-            }
-        )
-        for records in tasks
-    ]
-    path = entry / track.scores_file
+    columns = [(r.key.platform, r.key.task, r.line, score(r)) for r in tasks]
+    parts = [pd.DataFrame(dict(zip(COLUMNS, values, strict=True))) for values in columns]
+    path, packed = entry / track.scores_file, {"method": "gzip", "mtime": 0}
     with write_atomic(path) as partial:
-        pd.concat(parts).to_csv(
-            partial,
-            index=False,
-            float_format="%.7g",
-            compression={"method": "gzip", "mtime": 0},
-        )
+        pd.concat(parts).to_csv(partial, index=False, float_format="%.7g", compression=packed)
     return path
 
 
@@ -279,11 +257,7 @@ def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
         "entry": entry.name,
         "model": submission.model,
         **{name: metrics[name] for name in SHOWN},
-        "fit_seconds": submission.fit_seconds,
-        "scored_per_second": submission.scored_per_second,
-        "memory_mb": submission.memory_mb,
-        "learned_from": submission.learned_from,
-        "notes": submission.notes,
+        **{name: getattr(submission, name) for name in (*COSTS, "learned_from", "notes")},
     }
 
 
@@ -316,7 +290,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
     lines = []
     for number, row in enumerate(rows, first):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
-        found = [row.get(name) for name in ("fit_seconds", "scored_per_second", "memory_mb")]
+        found = [row.get(name) for name in COSTS]
         costs = ["" if value is None else f"{value:,.0f}" for value in found]
         said = [row.get(name, "") for name in ("learned_from", "notes")]
         lines.append([number, row["entry"], row["model"], *numbers, *costs, *said])

@@ -91,15 +91,10 @@ def run_cells(
 ) -> None:
     """Compute and write cells of methods by `make`; raises PrunerError without a result."""
     (cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
-    jobs = [
-        Job(
-            name=path.stem,
-            leaves=path,
-            run=partial(_run_cell, cells, cell, context, budget, settings, make),
-        )
-        for cell in wanted
-        for path in [cells.path(cell)]
-    ]
+    jobs = []
+    for path, cell in ((cells.path(cell), cell) for cell in wanted):
+        run = partial(_run_cell, cells, cell, context, budget, settings, make)
+        jobs.append(Job(name=path.stem, leaves=path, run=run))
     again = f"resume={cells.folder} keeps what is finished"
     found = results(jobs, num_workers=num_workers, log=progress.log, again=again)
     for _ in progress.track(found, title, len(jobs)):

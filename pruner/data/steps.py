@@ -16,13 +16,7 @@ from typing import Any
 
 import orjson
 
-from pruner.data.limits import (
-    MAX_DECISIONS,
-    MAX_LENGTHS,
-    MAX_SPLIT_LOOPS,
-    MAX_STEPS,
-    MAX_STRUCTURES,
-)
+from pruner.data import limits
 from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.workload import MAX_EXTENT
 
@@ -112,8 +106,9 @@ class StepChecker:
         """Check the first record of a structure fully; cache the structure."""
         if not isinstance(steps, list):
             raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
-        if len(steps) > MAX_STEPS:
-            raise MalformedError(Reason.BAD_STEP, f"{len(steps)} steps, more than {MAX_STEPS}")
+        if len(steps) > limits.MAX_STEPS:
+            detail = f"{len(steps)} steps, more than {limits.MAX_STEPS}"
+            raise MalformedError(Reason.BAD_STEP, detail)
         if _WELL_FORMED.fullmatch(text) is None:
             for position, step in enumerate(steps):
                 _check_step(position, step)
@@ -126,15 +121,15 @@ class StepChecker:
         for position in splits:
             _, _, _, extent, lengths, _ = steps[position]
             loops += len(lengths)
-            if len(lengths) > MAX_LENGTHS or not (
+            if len(lengths) > limits.MAX_LENGTHS or not (
                 0 < extent <= MAX_EXTENT and 0 < prod(lengths) <= MAX_EXTENT
             ):
                 _check_step(position, steps[position])  # raises the exact reason
-        if loops > MAX_SPLIT_LOOPS:
-            detail = f"splits into {loops} loops, more than {MAX_SPLIT_LOOPS}"
+        if loops > limits.MAX_SPLIT_LOOPS:
+            detail = f"splits into {loops} loops, more than {limits.MAX_SPLIT_LOOPS}"
             raise MalformedError(Reason.BAD_STEP, detail)
         structure, self._count = self._count, self._count + 1
-        if structure < MAX_STRUCTURES:
+        if structure < limits.MAX_STRUCTURES:
             self._known[key] = (structure, tags, splits, has_trace)
         return structure
 
@@ -157,7 +152,7 @@ def _check_step(position: int, step: Any) -> None:
 
 def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None:
     values = value if kind == "E" else [value]
-    if not isinstance(values, list) or not 0 < len(values) <= MAX_LENGTHS:
+    if not isinstance(values, list) or not 0 < len(values) <= limits.MAX_LENGTHS:
         raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
     for number in values:
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -174,8 +169,8 @@ def _check_decisions(steps: list[list[Any]]) -> None:
     """Check that decisions of traces are possible extents, indices, locations."""
     for position, step in enumerate(steps):
         if step[0] == TRACE and step[2]:
-            if len(step[2]) > MAX_DECISIONS:
-                detail = f"{len(step[2])} decisions, more than {MAX_DECISIONS}"
+            if len(step[2]) > limits.MAX_DECISIONS:
+                detail = f"{len(step[2])} decisions, more than {limits.MAX_DECISIONS}"
                 raise MalformedError(Reason.BAD_STEP, detail)
             if min(step[2]) < INLINED or max(step[2]) > MAX_EXTENT:
                 raise _absurd(position, step)

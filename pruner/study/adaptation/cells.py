@@ -31,15 +31,7 @@ from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
 from pruner.models.checkpoint.tensors import existing
 from pruner.search.offline.comparison import MethodComparison, MethodRun
-from pruner.study.plots import (
-    MARKERS,
-    colours,
-    headline,
-    label,
-    name_lines,
-    plain_log,
-    style,
-)
+from pruner.study import plots
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
 RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"
@@ -228,26 +220,25 @@ def plot_curves(
             part = f", part {n // _A_PANEL + 1}" if len(names) > _A_PANEL else ""
             shown[family + part] = names[n : n + _A_PANEL]
     shown = shown or {"": []}
-    with style():
+    with plots.style():
         size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
         figure = Figure(figsize=size, layout="constrained")
-        headline(
-            figure, f"Model carried from {label(title)}: best latency so far (mean, range of seeds)"
-        )
+        what = f"Model carried from {plots.label(title)}"
+        plots.headline(figure, f"{what}: best latency so far (mean, range of seeds)")
         axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
         for row, (family, names) in zip(axes, shown.items(), strict=True):
             row[0].set_title(family)
-            colour = colours([*names, *references])
-            for name, marker in zip((*references, *names), MARKERS, strict=False):
+            colour = plots.colours([*names, *references])
+            for name, marker in zip((*references, *names), plots.MARKERS, strict=False):
                 _draw(row, comparison, name, colour[name], marker, units)
             row[0].set_ylabel("latency / best known\n(less is better)")
             for axis in row:
-                plain_log(axis, "y")
+                plots.plain_log(axis, "y")
                 axis.grid(axis="y")
         for axis, unit in zip(axes[-1], units, strict=True):
             axis.set_xlabel(AXES[unit])
         for row, names in zip(axes, shown.values(), strict=True):
-            name_lines(row[-1], {name: label(name) for name in (*names, *references)})
+            plots.name_lines(row[-1], {name: plots.label(name) for name in (*names, *references)})
         figure.savefig(path, dpi=110, bbox_inches="tight")
 
 

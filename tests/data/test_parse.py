@@ -198,7 +198,7 @@ def test_a_line_costs_itself_whatever_the_reader_raises(line, monkeypatch):
 
 
 def test_structures_beyond_the_limit_are_checked_all_the_same(monkeypatch):
-    monkeypatch.setattr(steps, "MAX_STRUCTURES", 1)
+    monkeypatch.setattr(steps.limits, "MAX_STRUCTURES", 1)
     checker = StepChecker()
     assert checker.check([["CI", 1]])[1] == checker.check([["CI", 2]])[1] == 0
     assert [checker.check([["CR", 1]])[1], checker.check([["CR", 1]])[1]] == [1, 2]

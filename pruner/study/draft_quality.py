@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.calibrate import CalibrationResult, calibrate
+from pruner.models.analyzer.calibrate import calibrate
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
@@ -31,7 +31,7 @@ from pruner.models.analyzer.quality import (
 from pruner.models.analyzer.switches import GROUPS
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import Definitions, definitions_of
+from pruner.program.replay import definitions_of
 from pruner.progress import Progress
 from pruner.study.plots import bar_panels, colours, label, style
 
@@ -45,26 +45,19 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
 class Pools:
     """Measured tasks of record folders, with counts of the omissions."""
 
-    root: RecordRoot
-    progress: Progress
-    index: Definitions | None = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.index = definitions_of(self.root.path)
+    def __init__(self, root: RecordRoot, progress: Progress) -> None:
+        self.root, self.progress, self.index = root, progress, definitions_of(root.path)
+        self.counts, self.failures = Counter[str](), Counter[str]()
 
     def of(
         self, platform: str, device: Device, read: Iterator[TaskRecords]
     ) -> Iterator[TaskRecords]:
-        """Yield tasks with a measured program; another GPU's tasks are counted.
+        """Yield tasks with a measured program; another GPU's tasks are counted and reported.
 
-        Each of these is also reported. Records of a folder that is named otherwise than the device
-        are the user's choice.
+        Records of a folder that is named otherwise than the device are the user's choice.
         """
         number = len(self.root.task_files([platform]))
         for records in self.progress.track(read, f"reading {platform}", number):
@@ -179,20 +172,11 @@ def _calibrated(
     path = folder / "draft" / f"{analyzer.device.name}.yaml"
     path.parent.mkdir(exist_ok=True)
     save_constants(path, whole.constants)
-    report = {
-        "saved": str(path),
-        "whole": _summary(whole),
-        **{f"half_{number}": _summary(fit) for number, fit in fits.items()},
-    }
+    report: dict[str, Any] = {"saved": str(path)}
+    for name, fit in {"whole": whole, **{f"half_{n}": fit for n, fit in fits.items()}}.items():
+        numbers = ("num_programs", "error_before", "error_after")
+        report[name] = {number: getattr(fit, number) for number in numbers}
     return Judged(tasks=[score_task(task, halves[task.fold]) for task in tasks], report=report)
-
-
-def _summary(fit: CalibrationResult) -> dict[str, Any]:
-    return {
-        "num_programs": fit.num_programs,
-        "error_before": fit.error_before,
-        "error_after": fit.error_after,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Items of the book: a table or figure, its commands, expected results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -171,12 +171,9 @@ def load_item(folder: Path) -> Item:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise PrunerError("it must map names to values")
-        parts: dict[str, Any] = {
-            "numbers": _all(Number, content.pop("numbers", ())),
-            "tables": _all(Table, content.pop("tables", ())),
-            "plots": _all(Plot, content.pop("plots", ())),
-        }
-        return _one(Item, content | parts | {"name": folder.name, "folder": folder})
+        for name, kind in (("numbers", Number), ("tables", Table), ("plots", Plot)):
+            content[name] = tuple(_one(kind, part) for part in content.get(name, ()))
+        return _one(Item, content | {"name": folder.name, "folder": folder})
     except (UnicodeDecodeError, yaml.YAMLError, PrunerError) as error:
         raise PrunerError(f"{path}: {error}") from error
 
@@ -187,10 +184,6 @@ def load_items(folder: Path) -> list[Item]:
     if not items:
         raise PrunerError(f"{folder}: no <item>/{ITEM_FILE} there")
     return items
-
-
-def _all(kind: type[_Part], contents: Iterable[Mapping[str, Any]]) -> tuple[_Part, ...]:
-    return tuple(_one(kind, content) for content in contents)
 
 
 def _one(kind: type[_Part], content: Mapping[str, Any]) -> _Part:

@@ -51,22 +51,21 @@ class Ranker(Model, ABC):
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
         """Score the programs `index` task by task; raises Diverged where a score is NaN."""
-        return [
-            ScoredTask(
-                name=f"{table.key_of(view.programs).platform}/{table.key_of(view.programs).task}",
-                latency_s=table.latency_s[view.programs].numpy(),
-                score=_numbers(self.score_store(view.store, view.own)),
-                timed_s=table.timed_s[view.programs.numpy()],
-                key=table.key_of(view.programs),
+        found = []
+        for programs, store, own in table.each_task(index):
+            key, score = table.key_of(programs), self.score_store(store, own)
+            if np.isnan(score).any():
+                raise Diverged(f"the model has diverged: {DIVERGED}")
+            found.append(
+                ScoredTask(
+                    name=f"{key.platform}/{key.task}",
+                    latency_s=table.latency_s[programs].numpy(),
+                    score=score,
+                    timed_s=table.timed_s[programs.numpy()],
+                    key=key,
+                )
             )
-            for view in table.each_task(index)
-        ]
-
-
-def _numbers(score: Scores) -> Scores:
-    if np.isnan(score).any():
-        raise Diverged(f"the model has diverged: {DIVERGED}")
-    return score
+        return found
 
 
 class NeuralRanker(nn.Module, Ranker):

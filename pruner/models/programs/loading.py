@@ -92,22 +92,14 @@ def ahead(load: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_
             yield waiting.popleft().result()
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The tasks that the batches of an epoch need.
+def needs_of(task: Tensor, indices: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, int]]:
+    """The tasks that an epoch's batches need; `task` [N] covers the table's programs.
 
-    `parts`: the programs of every task, in the order in which tasks are first needed. `last`: the
-    number of the last batch that needs a task, by task number.
+    Returns the programs of every task, in the order in which tasks are first needed, and the number
+    of the last batch that needs a task, by task number.
     """
-
-    parts: list[Tensor]
-    last: dict[int, int]
-
-
-def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
-    """The needs of an epoch's batches; `task` [N] covers the table's programs."""
     if not indices:
-        return Needs([], {})
+        return [], {}
     # Sorted, the programs of a task are neighbours, as tasks are in the table.
     programs, order = torch.cat(list(indices)).sort()
     sizes = torch.tensor([len(index) for index in indices])
@@ -118,10 +110,8 @@ def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
     last = torch.zeros(len(numbers), dtype=torch.long).scatter_reduce(0, which, batch, "amax")
     first = torch.full((len(numbers),), len(indices)).scatter_reduce(0, which, batch, "amin")
     parts = programs.split(counts.tolist())
-    return Needs(
-        [parts[place] for place in first.argsort(stable=True).tolist()],
-        dict(zip(numbers.tolist(), last.tolist(), strict=True)),
-    )
+    ordered = [parts[place] for place in first.argsort(stable=True).tolist()]
+    return ordered, dict(zip(numbers.tolist(), last.tolist(), strict=True))
 
 
 def streamed_batches(
@@ -129,8 +119,8 @@ def streamed_batches(
 ) -> Iterator[LabelledBatch]:
     """The batches of an epoch for a table with features on disk."""
     own = [share(index) for index in indices]
-    needs = needs_of(table.task, own)
-    arriving = zip(needs.parts, table.loaded(needs.parts), strict=True)
+    needed, last = needs_of(table.task, own)
+    arriving = zip(needed, table.loaded(needed), strict=True)
     alive: dict[int, tuple[Tensor, ProgramTable]] = {}
     for number, (index, mine) in enumerate(zip(indices, own, strict=True)):
         tasks = table.task[mine]
@@ -140,10 +130,10 @@ def streamed_batches(
             programs, found = next(arriving)
             alive[int(table.task[programs[0]])] = programs, found
         places = [(tasks == task).nonzero().squeeze(1) for task in present]
-        parts = []
-        for task, where in zip(present, places, strict=True):
-            programs, found = alive[task]
-            parts.append(found.take(torch.searchsorted(programs, mine[where])))
+        parts = [
+            alive[task][1].take(torch.searchsorted(alive[task][0], mine[where]))
+            for task, where in zip(present, places, strict=True)
+        ]
         # The parts are concatenated by task; this restores the mixed order of the batch.
         mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
         yield LabelledBatch(
@@ -154,5 +144,5 @@ def streamed_batches(
             first=share.bounds(len(index))[0],
         )
         for task in present:
-            if needs.last[task] == number:
+            if last[task] == number:
                 del alive[task]

@@ -84,15 +84,6 @@ class TaskPrograms:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskView:
-    """Some `programs` of a task; `store` holds these as programs `own`."""
-
-    programs: Tensor
-    store: "ProgramTable"
-    own: Tensor
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramTable:
     """Programs of many tasks in order; programs of a task are neighbours.
@@ -243,13 +234,15 @@ class ProgramTable:
 
         return ahead(one, parts)
 
-    def each_task(self, index: Int[Tensor, " program"]) -> Iterator[TaskView]:
-        """The given programs with their features, task by task."""
+    def each_task(
+        self, index: Int[Tensor, " program"]
+    ) -> "Iterator[tuple[Tensor, ProgramTable, Tensor]]":
+        """Task by task: programs, a table with their features, and their numbers there."""
         parts = self.by_task(index)
         if self.load is None:
-            return (TaskView(part, self, part) for part in parts)
+            return ((part, self, part) for part in parts)
         both = zip(parts, self.loaded(parts), strict=True)
-        return (TaskView(part, found, torch.arange(len(part))) for part, found in both)
+        return ((part, found, torch.arange(len(part))) for part, found in both)
 
     def loader(self, sampler: EpochIndices, share: Share) -> Loader:
         """Batches of the programs that `sampler` yields, with this process's share."""
@@ -389,7 +382,7 @@ class ProgramTable:
         """
         if self.load is not None:
             sample = self.sample(index)
-            held = self.concatenate([view.store for view in self.each_task(sample)])
+            held = self.concatenate([table for _, table, _ in self.each_task(sample)])
             return held.fit_scaler(torch.arange(held.num_programs), kind)
         rows, _ = self.row_index(index)
         # Of tasks that occur in `index` only: others may be test tasks.

@@ -128,14 +128,9 @@ def read_records(
 ) -> FileRecords:
     """Read a record file, and keep the lines that were set aside."""
     quarantined = _QuarantinedLines()
-    tasks = read_tasks(
-        file.path,
-        quarantined,
-        platform=file.platform,
-        task=file.task,
-        duplicates=duplicates,
-        parser=parser,
-    )
+    about: Any = {"platform": file.platform, "task": file.task}
+    about |= {"duplicates": duplicates, "parser": parser}
+    tasks = read_tasks(file.path, quarantined, **about)
     return FileRecords(file=file, tasks=tasks, quarantined=quarantined.lines)
 
 
@@ -153,7 +148,7 @@ def featurize_files(
                 spec.dataflow,
                 tally,
                 tasks,
-                extra=_extra(spec, one.file.platform),
+                extra=draft_columns(one.file.platform) if spec.draft else None,
                 failures=spec.failures,
                 refused=refused,
                 found=known.get(id(records)),
@@ -165,10 +160,6 @@ def featurize_files(
             FilePrograms(tasks=found, tally=tally, quarantined=one.quarantined, refused=refused)
         )
     return out
-
-
-def _extra(spec: ReadSpec, platform: str) -> Extra | None:
-    return draft_columns(platform) if spec.draft else None
 
 
 def _taken(records: TaskRecords, *, failures: bool) -> TaskRecords:
@@ -232,20 +223,13 @@ def featurize_task(
         # The operator is unknown, so no program of the task can be featurised.
         tally.failures[error.reason] += num_measured
         refused.append((int(taken.line[0]), of_all(error.reason, num_measured)))
-        message = f"{records.file} left out ({num_measured} programs): {error}"
-        tally.left_out.append(message)
-        log.warning("%s", message)
+        tally.left_out.append(f"{records.file} left out ({num_measured} programs): {error}")
+        log.warning("%s", tally.left_out[-1])
         return None
     without = {row: why for row, why in sorted(batch.failures.items()) if taken.valid[row]}
     tally.failures.update(without.values())
     refused += [(int(taken.line[row]), why) for row, why in without.items()]
-    part = TaskPrograms.of(
-        records.key,
-        batch,
-        taken.latency_s,
-        taken.line,
-        taken.digest,
-        timed_s=taken.timed_s,
-    )
+    columns = (taken.latency_s, taken.line, taken.digest, taken.timed_s)
+    part = TaskPrograms.of(records.key, batch, *columns)
     # Where every program failed there is no best latency for labels.
     return part if np.isfinite(part.latency_s).any() else None

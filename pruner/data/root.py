@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
@@ -28,6 +27,16 @@ class TaskFile:
     platform: str
     task: str
     path: Path
+
+    def read(
+        self,
+        quarantine: Quarantine,
+        duplicates: Duplicates = "drop",
+        parser: LineParser | None = None,
+    ) -> list[TaskRecords]:
+        """Read the file (`read_tasks`)."""
+        about = {"platform": self.platform, "task": self.task}
+        return read_tasks(self.path, quarantine, **about, duplicates=duplicates, parser=parser)
 
 
 class RecordRoot:
@@ -89,9 +98,7 @@ class RecordRoot:
         parser = LineParser()
         usable = 0
         for file in files:
-            about: Any = {"platform": file.platform, "task": file.task}
-            about |= {"duplicates": duplicates, "parser": parser}
-            for records in read_tasks(file.path, quarantine, **about):
+            for records in file.read(quarantine, duplicates, parser):
                 usable += int(records.valid.sum())
                 yield records
         if not usable:

@@ -104,11 +104,9 @@ class _Staged:
     def _register_limit(self) -> PerProgram:
         device = self._device
         block = device.compiled_threads_per_block
-        per_thread = device.registers_per_block / (
-            # Where the compiler does not know the block it leaves registers for one of this size.
-            self._lanes if block is None else np.full_like(self._lanes, block)
-        )
-        return np.minimum(device.max_registers_per_thread, per_thread)
+        # Where the compiler does not know the block it leaves registers for one of this size.
+        lanes = self._lanes if block is None else np.full_like(self._lanes, block)
+        return np.minimum(device.max_registers_per_thread, device.registers_per_block / lanes)
 
     def _resident(self) -> PerProgram:
         """Blocks [program] that a multiprocessor holds at once."""

@@ -51,13 +51,9 @@ class FeatureCache:
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
-        self._settings: dict[str, Any] = {
-            "dataflow": spec.dataflow,
-            "duplicates": spec.duplicates,
-        }
+        self._settings: dict[str, Any] = {"dataflow": spec.dataflow, "duplicates": spec.duplicates}
         # Named only where set: entries without them keep their names.
-        self._settings |= {"draft": True} if spec.draft else {}
-        self._settings |= {"failures": True} if spec.failures else {}
+        self._settings |= {n: True for n in ("draft", "failures") if getattr(spec, n)}
         self._basis = {
             **self._settings,
             "feature_version": features.FEATURE_SET_VERSION,
@@ -92,7 +88,11 @@ class FeatureCache:
         Without the analyzer's columns, an entry that has them serves, too, if all its programs have
         features. A damaged entry counts as missing, with a warning.
         """
-        found = self._entry(file, content)
+        path, found = self.path(file), None
+        try:
+            found = read_entry(path, self._key(file, content)) if path.is_file() else None
+        except _DAMAGE as error:
+            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
         if found is not None or self._with_draft is None:
             return found
         found = self._with_draft.load(file, content)
@@ -100,16 +100,6 @@ class FeatureCache:
             return None
         bare = [replace(one, features=replace(one.features, extra=None)) for one in found.tasks]
         return replace(found, tasks=bare)
-
-    def _entry(self, file: TaskFile, content: str) -> FilePrograms | None:
-        path = self.path(file)
-        if not path.is_file():
-            return None
-        try:
-            return read_entry(path, self._key(file, content))
-        except _DAMAGE as error:
-            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
-            return None
 
     def task(self, file: TaskFile, content: str, number: int) -> ProgramTable:
         """A single task of an entry; raises DataError if it is gone."""
@@ -178,15 +168,12 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
         number, dot, name = full.partition(".")
         if dot:
             by_task[int(number)][name] = stored[full]
+    failures, counts = Counter(about["failures"]), Counter(about["counts"])
     return FilePrograms(
         tasks=[_task(arrays, known) for arrays, known in zip(by_task, about["tasks"], strict=True)],
         quarantined=[tuple(line) for line in about["set_aside"]],
         refused=[tuple(line) for line in about["refused"]],
-        tally=Tally(
-            failures=Counter(about["failures"]),
-            counts=Counter(about["counts"]),
-            left_out=about["left_out"],
-        ),
+        tally=Tally(failures=failures, counts=counts, left_out=about["left_out"]),
     )
 
 

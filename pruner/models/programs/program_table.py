@@ -9,7 +9,7 @@ cache (:mod:`pruner.models.programs.cache`), which loads them task by task.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -344,12 +344,9 @@ class ProgramTable:
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
         flow = group_means(flat, self.task, len(self.keys))
-        tokens, decided = self.tokens, torch.zeros(0)
-        if tokens is not None:
-            decided = tokens.place_means(self.task, len(self.keys))
-        drafted = None
-        if self.draft is not None:
-            drafted = group_means(self.draft, self.task, len(self.keys))
+        tokens, draft, num = self.tokens, self.draft, len(self.keys)
+        decided: Any = None if tokens is None else tokens.place_means(self.task, num)
+        drafted: Any = None if draft is None else group_means(draft, self.task, num)
         for number, key in enumerate(self.keys):
             if centers and key in centers:
                 # A centre may have fewer or more places than this table: the longest program
@@ -357,15 +354,15 @@ class ProgramTable:
                 known = centers[key].statement[:width]
                 mean[number * width : number * width + len(known)] = known
                 flow[number] = centers[key].dataflow.reshape(-1)
-                if tokens is not None and (known_tokens := centers[key].tokens) is not None:
-                    decided[number] = known_tokens
-                if drafted is not None and (known_draft := centers[key].draft) is not None:
-                    drafted[number] = known_draft
+                for means, own in (
+                    (decided, centers[key].tokens),
+                    (drafted, centers[key].draft),
+                ):
+                    if means is not None and own is not None:
+                        means[number] = own
         dataflow = (flat - flow[self.task]).view_as(self.dataflow)
         tokens = None if tokens is None else tokens.minus(decided, self.task)
-        draft = None
-        if self.draft is not None and drafted is not None:
-            draft = self.draft - drafted[self.task]
+        draft = None if draft is None else draft - drafted[self.task]
         rows = self.rows - mean[group]
         return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
 
@@ -395,11 +392,10 @@ class ProgramTable:
         mean, square = _column_moments(self.rows, rows)
         mean = torch.cat([mean, flags.mean(dim=0)])
         square = torch.cat([square, flags.square().mean(dim=0)])
+        slots = torch.arange(self.num_dataflow_rows)
+        every = (index[:, None] * self.num_dataflow_rows + slots).view(-1)
         flow_mean, flow_square = _column_moments(
-            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS),
-            (index[:, None] * self.num_dataflow_rows + torch.arange(self.num_dataflow_rows)).view(
-                -1
-            ),
+            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS), every
         )
         return ColumnScaler.standard(
             (mean, _deviation(mean, square)), (flow_mean, _deviation(flow_mean, flow_square))

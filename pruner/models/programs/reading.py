@@ -13,7 +13,7 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
-from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
+from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
@@ -128,9 +128,7 @@ def read_records(
 ) -> FileRecords:
     """Read a record file, and keep the lines that were set aside."""
     quarantined = _QuarantinedLines()
-    about: Any = {"platform": file.platform, "task": file.task}
-    about |= {"duplicates": duplicates, "parser": parser}
-    tasks = read_tasks(file.path, quarantined, **about)
+    tasks = file.read(quarantined, duplicates, parser)
     return FileRecords(file=file, tasks=tasks, quarantined=quarantined.lines)
 
 

@@ -49,10 +49,8 @@ class ColumnScaler(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        for kind, size in (
-            ("statement", NUM_STATEMENT_COLUMNS),
-            ("dataflow", NUM_DATAFLOW_COLUMNS),
-        ):
+        sizes = {"statement": NUM_STATEMENT_COLUMNS, "dataflow": NUM_DATAFLOW_COLUMNS}
+        for kind, size in sizes.items():
             self.register_buffer(f"{kind}_center", torch.zeros(size))
             self.register_buffer(f"{kind}_scale", torch.ones(size))
         self.register_buffer("limit", torch.tensor(torch.inf))
@@ -73,11 +71,9 @@ class ColumnScaler(nn.Module):
         dataflow: tuple[Float[Tensor, " dataflow"], Float[Tensor, " dataflow"]],
     ) -> "ColumnScaler":
         """Standard scores from (mean, deviation) of every column."""
-        scaler = ColumnScaler()
+        scaler = ColumnScaler.by_maximum(statement[1], dataflow[1])
         scaler.statement_center.copy_(statement[0])
-        scaler.statement_scale.copy_(statement[1])
         scaler.dataflow_center.copy_(dataflow[0])
-        scaler.dataflow_scale.copy_(dataflow[1])
         scaler.limit.fill_(STANDARD_LIMIT)
         return scaler
 
@@ -156,13 +152,11 @@ class Center:
         place = rank_in_task(batch.program)
         # The longest program decides; means of its last places are those of few programs.
         num_places = int(place.max()) + 1 if len(place) else 0
-        rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
+        rows, tokens = batch.statement[:, :NUM_STATEMENT_FEATURES], batch.tokens
         return Center(
             group_means(rows, place, num_places),
             batch.dataflow.mean(dim=0),
-            None
-            if batch.tokens is None
-            else batch.tokens.place_means(torch.zeros_like(batch.tokens.skeleton), 1)[0],
+            None if tokens is None else tokens.place_means(torch.zeros_like(tokens.skeleton), 1)[0],
             None if batch.draft is None else batch.draft.mean(dim=0),
         )
 

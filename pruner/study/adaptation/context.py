@@ -11,7 +11,7 @@ import torch
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit
-from pruner.data.tasks import TaskKey, read_tasks
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import DataflowKind
 from pruner.models.adaptation.base import Setting
@@ -237,12 +237,11 @@ def pools_of(
 ) -> list[RecordedTask]:
     """Pools of featurised tasks, whose records are read again for schedules and costs."""
     index, pools = definitions_of(root.path), []
-    paths = {file.task: file.path for file in root.task_files(target)}
+    files = {file.task: file for file in root.task_files(target)}
     for task in tasks:
-        key = task.key
         with Quarantine() as quarantine:
-            read = read_tasks(paths[key.task], quarantine, platform=target, task=key.task)
-        records = next(records for records in read if records.key == key)
+            read = files[task.key.task].read(quarantine)
+        records = next(records for records in read if records.key == task.key)
         pools.append(recorded_task(records, programs=task, analyzer=analyzer, tasks=index))
     return [pool for pool in pools if pool is not None]
 

@@ -99,6 +99,10 @@ class SymbolAnalyzer(Analyzer):
         """Symbols of several loop nests, computed at once where that is cheaper."""
         return [self.symbols(one) for one in nests]
 
+    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
+        """See :class:`Analyzer`."""
+        return [self.scores(symbols) for symbols in self.all_symbols(nests)]
+
     @abstractmethod
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""
@@ -212,10 +216,6 @@ class CpuAnalyzer(SymbolAnalyzer):
         """See :class:`SymbolAnalyzer`."""
         return cpu_symbols_of(nests, self.device)
 
-    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
-        """See :class:`Analyzer`."""
-        return [self.scores(symbols) for symbols in self.all_symbols(nests)]
-
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""
         terms = CpuSwitches.without(self.without)
@@ -234,14 +234,10 @@ class CpuAnalyzer(SymbolAnalyzer):
 def load_analyzer(
     conf: Path, platform: str, *, form: Formula = "hardware", without: str | None = None
 ) -> SymbolAnalyzer: ...
-
-
 @overload
 def load_analyzer(
     conf: Path, platform: str, *, form: AnyFormula, without: str | None = None
 ) -> Analyzer: ...
-
-
 def load_analyzer(
     conf: Path, platform: str, *, form: AnyFormula = "hardware", without: str | None = None
 ) -> Analyzer:
@@ -261,4 +257,4 @@ def load_analyzer(
             f"platform={platform}: the {form} form is for GPUs; use draft.form=hardware"
         )
     cpu = load_constants(conf / "draft", platform, CpuRates)
-    return CpuAnalyzer(device=device, constants=cpu, form=form, without=without)
+    return CpuAnalyzer(device=device, constants=cpu, without=without)

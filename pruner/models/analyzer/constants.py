@@ -7,7 +7,7 @@ not unseen for them. ``stage=clean`` of experiments/model fits rates inside each
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import yaml
 
@@ -75,20 +75,16 @@ def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConsta
     if unknown := sorted(values.keys() - {"rates", "origin"}):
         raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
     origin = str(values.get("origin", path.name))
-    return AnalyzerConstants(rates=_rates(kind, values["rates"], path), origin=origin)
+    known, rates = [field.name for field in dataclasses.fields(kind)], values["rates"]
+    if unknown := sorted(rates.keys() - set(known)):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
+    for name, value in rates.items():
+        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
+    return AnalyzerConstants(rates=kind(**rates), origin=origin)
 
 
 def save_constants(path: Path, constants: AnalyzerConstants[R]) -> None:
     """Write a platform's file."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-
-
-def _rates(kind: type[R], values: dict[str, Any], path: Path) -> R:
-    known = [field.name for field in dataclasses.fields(kind)]
-    if unknown := sorted(values.keys() - set(known)):
-        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
-    for name, value in values.items():
-        if type(value) not in (int, float) or not 0 <= value < float("inf"):
-            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
-    return kind(**values)

@@ -85,13 +85,8 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
-    return ScoredTask(
-        name=task.name,
-        latency_s=task.latency_s,
-        score=score,
-        timed_s=task.timed_s,
-        key=task.key,
-    )
+    names = ("name", "latency_s", "timed_s", "key")
+    return ScoredTask(score=score, **{name: getattr(task, name) for name in names})
 
 
 def score_records(
@@ -119,13 +114,8 @@ def sample_programs(
 ) -> list[Sample]:
     """Draw about `num` programs from 20 tasks that have rates, or from `every_task`."""
     least, most = (2, None) if every_task else (_PROGRAMS_FITTED, _TASKS_FITTED)
-    useful = [
-        task
-        for task in tasks
-        if len(task.latency_s) >= least
-        and task.groups
-        and (every_task or analyzer.has_rates_for(task.groups[0][1]))
-    ]
+    useful = [task for task in tasks if len(task.latency_s) >= least and task.groups]
+    useful = [t for t in useful if every_task or analyzer.has_rates_for(t.groups[0][1])]
     chosen = rng.permutation(len(useful))[:most]
     # Two at least: the fit removes each task's mean, so a single program would say nothing.
     each = max(2, num // max(1, len(chosen)))
@@ -178,18 +168,16 @@ def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
     }
     best_s = sum(task.best_s for task in tasks)
     for name, sizes in draft_sizes(tasks).items():
-        ours = metrics.best_k(tasks, 1, sizes)
-        chance = best_s / sum(expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True))
-        own = [
-            t.best_s / metrics.best_k_latency(t, 1, k) for t, k in zip(tasks, sizes, strict=True)
-        ]
-        random = [t.best_s / expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True)]
+        pairs = list(zip(tasks, sizes, strict=True))
+        expected_s = [expected_latency(task, k) for task, k in pairs]
+        ours, chance = metrics.best_k(tasks, 1, sizes), best_s / sum(expected_s)
+        own = np.mean([task.best_s / metrics.best_k_latency(task, 1, k) for task, k in pairs])
+        random = np.mean([t.best_s / s for t, s in zip(tasks, expected_s, strict=True)])
         out[f"best1_at_{name}"] = ours
         out[f"random_at_{name}"] = chance
         out[f"regret_ratio_at_{name}"] = metrics.regret_against_random(ours, chance)
-        out[f"task_mean_regret_ratio_at_{name}"] = metrics.regret_against_random(
-            float(np.mean(own)), float(np.mean(random))
-        )
+        mean_regret = metrics.regret_against_random(float(own), float(random))
+        out[f"task_mean_regret_ratio_at_{name}"] = mean_regret
     return out
 
 

@@ -152,13 +152,12 @@ class Adaptation(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact continuation; `torch.save` can write it."""
+        centers = self.ranker.centers.items()
         return {
             "round": self.round,
             "network": _copied(self.ranker.network),
             "scaler": _copied(self.ranker.scaler),
-            "centers": [
-                (asdict(key), asdict(center)) for key, center in self.ranker.centers.items()
-            ],
+            "centers": [(asdict(key), asdict(center)) for key, center in centers],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -211,15 +210,6 @@ def _copied(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
-def fresh_info(adaptation: Adaptation, dataflow: DataflowKind) -> CheckpointInfo:
-    """The description of a model with random weights; raises PrunerError for an unknown class."""
-    return CheckpointInfo(
-        model=ModelSpec.of(adaptation.setting.make_network),
-        feature_version=features.FEATURE_SET_VERSION,
-        dataflow=dataflow,
-    )
-
-
 def adapted_info(
     adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
 ) -> CheckpointInfo:
@@ -229,15 +219,15 @@ def adapted_info(
     the weights: training from scratch drops those of `start`, and a model without updates has none
     of the target.
     """
-    if start is None:
-        info = fresh_info(adaptation, dataflow)
+    version = features.FEATURE_SET_VERSION
+    if start is None:  # random weights; raises PrunerError for a class unknown to checkpoints
+        spec = ModelSpec.of(adaptation.setting.make_network)
+        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
     elif adaptation.keeps_source:
         info = replace(start.info, **start.inherited)
     else:
         info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
-    info = replace(
-        info, feature_version=features.FEATURE_SET_VERSION, metrics={}, git_commit=git_commit()
-    )
+    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
     return info.with_seen(keys) if adaptation.learns else info
 
 
@@ -260,9 +250,8 @@ def save_models(
         info = adapted_info(adaptation, start, dataflow, keys)
     except PrunerError:  # made by a function: nobody could build it again
         return {}
-    written = {}
+    written = {name: path_of(name) for name in adaptation.models}
     for name, ranker in adaptation.models.items():
-        path = written[name] = path_of(name)
-        adapted = {**about, "model": name}
-        save_checkpoint(path, ranker, replace(info, config={**info.config, "adapted": adapted}))
+        config = {**info.config, "adapted": {**about, "model": name}}
+        save_checkpoint(written[name], ranker, replace(info, config=config))
     return written

@@ -39,11 +39,7 @@ class Moses(FittedAdaptation):
         network = self.ranker.network
         network.load_state_dict(self.setting.needed_source("moses").network.state_dict())
         keep = transferable_masks(network, self._gradients(store, index), self.transferable)
-        specific = {
-            name: value.detach().clone()
-            for name, value in network.named_parameters()
-            if name in keep
-        }
+        specific = {name: value.detach().clone() for name, value in network.named_parameters()}
 
         @torch.no_grad()
         def decay_the_rest() -> None:

@@ -33,10 +33,7 @@ class HardwareEncoder(nn.Module):
         self.register_buffer("center", known.mean(dim=0))
         # A constant that all devices share has no spread and must not divide by zero.
         self.register_buffer("scale", known.std(dim=0).clamp(min=1e-3))
-        columns = known.shape[1]
-        self.layers = nn.Sequential(
-            nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
+        self.layers = statement_encoder(known.shape[1], width)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
         """A vector for each program; raises DataError for a platform without a description."""

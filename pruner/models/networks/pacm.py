@@ -23,6 +23,7 @@ from pruner.models.networks.layers import (
     PooledSelfAttention,
     ProgramNorm,
     ResidualLayer,
+    dense_layers,
     segment_sum,
     statement_encoder,
 )
@@ -72,16 +73,8 @@ class PaCM(RankingNetwork):
         self.statement_encoder = (
             statement_encoder(NUM_STATEMENT_COLUMNS, width) if use_statement else None
         )
-        self.dataflow_encoder = (
-            nn.Sequential(
-                nn.Linear(NUM_DATAFLOW_COLUMNS, dataflow_hidden),
-                nn.ReLU(),
-                nn.Linear(dataflow_hidden, dataflow_width),
-                nn.ReLU(),
-            )
-            if use_dataflow
-            else None
-        )
+        of_dataflow = (NUM_DATAFLOW_COLUMNS, dataflow_hidden, dataflow_width)
+        self.dataflow_encoder = dense_layers(*of_dataflow) if use_dataflow else None
         self.attention = PooledSelfAttention(dataflow_width, num_heads) if use_dataflow else None
         self.fuse = nn.Linear(joined, width)
         self.norm = ProgramNorm(width, statistics=norm_statistics)

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats, Ints
 from pruner.errors import DataError, MissingExtra
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE, DraftValues
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
@@ -100,9 +101,7 @@ class LatencyForecast:
         margin = self._margins.get(device.name, self._margins[ELSEWHERE])
         # the trees are grown apart, so quantiles may cross
         error = np.sort([low - margin, median, high + margin], axis=0)
-        seconds = np.exp(error - columns[:, SCORE])
-        found: Seconds = np.maximum(seconds, least_s(columns, device)).T
-        return found
+        return np.asarray(np.maximum(np.exp(error - columns[:, SCORE]), least_s(columns, device)).T)
 
     def holds_on(self, device: Device) -> bool:
         """True on CPUs, and on GPUs of the training.
@@ -136,7 +135,7 @@ class LatencyForecast:
             raise DataError(f"{path}: {error}") from error
 
 
-def _sampled(task: Int[np.ndarray, " program"], rng: np.random.Generator) -> NDArray[np.int64]:
+def _sampled(task: Ints, rng: np.random.Generator) -> Ints:
     order = rng.permutation(len(task))
     place = np.empty(len(task), np.int64)  # in the random order, inside its task
     by_task = order[np.argsort(task[order], kind="stable")]
@@ -151,13 +150,10 @@ def least_s(columns: DraftValues, device: Device) -> Float[np.ndarray, " program
     if isinstance(device, GpuDevice):
         peak = max(peak, device.half_peak_flops_per_s)
     operations = np.exp2(columns[:, _OPERATIONS[device.kind]].astype(np.float64)) - 1.0
-    least: Float[np.ndarray, " program"] = operations / peak
-    return least
+    return np.asarray(operations / peak)
 
 
-def weighted_quantile(
-    values: Float[np.ndarray, " value"], weight: Float[np.ndarray, " value"], share: float
-) -> float:
+def weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
     """Return the least value that with all smaller values has `share` of the weight."""
     order = np.argsort(values)
     reached = np.cumsum(weight[order]) >= share * weight.sum() * (1 - 1e-12)
@@ -215,12 +211,7 @@ def forecast_of(
     return Forecast(low_s=low_s, median_s=median_s, high_s=high_s)
 
 
-def _grown(
-    columns: DraftValues,
-    error: Float[np.ndarray, " program"],
-    weight: Float[np.ndarray, " program"],
-    seed: int,
-) -> list[Any]:
+def _grown(columns: DraftValues, error: Floats, weight: Floats, seed: int) -> list[Any]:
     lightgbm = import_lightgbm()
     data = {"data": columns, "label": error, "weight": weight / weight.mean()}
     parameters = {**_TREES, "seed": seed, "num_threads": 1}

@@ -84,8 +84,5 @@ class BranchDropout(nn.Module):
         num = len(branches[0])
         dropped = torch.rand(num, generator=generator) < self.probability
         which = torch.randint(len(branches), (num,), generator=generator)
-        out = []
-        for place, branch in enumerate(branches):
-            kept = ~(dropped & (which == place)).to(branch.device)
-            out.append(branch * kept[:, None])
-        return out
+        kept = [~(dropped & (which == place))[:, None] for place in range(len(branches))]
+        return [one * keep.to(one.device) for one, keep in zip(branches, kept, strict=True)]

@@ -43,14 +43,8 @@ class TaskSequences:
         for part, seconds in zip(self.parts, self.latency_s, strict=True):
             order = torch.randperm(len(seconds), generator=generator).numpy()
             rows = order[: max(1, round(num * len(seconds) / total))]
-            parts.append(
-                replace(
-                    part,
-                    chosen=part.chosen[rows],
-                    prior=part.prior[rows],
-                    columns=part.columns[rows],
-                )
-            )
+            names = ("chosen", "prior", "columns")
+            parts.append(replace(part, **{name: getattr(part, name)[rows] for name in names}))
             latency_s.append(seconds[rows])
         return TaskSequences(parts=tuple(parts), latency_s=tuple(latency_s))
 

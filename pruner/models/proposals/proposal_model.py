@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from pruner.models.proposals.decision_tokens import OPTION_COLUMNS, TOKEN_COLUMNS
 
 FORMAT = 1
+_COLUMNS = [list(TOKEN_COLUMNS), list(OPTION_COLUMNS)]
 
 
 def bundled_weights() -> Path:
@@ -90,18 +91,15 @@ class ProposalModel:
 
     def save(self, path: Path) -> None:
         """Write the weights in float16, atomically."""
-        state = {name: value.half() for name, value in self.network.state_dict().items()}
-        save_tensors(
-            path,
-            {
-                "format": FORMAT,
-                "columns": [list(TOKEN_COLUMNS), list(OPTION_COLUMNS)],
-                "arguments": self.network.arguments,
-                "kinds": sorted(self.kinds),
-                "about": self.about,
-                "state": state,
-            },
-        )
+        content = {
+            "format": FORMAT,
+            "columns": _COLUMNS,
+            "arguments": self.network.arguments,
+            "kinds": sorted(self.kinds),
+            "about": self.about,
+            "state": {name: value.half() for name, value in self.network.state_dict().items()},
+        }
+        save_tensors(path, content)
 
     @staticmethod
     def load(path: Path) -> ProposalModel:
@@ -113,10 +111,7 @@ class ProposalModel:
             )
         try:
             content = load_tensors(path)
-            if content.get("format") != FORMAT or content["columns"] != [
-                list(TOKEN_COLUMNS),
-                list(OPTION_COLUMNS),
-            ]:
+            if content.get("format") != FORMAT or content["columns"] != _COLUMNS:
                 raise DataError("made for other columns than this version has")
             state = {name: value.float() for name, value in content["state"].items()}
             if not all(bool(torch.isfinite(value).all()) for value in state.values()):

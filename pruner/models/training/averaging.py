@@ -29,7 +29,6 @@ _Part = TypeVar("_Part")
 
 def mean_weights(parts: list[Weights]) -> Weights:
     """Mean of weights and float buffers, else the last; raises ValueError for other shapes."""
-    first = parts[0]
     shapes = [{name: value.shape for name, value in part.items()} for part in parts]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError("weights of different models have no mean")
@@ -37,13 +36,12 @@ def mean_weights(parts: list[Weights]) -> Weights:
         name: torch.stack([part[name] for part in parts]).mean(dim=0)
         if value.is_floating_point()
         else parts[-1][name].clone()
-        for name, value in first.items()
+        for name, value in parts[0].items()
     }
 
 
 def greedy(
-    members: Sequence[_Part],
-    value: Callable[[Sequence[_Part]], float],
+    members: Sequence[_Part], value: Callable[[Sequence[_Part]], float]
 ) -> tuple[list[_Part], float]:
     """The members that stay, and the `value` of their mean.
 

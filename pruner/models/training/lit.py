@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pruner.errors import DataError
 from pruner.models.collectives import joined
-from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.loading import Loader, Share
@@ -103,10 +102,6 @@ class RankingModule(pl.LightningModule):
         Every process scores all tasks, so the numbers agree without communication. Raises Diverged
         for scores that are not finite, before the epoch can become the best.
         """
-        for name, value in ranking_metrics(self._scored()).items():
-            self.log(f"valid/{name}", value, batch_size=1, sync_dist=False)
-
-    def _scored(self) -> list[ScoredTask]:
         data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
         epoch = self.trainer.current_epoch + 1  # as displayed
         diverged = Diverged(f"the model has diverged after epoch {epoch}: {DIVERGED}")
@@ -118,7 +113,8 @@ class RankingModule(pl.LightningModule):
             raise diverged from error
         if not all(np.isfinite(task.score).all() for task in scored):
             raise diverged
-        return scored
+        for name, value in ranking_metrics(scored).items():
+            self.log(f"valid/{name}", value, batch_size=1, sync_dist=False)
 
     def configure_optimizers(self) -> Any:
         """Make the optimiser and, if given, the schedule over all steps."""
@@ -126,8 +122,7 @@ class RankingModule(pl.LightningModule):
         if self._make_schedule is None:
             return optimizer
         # Over all epochs, so that a resumed fit continues the same schedule.
-        total = int(self.trainer.estimated_stepping_batches)
-        schedule = self._make_schedule(optimizer, total)
+        schedule = self._make_schedule(optimizer, int(self.trainer.estimated_stepping_batches))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},

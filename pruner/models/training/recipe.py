@@ -19,10 +19,6 @@ Pick = Literal["random", "spread", "tasks"]
 Keep = Literal["best", "last"]
 
 
-def _adamw() -> MakeOptimizer:
-    return partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Options of a training, with the defaults of ``train.py``.
@@ -49,7 +45,7 @@ class Recipe:
 
     model: ModelFactory = PaCM
     loss: RankingLoss = field(default_factory=LambdaRank)
-    optimizer: MakeOptimizer = field(default_factory=_adamw)
+    optimizer: MakeOptimizer = partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
     schedule: MakeSchedule | None = warmup_cosine
     batches: BatchPlan = field(default_factory=lambda: TaskBatches(per_task=256))
     relative: bool = True

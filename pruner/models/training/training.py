@@ -139,11 +139,8 @@ class StopFlat(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run restores."""
-        return {
-            "average": self._average,
-            "lowest": self._lowest,
-            "lowest_epoch": self._lowest_epoch,
-        }
+        lowest = {"lowest": self._lowest, "lowest_epoch": self._lowest_epoch}
+        return {"average": self._average, **lowest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -256,12 +253,14 @@ def quiet_lightning() -> Iterator[None]:
     level = lightning.level
     lightning.setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
-        warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-        warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        # Every process computes the loss and the metrics of the whole batch.
-        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
+        for message in (
+            "does not have many workers",
+            "Checkpoint directory .* exists",
+            "smaller than the logging interval",
+            "isinstance.treespec, LeafSpec",
+            "sync_dist=True",  # every process computes the metrics of the whole batch
+        ):
+            warnings.filterwarnings("ignore", message=f".*{message}.*")
         try:
             yield
         finally:

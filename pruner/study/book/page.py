@@ -123,45 +123,51 @@ def build_page(
         commands = "\n".join(item.run.get("full") or next(iter(item.run.values())))
         minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
         sections += [
-            PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),
-            _text(" ".join(item.shows.split())),
+            heading(f"{item.title} ({item.paper})"),
+            paragraph(" ".join(item.shows.split())),
             PageBlock(kind="code", text=commands.format(**SHOWN)),
-            _text(f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
+            paragraph(f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
         ]
         if item.verdict and results is None:
-            sections.append(_text(f"Verdict: {item.verdict}. {item.finding}"))
+            sections.append(paragraph(f"Verdict: {item.verdict}. {item.finding}"))
         if rows is None:
             waiting.append(item.title)
-            sections.append(_text("No results yet: run the command above."))
+            sections.append(paragraph("No results yet: run the command above."))
             continue
         complete = results is None and not item.in_parts
         measured, body, lacking = _contents(item, rows, complete=complete)
         sections += body
         if lacking and results is None:
-            sections.append(_text(f"Not run yet: {'; '.join(lacking)}."))
+            sections.append(paragraph(f"Not run yet: {'; '.join(lacking)}."))
         numbers += [(item, one) for one in measured]
-    top = [PageBlock(kind="title", text="Results book"), _text(INTRO)]
-    top += [_text(note)] if note else []
+    top = [PageBlock(kind="title", text="Results book"), paragraph(INTRO)]
+    top += [paragraph(note)] if note else []
     top += _verdicts(items) if results is None else []
     top += [PageBlock(kind="table", text="All key numbers", cells=_summary(numbers))]
-    top.append(_text(_duration(items)))
+    top.append(paragraph(_duration(items)))
     if waiting:
-        top.append(_text(f"Without results yet: {', '.join(waiting)}."))
+        top.append(paragraph(f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
 
 
-def _text(text: str) -> PageBlock:
+def paragraph(text: str) -> PageBlock:
+    """A block of text."""
     return PageBlock(kind="text", text=text)
+
+
+def heading(text: str) -> PageBlock:
+    """A heading of the second level."""
+    return PageBlock(kind="heading", text=text)
 
 
 def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
     """The book's summary sentences, then the verdict on every item."""
     for item in items:
         if item.summary:
-            yield _text(item.summary)
+            yield paragraph(item.summary)
     cells = [[i.title, i.paper, i.verdict, i.finding] for i in items if i.verdict]
     if cells:
-        yield _text(VERDICT)
+        yield paragraph(VERDICT)
         heads = ["item", "of the paper", "verdict", "finding"]
         yield PageBlock(kind="table", cells=[heads, *cells])
 
@@ -237,7 +243,7 @@ def _contents(
             cells.append([number.name, *_values(one), why])
         blocks.append(PageBlock(kind="table", cells=cells))
     for table, cells in tables:
-        blocks += [_text(f"{table.title}:"), PageBlock(kind="table", cells=cells)]
+        blocks += [paragraph(f"{table.title}:"), PageBlock(kind="table", cells=cells)]
     for n, (plot, series) in enumerate(plots):
         block = PageBlock(
             kind="plot",

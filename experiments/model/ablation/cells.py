@@ -133,8 +133,8 @@ class Guess:
 def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[dict[str, Any]]:
     """The missing cells, a row a setting and model, with minutes of finished cells or guessed.
 
-    Guesses are scaled by the ratio of the finished cells' times to theirs: another machine is slower
-    or faster for all alike.
+    Guesses are scaled by the ratio of the finished cells' times to theirs: another machine is
+    slower or faster for all alike.
     """
     found = {cell: cell.done(folder) for cell in cells}
     took = {cell: float(one["fit_seconds"]) for cell, one in found.items() if one is not None}

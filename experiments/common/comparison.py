@@ -115,8 +115,7 @@ def quoted(path: Path) -> str:
 
 
 def started(words: Sequence[str], place: Path) -> list[str]:
-    """The command line for a step's words; ``FILE.py`` is a script below `place`.
-    """
+    """The command line for a step's words; ``FILE.py`` is a script below `place`."""
     first, *options = words
     if first.endswith(".py"):
         return [sys.executable, str(place / first), *options]

@@ -65,8 +65,7 @@ class Cell:
         return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
     def estimate_to_s(self, estimate_s: float) -> float | None:
-        """Seconds from an empty folder to an estimate, of equal tasks; infinite: never reached.
-        """
+        """Seconds from an empty folder to an estimate, of equal tasks; infinite: never reached."""
         if self.run.curve is None:
             return None
         reached = np.flatnonzero(self.run.curve.best_s <= estimate_s)

@@ -30,8 +30,7 @@ import torch
 from experiments.proposals.pools import Shape, TokenPool, legal_shares, read_pools
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
-from pruner.data.frozen import BUNDLED
-from pruner.data.frozen import FrozenSplit, Side
+from pruner.data.frozen import BUNDLED, FrozenSplit, Side
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import write_checksums, write_table

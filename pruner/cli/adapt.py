@@ -28,9 +28,8 @@ from pruner.models.training.start import Start
 from pruner.paths import conf_folder
 from pruner.search.gradient import DescentSettings
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.cells import REFERENCES, Cells, run_cells
+from pruner.study.adaptation.cells import REFERENCES, Cells, compare, run_cells, summary_rows
 from pruner.study.adaptation.context import Budget, prepare
-from pruner.study.adaptation.cells import compare, summary_rows
 from pruner.study.training_run import Fold, run_fold
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments

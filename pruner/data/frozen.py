@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, Self
+
 import numpy as np
 import orjson
+
 from pruner.errors import DataError
 from pruner.files import write_atomic
 from pruner.paths import datasets_folder

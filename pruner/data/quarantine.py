@@ -92,9 +92,7 @@ class Quarantine:
     def not_replayed(self, *, file: str, line: int, why: str) -> None:
         """List a record whose program cannot be replayed; not counted here."""
         log.debug("%s:%d not replayed: %s", file, line, why)
-        self._list(
-            Entry(file=file, line=line, reason=Reason.NOT_REPLAYED, detail=why, excerpt="")
-        )
+        self._list(Entry(file=file, line=line, reason=Reason.NOT_REPLAYED, detail=why, excerpt=""))
 
     def _list(self, entry: Entry) -> None:
         self._listed += 1

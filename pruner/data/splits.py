@@ -29,8 +29,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, UInt64
 
-from pruner.data.frozen import BUNDLED
-from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
+from pruner.data.frozen import BUNDLED, SIDES, SPLITS_FOLDER, FrozenSplit, Side
 from pruner.data.networks import RecordedNetwork, chosen_networks
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError

@@ -14,9 +14,8 @@ from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.data.tenset.task_pickle import read_task_pickle
 from pruner.errors import DataError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
-from pruner.models.checkpoint.tensors import load_content
 from pruner.models.checkpoint.official import read_official
-from pruner.models.checkpoint.tensors import load_tensors, save_tensors
+from pruner.models.checkpoint.tensors import load_content, load_tensors, save_tensors
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.training import _check_readable

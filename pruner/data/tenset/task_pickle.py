@@ -8,14 +8,16 @@ target and how often the network runs each of them.
 """
 
 from __future__ import annotations
-from collections.abc import Iterable
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import orjson
+
 from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, load_named
 from pruner.errors import DataError
-from collections.abc import Iterator
-import orjson
 
 HARDWARE_FIELDS = (
     "num_cores", "vector_unit_bytes", "cache_line_bytes", "max_shared_memory_per_block",

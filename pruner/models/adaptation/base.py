@@ -1,32 +1,30 @@
 """The base of adaptation methods: rounds of target programs in, ranker out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, ClassVar
+
 import torch
 from torch import nn
+
+from pruner import features
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
+from pruner.features.dataflow import DataflowKind
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
-from pruner.models.checkpoint.checkpoint import ADAPTED
+from pruner.models.checkpoint.checkpoint import ADAPTED, CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.model import RankingNetwork
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center, ColumnScaler
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.training import build_network
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-from pruner import features
-from pruner.features.dataflow import DataflowKind
-from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
+from pruner.models.training.training import build_network
 
 _STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) has its own stream
 

@@ -21,8 +21,7 @@ from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
 from pruner.features.versions import unchanged_rows
-from pruner.models.checkpoint.tensors import load_content
-from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
+from pruner.models.checkpoint.tensors import SUFFIX, load_content, save_tensors
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, ModelTable, Trainable

@@ -8,25 +8,21 @@ tensors (:mod:`pruner.data.tenset.safe_pickle`); the bytes of a tensor are a sma
 """
 
 from __future__ import annotations
+
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from zipfile import ZipFile
-import torch
-from torch import Tensor
-from pruner.archives import read_arrays
-from pruner.data.tenset.safe_pickle import first_line
-from pruner.errors import DataError
-from pruner.models.networks.layers import NormStatistics
-from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COLUMNS
-from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.ranker import NeuralRanker
 import io
 import pickle
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
+
+import torch
+from torch import Tensor
+
+from pruner.archives import read_arrays
 from pruner.data.tenset.safe_pickle import (
     DATA_OPCODES,
     UnsafePickle,
@@ -34,6 +30,12 @@ from pruner.data.tenset.safe_pickle import (
     load_named,
     plain_keys,
 )
+from pruner.errors import DataError
+from pruner.models.networks.layers import NormStatistics
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COLUMNS
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.ranker import NeuralRanker
 
 NUM_DATAFLOW_ROWS = 8
 LAYERS = {

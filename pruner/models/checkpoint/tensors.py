@@ -6,20 +6,21 @@ that ranks slightly differently.
 """
 
 import json
+import pickle
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
+
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
-from pruner.data.tenset.safe_pickle import first_line
+
+from pruner.data.tenset.safe_pickle import UnsafePickle, first_line
 from pruner.errors import DataError
 from pruner.files import write_atomic
-import pickle
-from zipfile import ZipFile
-from pruner.data.tenset.safe_pickle import UnsafePickle, first_line
 
 SUFFIX = ".safetensors"
 _CONTENT, _SHA256 = "pruner", "sha256"

@@ -8,8 +8,13 @@ from pruner.data.networks import RecordedNetwork
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import ScoredNetwork, network_rows, scored_networks
-from pruner.models.judging.summary import full_report, task_rows
+from pruner.models.judging.summary import (
+    ScoredNetwork,
+    full_report,
+    network_rows,
+    scored_networks,
+    task_rows,
+)
 from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import Ranker

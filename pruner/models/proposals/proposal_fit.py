@@ -22,8 +22,12 @@ from torch import Tensor
 
 from pruner.arrays import Floats
 from pruner.models.proposals.decision_tokens import TokenSequences
-from pruner.models.proposals.proposal_model import ProposalModel, log_likelihoods, prior_of
-from pruner.models.proposals.proposal_model import ProposalNetwork
+from pruner.models.proposals.proposal_model import (
+    ProposalModel,
+    ProposalNetwork,
+    log_likelihoods,
+    prior_of,
+)
 from pruner.progress import Log, silent
 
 

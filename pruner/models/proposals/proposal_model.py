@@ -1,13 +1,17 @@
 """Draw programs token by token, and compute the likelihoods of programs."""
 
 from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
+
 from pruner.arrays import Decisions, Floats
 from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
@@ -19,9 +23,6 @@ from pruner.models.proposals.decision_tokens import (
     encode,
 )
 from pruner.paths import checkpoints_folder
-from jaxtyping import Float
-from torch import Tensor, nn
-from pruner.models.proposals.decision_tokens import OPTION_COLUMNS, TOKEN_COLUMNS
 
 FORMAT = 1
 _COLUMNS = [list(TOKEN_COLUMNS), list(OPTION_COLUMNS)]

@@ -36,8 +36,7 @@ from pruner.models.checkpoint.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from pruner.models.checkpoint.tensors import OLD_SUFFIX, existing
-from pruner.models.checkpoint.tensors import SUFFIX
+from pruner.models.checkpoint.tensors import OLD_SUFFIX, SUFFIX, existing
 from pruner.models.model import Model, RankingNetwork
 from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
 from pruner.models.programs.program_table import ProgramTable

@@ -17,6 +17,7 @@ from pruner.models.training.schedules import warmup_cosine
 
 Pick = Literal["random", "spread", "tasks"]
 Keep = Literal["best", "last"]
+ADAMW: MakeOptimizer = partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Recipe:
 
     model: ModelFactory = PaCM
     loss: RankingLoss = field(default_factory=LambdaRank)
-    optimizer: MakeOptimizer = partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
+    optimizer: MakeOptimizer = ADAMW
     schedule: MakeSchedule | None = warmup_cosine
     batches: BatchPlan = field(default_factory=lambda: TaskBatches(per_task=256))
     relative: bool = True

@@ -19,8 +19,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from pruner.errors import DataError, PrunerError
-from pruner.models.checkpoint.tensors import load_content
-from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
+from pruner.models.checkpoint.tensors import SUFFIX, load_content, save_tensors
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from pruner.files import as_written, read_json
-from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
-from pruner.models.adaptation.base import save_models
-from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
-from pruner.models.checkpoint.tensors import SUFFIX
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pruner.files import as_written, read_json, write_table
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting, save_models
+from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER, SIAMESE
+from pruner.models.checkpoint.tensors import SUFFIX, existing
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import (
     Quality,
@@ -19,19 +23,11 @@ from pruner.search.offline.adaptation_run import (
     tune,
     without_draft,
 )
-from pruner.search.offline.comparison import MethodRun
+from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.policy import RoundSettings
+from pruner.study import plots
 from pruner.study.adaptation.context import AdaptationContext, Budget
 from pruner.study.grid import Job, results
-from collections.abc import Sequence
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from pruner.files import write_table
-from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
-from pruner.models.checkpoint.tensors import existing
-from pruner.search.offline.comparison import MethodComparison, MethodRun
-from pruner.study import plots
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
 RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"

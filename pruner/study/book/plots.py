@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from pruner.study import plots
 from pruner.study.book.items import Plot
 from pruner.study.book.key_numbers import Series
-from pruner.study import plots
 
 SHARES = ("top", "pairwise", "best1", "relative_performance")  # columns of numbers from 0 to 1
 _REPEATED = "random"  # the series that every panel shows

@@ -19,8 +19,7 @@ from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
 from pruner.features.batch import ProgramFeatures
 from pruner.features.dataflow import DataflowKind, kind_of
-from pruner.models.adaptation.base import Adaptation
-from pruner.models.adaptation.base import save_models
+from pruner.models.adaptation.base import Adaptation, save_models
 from pruner.models.analyzer.columns import draft_columns
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pruner import features
-from pruner.models.adaptation.base import Setting
-from pruner.models.adaptation.base import save_models
+from pruner.models.adaptation.base import Setting, save_models
 from pruner.models.adaptation.moa import MomentumAdaptation
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint

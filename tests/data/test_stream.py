@@ -87,7 +87,7 @@ def test_only_the_last_line_can_lack_its_newline(tmp_path):
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(stream.limits, "MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(stream.limits, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
     path = tmp_path / "log"
     path.write_bytes(b"one\n" + b"x" * 1000 + b"\ntwo\n")
     lines, counts = read(path)
@@ -119,7 +119,7 @@ def test_pieces_of_any_size_give_the_same_lines(tmp_path, monkeypatch):
     """Members, frames and padding across the borders of what is fed and given at once."""
     monkeypatch.setattr(stream.limits, "PIECE_BYTES", 7)
     monkeypatch.setattr(stream.limits, "ZSTD_INPUT_BYTES", 5)
-    monkeypatch.setattr(stream.limits, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
     for pack in PACK.values():
         path = tmp_path / "log"
         text = b"\n".join(LINES[:50]) + b"\n"

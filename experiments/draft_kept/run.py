@@ -26,9 +26,8 @@ from pruner.errors import UnsupportedProgram
 from pruner.files import merged_table, write_table
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
-from pruner.models.judging.chance import expected_latency, expected_ratio
+from pruner.models.judging.judge import draft_sizes, expected_latency, expected_ratio
 from pruner.models.judging.metrics import ScoredTask, regret_against_random
-from pruner.models.judging.summary import draft_sizes
 from pruner.paths import conf_folder
 from pruner.search.offline.recorded import decision_rows
 from pruner.search.selection import kept

@@ -38,7 +38,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
-from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.search.offline.statistics import sign_flip_p

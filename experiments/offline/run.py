@@ -39,7 +39,7 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import adam, gentle_fit, released_fine_tuning
 from pruner.models.adaptation.warm import FineTune, Unchanged
 from pruner.models.analyzer.analyzer import AnyFormula
-from pruner.models.judging.summary import random_report
+from pruner.models.judging.judge import random_report
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP

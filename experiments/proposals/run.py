@@ -34,7 +34,7 @@ from pruner.data.frozen import BUNDLED, FrozenSplit, Side
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import write_checksums, write_table
-from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.proposals.proposal_fit import ProposalRecipe, fit_proposals, mean_loss
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights

@@ -26,8 +26,8 @@ from pruner.data.splits import make_split
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_atomic
+from pruner.models.judging.judge import random_report, ranking_metrics
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import random_report, ranking_metrics
 from pruner.study.markdown import markdown_table
 
 SUBMISSION_FILE = "entry.yaml"

@@ -18,14 +18,14 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, read_table
 from pruner.models.checkpoint.checkpoint import git_commit
-from pruner.models.judging.judge import judge
-from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import (
+from pruner.models.judging.judge import (
+    judge,
     network_means,
     noise_ceiling,
     random_report,
     scored_networks,
 )
+from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec

@@ -21,9 +21,8 @@ from pruner.data.frozen import Side
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.columns import SCORE
 from pruner.models.judging import metrics
-from pruner.models.judging.chance import expected_ratio, random_ratio
+from pruner.models.judging.judge import expected_ratio, noise_ceiling, random_ratio
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import noise_ceiling
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.program_table import ProgramTable

@@ -19,9 +19,8 @@ from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.calibrate import CalibrationResult, Sample, calibrate
 from pruner.models.judging import metrics
-from pruner.models.judging.chance import expected_latency
+from pruner.models.judging.judge import draft_sizes, expected_latency
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import draft_sizes
 from pruner.program.device import Device, GpuDevice
 from pruner.program.replay import Definitions, find_definition, nests_of
 

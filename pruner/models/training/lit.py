@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pruner.errors import DataError
 from pruner.models.collectives import joined
-from pruner.models.judging.summary import ranking_metrics
+from pruner.models.judging.judge import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.loading import Loader, Share
 from pruner.models.programs.program_table import ProgramTable

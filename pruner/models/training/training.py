@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.tensors import SUFFIX, load_content, save_tensors
-from pruner.models.judging.summary import ranking_metrics
+from pruner.models.judging.judge import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker

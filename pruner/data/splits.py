@@ -211,7 +211,7 @@ def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) ->
 
 
 def _sides_without(away: set[str], keys: Sequence[TaskKey], salt: str) -> Sides:
-    """Put `away` on the test side, a hashed share of the others on the validation side."""
+    """Test on `away`, validate on a hashed share of the others."""
     sides: Sides = {}
     for identity in (key.identity for key in keys):
         valid = _uniform(identity, salt) < VALID_SHARE

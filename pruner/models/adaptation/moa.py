@@ -94,7 +94,7 @@ class MomentumAdaptation(FittedAdaptation):
 def follow(
     siamese: dict[str, torch.Tensor], target: nn.Module, momentum: float, *, average_buffers: bool
 ) -> None:
-    """Move parameters (and buffers of numbers) in place: ``s <- m s + (1-m) t``."""
+    """Average parameters (and buffers) in place: ``s <- m s + (1-m) t``."""
     averaged: dict[str, torch.Tensor] = dict(target.named_parameters())
     if average_buffers:
         averaged |= {n: b for n, b in target.named_buffers() if b.is_floating_point()}

@@ -2,8 +2,8 @@
 
     joules = operations * joules_per_flop + bytes from DRAM * joules_per_byte + watts * seconds
 
-Energies are modelled. Caches, instruction fetch and clock frequencies are not in it, so it ranks
-programs of one device by time and traffic; its joules are an order of magnitude. Sources:
+Energies are modelled: caches, instruction fetch and clock frequencies are not in them. They rank
+programs of one device by time and traffic; joules are an order of magnitude. Sources:
 
 * *operations*: a 32-bit addition takes .38 pJ and a multiplication 1.31 pJ in 7 nm, so .85 pJ an
   operation [Jouppi et al., Ten lessons from three generations shaped Google's TPUv4i, ISCA 2021,

@@ -173,7 +173,7 @@ def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
 
 
 def _duration(items: Sequence[Item]) -> str:
-    """Duration with two workers: half the sum or the longest; "alone": with one."""
+    """Minutes with two workers: half the sum or the longest; "alone": a single worker."""
     totals = []
     for preset in dict.fromkeys(name for item in items for name in item.minutes):
         each = [item.minutes.get(preset, 0) for item in items]

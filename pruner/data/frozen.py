@@ -66,8 +66,7 @@ class FrozenSplit:
     def load(cls, name: str, seed: int, folder: Path = SPLITS_FOLDER) -> Self | None:
         """Load the frozen split of that name and seed, if any.
 
-        Raises `DataError` where the file is unreadable or was edited, or the folder is absent (an
-        installation without the lists must not quietly split otherwise).
+        Raises `DataError` for an unreadable or edited file, or an absent folder (an installation).
         """
         path = folder / file_name(name, seed)
         if not folder.is_dir():

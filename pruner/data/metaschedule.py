@@ -71,8 +71,7 @@ class StoredRecord:
 def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     """Find pairs (workloads, records) of files below a folder; count its other files.
 
-    The contents name the kind, so files may have any name and compression. Where a folder has
-    several pairs, their names tell which belong together. A file without its counterpart is paired
+    The contents name the kind, names tell which of several belong together; a file alone is paired
     with one that is not there. `logs` may also be a file of the pair.
     """
     if not logs.exists():

@@ -45,10 +45,9 @@ _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNetwork:
-    """A network at one input size, for one target or platform.
+    """A network at one input size, for one target (TenSet's) or platform (ours).
 
-    `calls`: how often one inference runs each task, by the identity of its work. `kind` is the
-    first word of the records' target (TenSet's networks), `platform` their folder (ours).
+    `calls`: how often one inference runs each task, by the identity of its work.
     """
 
     name: str

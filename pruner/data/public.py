@@ -1,8 +1,7 @@
 """Fetch public record sets by git, at the commits of a committed list.
 
 ``datasets/sources/<set>.yaml`` has for each record file its sha256 and its logs. A record file is
-these logs, one behind the other and without any change, so the records, their order and their
-repetitions are the same for everybody. `pruner.data.importing` is for logs without such a list.
+these logs, one behind the other, unchanged: everybody has the same records in the same order.
 """
 
 import os
@@ -48,8 +47,8 @@ _SETTINGS = {
 class LogSource:
     """A repository at one commit, and the record files that its logs make.
 
-    `files`: platform and task (``k80/relu_128_168_42_42``) to the sha256 of the records, followed
-    by the logs below `folder`, in order.
+    `files`: platform and task (``k80/relu_128_168_42_42``) to the sha256, then the logs in
+    `folder`.
     """
 
     repository: str

@@ -62,11 +62,9 @@ class Entry:
 
 
 class Quarantine:
-    """Counts lines set aside and writes them to `report`, if given.
+    """Counts lines set aside; lists them in `report`, a JSON object a line.
 
-    One JSON object a line. The report file appears with its first entry, which replaces an older
-    report of the same name; a clean run that ends well leaves none, a failing run leaves the older
-    report. Use it as a context manager or call `close`.
+    The first entry replaces an older report; a clean run that ends well leaves none.
     """
 
     def __init__(self, report: Path | str | None = None) -> None:

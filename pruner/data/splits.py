@@ -55,8 +55,7 @@ class LeakError(DataError):
 class TaskSplit:
     """Tasks on each side; with `by_rows` rows are divided instead.
 
-    `by_rows`: every task is on every side. `networks`: the networks whose means judge the test
-    side, where networks were held out.
+    `networks`: those held out, whose means judge the test side.
     """
 
     name: str
@@ -74,10 +73,9 @@ class TaskSplit:
     def rows(
         self, side: Side, key: TaskKey, digest: UInt64[np.ndarray, " row"]
     ) -> Bool[np.ndarray, " row"]:
-        """Return which rows of a task are on `side`, bool [row].
+        """Return which rows of a task are on `side`, bool [row], by `TaskRecords.digest`.
 
-        `digest` is `TaskRecords.digest`. Equal programs of the same workload are on the same side
-        on every platform.
+        Equal programs of the same workload are on the same side on every platform.
         """
         if key not in self.side(side):
             return np.zeros(len(digest), dtype=bool)

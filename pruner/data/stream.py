@@ -1,9 +1,7 @@
-"""Read the lines of a record file, plain or compressed.
+"""Read the lines of a record file, plain or compressed, in pieces.
 
-In pieces; damage ends the file, not the run. The compression is detected from the first bytes, not
-from the file name, so a mislabelled file still reads. A stream that stops before its end marker
-(gzip trailer, xz index, last zstd block) yields every whole line before the damage and one
-quarantine entry.
+Damage ends the file, not the run: every whole line before it is read. The first bytes, not the
+name, tell the compression.
 """
 
 import lzma
@@ -103,8 +101,7 @@ class _DamagedStreamError(Exception):
 def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (0-based number, line without its newline, whether a newline ended it).
 
-    Blank lines are skipped but counted. Damage of the file as a whole goes to `quarantine`; nothing
-    is raised for it.
+    Blank lines are only counted; damage of the whole file goes to `quarantine`.
     """
     number = 0
     rest = b""

@@ -162,9 +162,8 @@ def read_tasks(
 def without_cycle_search() -> Iterator[None]:
     """Pause the cyclic collector, which doubles the time of reading, in the body.
 
-    Freezing and thawing moves the new objects into the oldest generation unvisited. Young objects
-    from before are collected first: garbage of the caller does not go there, where it might stay
-    for long.
+    Freezing and thawing moves the new objects into the oldest generation unvisited; young objects
+    of the caller are collected first, and do not go there.
     """
     was_enabled = gc.isenabled()
     moves = was_enabled and not _others_froze()  # objects frozen by others stay frozen

@@ -79,11 +79,11 @@ class ParsedKey:
 
     @property
     def identity(self) -> str:
-        """Canonical JSON, equal exactly for equal work on any platform.
+        """Canonical JSON, equal exactly for equal work on any platform, fused operators apart.
 
         Paddings are compared as elements (MI50 logs write integers where CUDA logs write SAME or
-        VALID). Fused operators are not part of it: a convolution with and without its relu tiles
-        alike, so a split has to keep both on one side.
+        VALID). A convolution with and without its relu tiles alike, so a split has to keep both on
+        one side.
         """
         args = list(self.args)
         named = self.named

@@ -1,8 +1,6 @@
-"""Collectives for distributed fits.
+"""Collectives for distributed fits, in which every process has its share of a batch.
 
-Every process has the features of its share of a batch. Sums over all processes, with their
-gradients, make the loss and the norms those of the whole batch, so that several processes compute
-the same as a single process.
+Sums over all processes, with their gradients, make loss and norms those of the whole batch.
 """
 
 from typing import Any

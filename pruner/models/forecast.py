@@ -104,11 +104,7 @@ class LatencyForecast:
         return np.asarray(np.maximum(np.exp(error - columns[:, SCORE]), least_s(columns, device)).T)
 
     def holds_on(self, device: Device) -> bool:
-        """True on CPUs, and on GPUs of the training.
-
-        On other GPUs the interval does not hold (experiments/forecast). The tested CPUs are three
-        targets of one machine.
-        """
+        """True on CPUs, and on GPUs of the training: elsewhere the interval fails."""
         return not isinstance(device, GpuDevice) or device.name in self._margins
 
     def save(self, path: Path) -> None:
@@ -195,8 +191,8 @@ def forecast_of(
 ) -> Forecast | None:
     """Forecast the seconds of programs that are called so many times, in all.
 
-    None without programs, on GPUs without records, for columns of another version, or where
-    lightgbm or the file of the forecast cannot be read: no run shall end by that.
+    None without programs, records of the GPU, columns of this version, lightgbm or file: no run
+    ends.
     """
     if not len(columns) or {len(row) for row in columns} != {len(_NAMES)}:
         return None

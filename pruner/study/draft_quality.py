@@ -105,10 +105,9 @@ def judge_draft(
     duplicates: Duplicates = "drop",
     progress: Progress | None = None,
 ) -> Judged:
-    """Score every task of the record folders with the analyzer.
+    """Score every task of the record folders with the analyzer, read from `conf`.
 
-    `conf` holds descriptions of devices and rates. Lines set aside are listed in
-    ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
+    ``<folder>/quarantine.jsonl`` lists lines set aside, ``<folder>/draft`` gets fitted rates.
     """
     progress = progress or Progress()
     pools, scored = Pools(root, progress), []
@@ -236,12 +235,10 @@ def draft_rows(
 
 
 def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
-    """Return which programs of a task have the origin `origin`.
+    """Return which programs of a task have the origin `origin`, bool [N].
 
-    bool [N]. Ansor refuses records with unknown keys, so a side file may have them:
-    ``<root>/origin/<platform>/<task>.json``, a JSON list with one text a record line, such as
-    "random" or "evolved". Raises `DataError` where neither the records nor the file have origins,
-    or the file has fewer lines.
+    Ansor refuses records with unknown keys, so a side file may have them, a text a record line:
+    ``<root>/origin/<platform>/<task>.json``. Raises `DataError` without origins, or for too few.
     """
     marks: list[str | None] = records.origin
     if None in marks:

@@ -13,11 +13,10 @@ from pruner.progress import Log, silent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work that leaves one JSON file; done once the file exists.
+    """Work that leaves one JSON file (None: nothing stored); done once it exists.
 
-    ``run`` returns the content of the file. ``leaves``: None where nothing is stored. ``about``:
-    all that decides the result besides the name; it is stored in the file, a JSON object, and a
-    result with another ``about`` counts as missing.
+    ``about``: all that decides the result besides the name; it is stored in the file, a JSON
+    object, and a result with another ``about`` counts as missing.
     """
 
     name: str
@@ -51,8 +50,7 @@ def results(
 ) -> Iterator[Any]:
     """Yield the result of every job, in order; processes share the missing jobs.
 
-    Raises PrunerError where a process ended without a result, after all others, with `again` as
-    advice.
+    Raises PrunerError, with `again` as advice, after all others, where a process had no result.
     """
     missing = [job for job in jobs if job.leaves is not None and job.result is None]
     number = min(num_workers, len(missing))

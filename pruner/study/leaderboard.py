@@ -45,10 +45,9 @@ ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for a program that cannot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Test programs of some platforms: the frozen split's test side.
+    """Test programs of some platforms: the frozen split's test side, and hashes.
 
-    ``split_sha256``: of the frozen list; ``programs_sha256``: of the test programs and their
-    latencies, which proves that the records are the same.
+    ``programs_sha256`` is of the test programs and their latencies: the records are the same.
     """
 
     name: str
@@ -67,11 +66,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A submission's own description.
+    """A submission's own description; ``fit_seconds`` on ``machine``, None: unknown.
 
-    ``learned_from``: the records it was fitted to, in words; ``notes``: further facts for readers
-    of its rank; ``fit_seconds`` on ``machine``; ``scored_per_second`` with one thread,
-    ``memory_mb`` of the process that scored. None: unknown.
+    ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored.
     """
 
     model: str

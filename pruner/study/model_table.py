@@ -1,8 +1,4 @@
-"""A results table: models, platforms, seeds and shares, a row each.
-
-Every cell is fitted and judged. Every fit has its folder below that of the table, so an interrupted
-table continues.
-"""
+"""A results table: models, platforms, seeds and shares, a row and a folder each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -87,10 +83,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTable:
-    """A table of models, platforms and seeds, with its settings.
+    """A table of models, platforms and seeds, and `checkpoints` on the same test tasks.
 
-    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split` divides
-    the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
+    `variant` gives a cell's recipe, `programs` those of a source, `split` a seed's division.
     """
 
     folder: Path
@@ -212,10 +207,9 @@ def means(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier table, with numbers as numbers; none without file.
+    """Rows of an earlier table, perhaps without means over networks; none without file.
 
-    A table from before there were means over networks lacks these columns. Raises PrunerError for a
-    file with other columns.
+    Raises PrunerError for a file with other columns.
     """
     rows = read_table(path)
     if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):

@@ -1,8 +1,6 @@
 """A training run: fits of a recipe, each judged, and their summary.
 
-A run has a fit for each seed, and, where the device has no records of its own, a further fit for
-each platform left out. Fits store their results in their folders, so that an interrupted run
-continues.
+A fit for each seed, and without records of the device for each platform left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,9 +79,8 @@ def plan(
     seeds: Sequence[int],
     leave_out: Sequence[str] = (),
 ) -> list[Fold]:
-    """Every fit of a run, by seed and platform left out.
+    """Every fit of a run; the first has the checkpoint of the run.
 
-    The first part holds the checkpoint of the run; a single part lives in the run folder itself.
     Raises PrunerError without seeds, or for a platform without records.
     """
     if not seeds or len(set(seeds)) != len(seeds):
@@ -116,11 +113,10 @@ def run_fold(
     stop_after: int | None = None,
     start: Start | None = None,
 ) -> dict[str, Any] | None:
-    """Fit and judge, or return the result of an earlier start.
+    """Fit and judge, or return an earlier start's result, None after `stop_after`.
 
-    None when `stop_after` ended the fit early. `start` is a trained model to continue; test tasks
-    whose work it has seen are left out. The folder of the part gets the checkpoint and
-    ``tasks.csv``, a row a test task. Raises DataError where no test task is left.
+    `start` is a trained model to continue; test tasks whose work it has seen are left out. Raises
+    DataError where none is left.
     """
     finished = load_metrics(fold.folder) if fold.name else None
     if finished is not None:

@@ -34,10 +34,9 @@ EXPLORATION = ("sample", "draft", "verify")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurve:
-    """A run: best weighted latency (seconds) after every trial.
+    """A run: best weighted latency (seconds) once every task has a program.
 
-    It begins where every task has a program. ``trial`` int64 [T], ``elapsed_s`` and ``best_s``
-    float64 [T]; ``seconds`` by phase.
+    ``trial`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]; ``seconds`` by phase.
     """
 
     name: str
@@ -116,8 +115,7 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
 def curve_figure(runs: Sequence[RunCurve]) -> Figure:
     """Plot best latency over measured programs and over seconds.
 
-    The latency axis starts at zero, or is logarithmic. Runs of the same tasks share panels:
-    latencies of different programs share no axis.
+    The latency axis starts at zero, or is logarithmic; runs of the same tasks share panels.
     """
     groups: dict[tuple[str, ...], list[RunCurve]] = {}
     for run in runs:

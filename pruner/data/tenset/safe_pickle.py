@@ -1,8 +1,7 @@
 """Read pickles without running anything in them.
 
-A pickle is a program: its opcodes may call any function it names. The opcodes are checked against a
-list before the file is opened as a pickle, and a name in it is replaced by its entry of a table (an
-inert stand-in); any other name is refused, so no code from or named by the file ever runs.
+Opcodes are checked against a list before the file is opened as a pickle; a name in it is replaced
+by an inert stand-in of a table, or refused.
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ DATA_OPCODES = frozenset({
 })
 # fmt: on
 """Opcodes of plain data and of objects of named types, common to every kind of file.
-
-Left out for all: persistent identifiers, extension codes, old-style instances, keyword
-constructors, buffers outside the file.
 """
 
 

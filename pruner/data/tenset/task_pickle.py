@@ -53,8 +53,8 @@ class PickledTask:
 def read_task_pickle(path: Path) -> list[PickledTask]:
     """Read all tasks of a ``*.task.pkl`` file.
 
-    Raises :class:`UnsafePickle` when the file names anything but TenSet's own types, and
-    :class:`DataError` when it is missing, damaged or holds something else.
+    Raises :class:`UnsafePickle` for other types than TenSet's, :class:`DataError` for a damaged
+    file.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

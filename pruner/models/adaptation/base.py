@@ -72,10 +72,9 @@ class Setting:
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:
-    """At most `most` source programs as inputs of the source model.
+    """At most `most` source programs, drawn evenly, as inputs of the source model.
 
-    Drawn evenly from all programs, relative to their whole tasks, labelled by the best of the
-    sample. Raises PrunerError where the setting has no source model or no source programs.
+    Relative to their whole tasks, labelled by the best of the sample.
     """
     ranker, store = setting.needed_source(method), setting.needed_store(method)
     generator = torch.Generator().manual_seed(setting.seed)
@@ -211,11 +210,9 @@ def _copied(module: nn.Module) -> dict[str, torch.Tensor]:
 def adapted_info(
     adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
 ) -> CheckpointInfo:
-    """The description of an adaptation's models: the tasks that they have seen.
+    """The description of an adaptation's models: the tasks still in their weights.
 
-    These are the tasks of `start` and the tasks `keys` of the target, as far as they are still in
-    the weights: training from scratch drops those of `start`, and a model without updates has none
-    of the target.
+    Those of `start` (not after training from scratch), and `keys` (not without updates).
     """
     version = features.FEATURE_SET_VERSION
     if start is None:  # random weights; raises PrunerError for a class unknown to checkpoints
@@ -240,9 +237,7 @@ def save_models(
 ) -> dict[str, Path]:
     """Write every model of an adaptation; returns file by name.
 
-    `start` is the source model that it began with, `keys` the tasks that it has learned from since,
-    `about` goes into the configuration as information. Nothing is written where no checkpoint can
-    name the model.
+    `start` is the source model, `keys` the tasks learned from since, `about` information.
     """
     try:
         info = adapted_info(adaptation, start, dataflow, keys)

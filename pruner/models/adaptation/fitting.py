@@ -1,8 +1,4 @@
-"""The fit of an online round: a plain loop over normalised programs.
-
-About 10,000 programs a second a core. Normalisation does not change during a fit, so all programs
-are normalised once before it.
-"""
+"""The fit of an online round: a plain loop over normalised programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -71,9 +67,8 @@ def adam() -> MakeOptimizer:
 class OnlineFit:
     """Fit `epochs` passes over the programs, at most `max_steps` batches.
 
-    The cap keeps a round's cost from growing with the measurements: 40 batches of 512 programs are
-    about two seconds on one core. A new optimiser every time, gradients clipped to norm `clip`
-    (None: not at all).
+    The cap keeps a round's cost from growing: 40 batches of 512 programs are two seconds on one
+    core. Gradients are clipped to norm `clip` (None: not at all).
     """
 
     def __init__(
@@ -143,9 +138,8 @@ class OnlineFit:
 def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
     """Our fit for trained weights: Adam at 2e-4 without decay.
 
-    Adam's decay is part of the gradient it normalises: a weight whose inputs do not occur among the
-    few target programs has no other gradient, and even 1e-6 then moves it by nearly the full rate a
-    step towards zero. What the source learned about such inputs is gone after some hundred steps.
+    Adam normalises its decay, too: where inputs do not occur among the few target programs, even
+    1e-6 moves a weight by nearly the full rate a step, and what the source learned there is gone.
     """
     return OnlineFit(
         epochs=epochs, max_steps=max_steps, optimizer=partial(torch.optim.Adam, lr=2e-4)

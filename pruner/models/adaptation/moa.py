@@ -72,8 +72,8 @@ class MomentumAdaptation(FittedAdaptation):
     def models(self) -> dict[str, NeuralRanker]:
         """The adapted model, and the Siamese model for the next platform.
 
-        The Siamese model has the source's normalisation, whatever the fits were normalised by: most
-        of its weight is the source's (after k fits at least ``momentum ** k``).
+        That has the source's normalisation: after k fits at least ``momentum ** k`` of it is the
+        source's.
         """
         siamese = deepcopy(self.setting.needed_source("moa"))
         siamese.network.load_state_dict(self.siamese)

@@ -1,8 +1,4 @@
-"""Score step lists or loop nests on GPUs and CPUs.
-
-The paper's form and ours (`SymbolAnalyzer`) read symbols, which calibration and tables store; the
-released form (`ReleasedAnalyzer`) computes its own eleven symbols from the loop nests.
-"""
+"""Score step lists or loop nests on GPUs and CPUs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

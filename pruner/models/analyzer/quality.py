@@ -1,7 +1,6 @@
 """Judge the draft on measured records: Best-k, random and the oracle.
 
-The analyzer may be calibrated; then tasks are halved by the identity of their work, and the rates
-used on one half were fitted to programs of the other half only.
+Calibrated rates of one half of the tasks (by a hash of their work) come from the other half.
 """
 
 import hashlib
@@ -33,8 +32,7 @@ _PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
 class TaskSymbols:
     """Measured programs of one task with symbols, by skeleton.
 
-    `groups` are pairs of rows of the task and their symbols. Rows in no group have a skeleton that
-    the engine cannot replay.
+    `groups`: pairs of rows of the task and their symbols; other rows cannot be replayed.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """Save nested content as safetensors: tensors as they are, JSON otherwise.
 
-The JSON is the entry ``pruner`` of the file's metadata, where `head -c` shows it. The format has no
-checksum, so the metadata hold a checksum over both: a flipped bit of a weight would give a model
-that ranks slightly differently.
+The JSON is the entry ``pruner`` of the file's metadata, which also hold a checksum over both: a
+flipped bit of a weight would give a model that ranks slightly differently.
 """
 
 import json
@@ -31,8 +30,7 @@ _NUMBER = "int:"  # begins a key that is a whole number, as in an optimizer's st
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file for `load_tensors`, atomically.
 
-    `content`: mappings, lists, text, numbers, and tensors as their values. Keys are text or whole
-    numbers; tuples become lists.
+    Keys are text or whole numbers; tensors stand as values; tuples become lists.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(content, (), tensors))

@@ -181,11 +181,7 @@ def _names(tasks: Sequence[ScoredTask]) -> Iterator[str]:
 def full_report(
     tasks: Sequence[ScoredTask], networks: Sequence[ScoredNetwork] = ()
 ) -> dict[str, Any]:
-    """All output of `evaluate`: metrics, Best-k table, random row, regrets.
-
-    The noise ceiling is included where programs were timed twice, and means over networks where
-    there are networks.
-    """
+    """All output of `evaluate`: metrics, Best-k table, random row, regrets, networks."""
     values: dict[str, Any] = dict(ranking_metrics(tasks))
     values["best_k"] = {
         f"best{k}_at_{name}": metrics.best_k(tasks, k, sizes)
@@ -250,8 +246,7 @@ def expected_ratio(task: ScoredTask, kept: int) -> float:
 def unreached(num: int, good: int, trials: int) -> Float[np.ndarray, " trial"]:
     """Probability [0 .. trials] that so many random programs miss all `good` programs.
 
-    `num` programs in all, drawn without repetition. The sum of all but the last entry is the mean
-    number of trials up to the first good program, at most `trials`.
+    Of `num`, without repetition; the sum of all but the last is the mean trials to a good one.
     """
     drawn = np.arange(trials)
     missed = np.clip(num - good - drawn, 0, None) / np.maximum(num - drawn, 1)

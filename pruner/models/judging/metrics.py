@@ -95,10 +95,9 @@ def best_k(tasks: Sequence[ScoredTask], k: int, sizes: Sequence[int]) -> float:
 
 
 def pair_agreement(task: ScoredTask) -> float:
-    """Share of unordered pairs whose order bit agrees.
+    """Share of pairs whose order agrees; a tie is not greater (TenSet).
 
-    The bit is ``score_i > score_j`` against ``latency_i < latency_j``: a tie counts as not greater,
-    as in TenSet. 1.0 for a single program.
+    The bit is ``score_i > score_j`` against ``latency_i < latency_j``; 1.0 for a single program.
     """
     n, agree = task.num_programs, 0
     if n < 2:
@@ -120,8 +119,7 @@ def pairwise_accuracy(tasks: Sequence[ScoredTask]) -> float:
 def peak_score(tasks: Sequence[ScoredTask], k: int) -> float:
     """Peak score: mean best label of the top 1 to k.
 
-    Mean over j = 1..k of (best label among the top j) / (best label); tasks weigh by their programs
-    (TenSet).
+    Each over the best label of all; tasks weigh by their programs (TenSet).
     """
     values = []
     for task in tasks:

@@ -87,11 +87,7 @@ class PaCM(RankingNetwork):
         self.draft_score = DraftScore(self.head) if residual else None
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Scores [program] of normalised features.
-
-        Raises PrunerError when the dataflow block has another number of rows than the model, or the
-        programs lack the analyzer's columns.
-        """
+        """Scores [program]; raises PrunerError for lacking or other columns."""
         branches = self._branches(batch)
         if self.drop is not None:
             branches = self.drop(branches)

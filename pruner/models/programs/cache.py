@@ -83,10 +83,10 @@ class FeatureCache:
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
     def load(self, file: TaskFile, content: str) -> FilePrograms | None:
-        """The entry of a record file; None without entry for this content.
+        """The entry of a record file; None without a good one for this content.
 
-        Without the analyzer's columns, an entry that has them serves, too, if all its programs have
-        features. A damaged entry counts as missing, with a warning.
+        Without the analyzer's columns, an entry that has them serves, too, if all programs have
+        features.
         """
         path, found = self.path(file), None
         try:

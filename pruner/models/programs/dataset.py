@@ -37,11 +37,7 @@ TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Programs with features, and counts of their reading.
-
-    `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
-    `num_files` record files came from the cache.
-    """
+    """Programs with features, and counts of their reading, of lines and of files."""
 
     store: ProgramTable
     platforms: tuple[str, ...]
@@ -74,9 +70,7 @@ def load_programs(
 ) -> Dataset:
     """Read all records of the platforms and compute their features.
 
-    By default all measured programs, without a cache. `report`: file for the list of unreadable
-    lines. Raises DataError where a platform has no records, no record is usable, or no program has
-    features.
+    `report`: file for the list of unreadable lines. Raises DataError without a usable program.
     """
     start = time.perf_counter()
     reader = RecordReader(root, spec or ReadSpec())

@@ -1,8 +1,7 @@
 """Load the batches of a fit, complete or shared among processes.
 
-Where features stay on disk, the batches of an epoch are determined before the first batch, and so
-are the first and the last batch that need a task. Tasks are loaded in the order of their first
-batch, each once, and dropped after the last batch that has a program of them.
+Features on disk are loaded task by task, once an epoch, from the first batch to the last that needs
+the task: all batches of an epoch are known before the first.
 """
 
 from __future__ import annotations

@@ -292,10 +292,9 @@ class ProgramTable:
         )
 
     def subset(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs, in store order; tasks keep their numbers.
+        """The given programs, in store order; tasks keep their numbers, empty tasks stay.
 
-        Empty tasks stay, too. Labels are computed anew: the best latency of the subset / latency,
-        as for an online learner, whose best is the best so far.
+        Labels are computed anew: the best latency of the subset / latency.
         """
         return self.take(index.sort().values)
 

@@ -252,8 +252,7 @@ def log_ways(
 ) -> Floats:
     """Count ordered factorisations of each value into `parts` factors, as logs.
 
-    Exponents of each prime are distributed over the factors by stars and bars. Without parts, 1 has
-    a single way and other values none.
+    Stars and bars over the exponents of each prime; without parts, 1 has one way, others none.
     """
     if not parts:
         return np.where(values == 1, 0.0, -np.inf)

@@ -1,7 +1,6 @@
-"""Run a fit in several processes: copies of this process, the first.
+"""Run a fit in several processes: copies of this one, with its data.
 
-A copy shares all data that this process has read, and ends with the fit. Results, progress and
-checkpoints are those of the first process.
+Results, progress and checkpoints are those of the first process.
 """
 
 import os

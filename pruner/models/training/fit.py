@@ -139,8 +139,7 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 def checkpoint_file(path: Path) -> Path:
     """The file of a checkpoint, a bundled name, or a run folder.
 
-    A run folder has one fit or one adapted model; bundled names are those of
-    `pruner.paths.boxed_checkpoints`. Raises PrunerError for a run folder with several models.
+    Bundled names: `pruner.paths.boxed_checkpoints`. Raises PrunerError for several models.
     """
     path = checkpoint_named(path)
     if not path.is_dir():

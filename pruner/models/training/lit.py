@@ -97,10 +97,9 @@ class RankingModule(pl.LightningModule):
         """Do nothing: metrics need whole tasks, scored at the epoch's end."""
 
     def on_validation_epoch_end(self) -> None:
-        """Score every validation task and log the metrics.
+        """Score every validation task and log the metrics; every process scores all.
 
-        Every process scores all tasks, so the numbers agree without communication. Raises Diverged
-        for scores that are not finite, before the epoch can become the best.
+        Raises Diverged for scores that are not finite, before the epoch can become the best.
         """
         data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
         epoch = self.trainer.current_epoch + 1  # as displayed

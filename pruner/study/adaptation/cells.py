@@ -203,8 +203,7 @@ def plot_curves(
 ) -> None:
     """Plot relative latency against trials and seconds: mean and seed range.
 
-    A row of panels shows at most five methods in addition to the references and the baseline, which
-    are in every row: more curves on one axis could not be told apart.
+    A panel has at most five methods beside the references and the baseline.
     """
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]

@@ -17,9 +17,7 @@ TextRows = list[list[str]]
 
 
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
-    """Rows of an item's CSV files; None while a file is missing.
-
-    Of an item that is run in parts the existing files are enough.
+    """Rows of an item's CSV files; None while one (in parts: all) lacks.
 
     `results` is another folder of experiments to read from, such as that of a run of the book.
     """
@@ -55,10 +53,9 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNumber:
-    """A key number with its value and its references.
+    """A key number with its value, and the rival's (`own`) and chance's.
 
-    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
-    name, `reached` is how often the target was reached, of how many.
+    `parts`: the averaged values by name; `reached`: how often the target was reached, of how many.
     """
 
     number: Number
@@ -125,10 +122,9 @@ def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
 
 
 def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
-    """Number of runs that reached the target, and number of runs.
+    """Number of runs that reached the target, and number of runs (`seeds` a row).
 
-    A row is one run, or `seeds` runs of which `reached` got there. Without the column `reached` a
-    row with a factor above 0 counts.
+    Without the column `reached` a row with a factor above 0 counts.
     """
     if "reached" not in rows or rows.reached.isna().any():
         return int((rows[number.value] > 0).sum()), len(rows)

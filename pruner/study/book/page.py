@@ -111,9 +111,8 @@ def build_page(
 ) -> Page:
     """Read the results of every item and lay out the page.
 
-    `track` counts the items. With `results`, a folder of results other than the items' own, missing
-    results are left out; in the book itself a number, table or plot without rows is a PrunerError,
-    except for an item that runs in parts, where it is named as still to come.
+    With `results`, a folder of other results, missing results are left out; in the book itself a
+    number, table or plot without rows is a PrunerError, but for an item in parts.
     """
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, KeyNumber]] = []

@@ -327,10 +327,9 @@ def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _task_bars(measured: Sequence[TaskLine], network_s: float | None) -> Figure:
-    """Plot milliseconds of all calls of each task, the longest on top.
+    """Plot milliseconds of all calls of each task, and the rest.
 
-    The last bar is the rest of the network's time. Shares are of the network's `network_s`, or of
-    the tasks' sum where that was not measured.
+    Shares are of the network's `network_s`, or of the tasks' sum where that was not measured.
     """
     shown, rest = measured[:_MANY], measured[_MANY:]
     rows = {f"{short(task.name)}  x{task.weight:g}": (BLUE, task.total_s) for task in shown}

@@ -19,12 +19,6 @@ import orjson
 from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, load_named
 from pruner.errors import DataError
 
-HARDWARE_FIELDS = (
-    "num_cores", "vector_unit_bytes", "cache_line_bytes", "max_shared_memory_per_block",
-    "max_local_memory_per_block", "max_threads_per_block", "max_vthread_extent", "warp_size",
-)  # fmt: skip
-"""Order of the hardware parameters in measurement records."""
-
 NETWORK_INFO = "network_info"  # their folder beside ``measure_records``
 
 PATTERN = "*.task.pkl"
@@ -35,17 +29,14 @@ MAX_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickledTask:
-    """One tuning task of a network.
+    """One tuning task of a network, which runs it ``weight`` times.
 
-    ``target`` is TVM's target text and ``hardware_params`` the eight integers of
-    :data:`HARDWARE_FIELDS` (empty when the file has none), both as measurement records write
-    them; ``weight`` counts how often the network runs the subgraph; ``compute_dag`` is the JSON
-    object graph of the task's tensors.
+    ``target`` is TVM's target text as measurement records write it; ``compute_dag`` the JSON object
+    graph of the task's tensors.
     """
 
     workload_key: str
     target: str
-    hardware_params: tuple[int, ...]
     weight: int
     compute_dag: str
 
@@ -141,17 +132,12 @@ def _tasks(loaded: Any) -> Iterable[PickledTask]:
     for task, weight in pairs:
         if not isinstance(task, Inert) or task.name != "SearchTask" or not isinstance(weight, int):
             raise DataError("an entry is not a search task with an integer weight")
-        key, given = task.attribute("workload_key"), task.attribute("hardware_params")
+        key = task.attribute("workload_key")
         if isinstance(key, Inert) and key.name == "String" and len(key.args) == 1:  # TVM's
             key = key.args[0]
-        hardware: tuple[int, ...] = ()
-        if given is not None:
-            root = NodeGraph.parse(_handle(given)).root
-            hardware = tuple(root.integer(name) for name in HARDWARE_FIELDS)
         yield PickledTask(
             workload_key=_plain(key),
             target=target_text(NodeGraph.parse(_handle(task.attribute("target"))).root),
-            hardware_params=hardware,
             weight=weight,
             compute_dag=_plain(_inert(task.attribute("compute_dag")).attribute("tensors")),
         )

@@ -34,7 +34,7 @@ class Number:
     `own` selects the rows of the rival, whose mean of the same column is shown for comparison; with
     `minus` it is the subtracted mean. `alone` gives the reason why chance or the rival's own row is
     lacking. `each` names the columns that distinguish the averaged rows: their values are then
-    shown, and how many runs reached the target. `gaps` lists the missing references of a number.
+    shown, and how many runs reached the target.
     """
 
     name: str
@@ -55,20 +55,6 @@ class Number:
     def is_factor(self) -> bool:
         """Whether it is a factor of time, 0 if the target is never reached."""
         return self.value.startswith(FACTORS)
-
-    @property
-    def gaps(self) -> list[str]:
-        """The missing references of the number, in words; empty if complete."""
-        own = self.own is not None or self.minus is not None
-        if not self.is_factor:
-            known = own or self.chance is not None or self.paper is not None or self.alone
-            return [] if known else ["chance, own, paper or alone"]
-        wanted = {
-            "each (the values it averages)": self.each,
-            "own (the rival's own row)": own,
-            "chance, or alone": self.chance is not None or self.alone,
-        }
-        return [name for name, given in wanted.items() if not given]
 
     def __post_init__(self) -> None:
         known, given = get_args(Source), self.expected

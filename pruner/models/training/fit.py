@@ -212,10 +212,10 @@ def fit(
         PrunerError: the recipe is impossible, or the fit diverged (``best.safetensors`` is older).
     """
     folder.mkdir(parents=True, exist_ok=True)
+    options: Mapping[str, Any] = {"loggers": loggers, "stop_after": stop_after}
     if recipe.soup:
-        options = {"loggers": loggers, "stop_after": stop_after, "start": start}
         one = partial(fit, programs=programs, split=split, config=config, callbacks=callbacks)
-        return _fit_soup(recipe, programs, split, one, folder, options)
+        return _fit_soup(recipe, programs, split, one, folder, {**options, "start": start})
     if start is not None:
         start.check(programs)
         recipe = start.recipe(recipe)
@@ -227,18 +227,8 @@ def fit(
         if isinstance(model, TreeRanker):
             fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
         else:
-            fitted = _fit_network(
-                recipe,
-                programs,
-                sides,
-                model,
-                info,
-                folder,
-                callbacks=callbacks,
-                loggers=loggers,
-                stop_after=stop_after,
-                start=start,
-            )
+            options = {**options, "callbacks": callbacks}
+            fitted = _fit_network(recipe, programs, sides, model, info, folder, start, options)
         seconds = round(time.perf_counter() - began, 2)
     return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
 
@@ -299,12 +289,10 @@ def _fit_network(
     network: RankingNetwork,
     info: CheckpointInfo,
     folder: Path,
-    *,
-    callbacks: Sequence[Callback],
-    loggers: Sequence[Logger],
-    stop_after: int | None,
     start: Start | None,
+    options: Mapping[str, Any],
 ) -> Fitted:
+    """Fit a network; `options` are further arguments of `fit_network`."""
     store = programs.relative() if recipe.relative else programs
     fresh = store.fit_scaler(sides["train"], recipe.scale)
     scaler = fresh if start is None else start.scaler(fresh)
@@ -317,6 +305,7 @@ def _fit_network(
         seed=recipe.seed if recipe.batch_seed is None else recipe.batch_seed,
     )
     throughput = Throughput()
+    options = {**options, "callbacks": [throughput, *options["callbacks"]]}
 
     def save(metrics: dict[str, float]) -> None:
         save_checkpoint(folder / BEST, ranker, replace(info, metrics=metrics))
@@ -331,14 +320,12 @@ def _fit_network(
             make_trainer=lambda **options: make_trainer(recipe, **options),
             save_best=save,
             monitor=recipe.monitor,
-            callbacks=[throughput, *callbacks],
-            loggers=loggers,
-            stop_after=stop_after,
             goes_on=start is not None,
             keep_last=recipe.keep == "last",
             patience=recipe.patience,
             average_epochs=recipe.average_epochs,
             process=process,
+            **options,
         )
 
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)

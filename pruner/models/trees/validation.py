@@ -31,6 +31,7 @@ _NODES = (
     "split_conditions", "split_indices", "split_type", "sum_hessian",
 )  # fmt: skip
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+_DAMAGED = (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 _HEADER, _TREE, _END = "tree", "Tree=", "end of trees"
 
 
@@ -54,14 +55,7 @@ def check_xgboost(payload: bytes) -> None:
         for place, tree in enumerate(trees):
             _need(int(tree["id"]) == place, "order of trees")
             _check_nodes(tree, columns)
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"no booster of XGBoost ({type(error).__name__}: {error})") from error
 
 
@@ -188,7 +182,7 @@ def checked_lightgbm(text: str) -> str:
             _need(number == str(place), "order of trees")
             _check_leaves(_lines(lines), columns)
         return f"{forest}\n{_END}\n"
-    except (KeyError, TypeError, IndexError, OverflowError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"no booster of LightGBM ({type(error).__name__}: {error})") from error
 
 

@@ -45,10 +45,7 @@ _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNetwork:
-    """A network at one input size, for one target (TenSet's) or platform (ours).
-
-    `calls`: how often one inference runs each task, by the identity of its work.
-    """
+    """A network at one input size; `calls` of each task by its work's identity."""
 
     name: str
     calls: Mapping[str, int]

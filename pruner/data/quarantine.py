@@ -62,10 +62,7 @@ class Entry:
 
 
 class Quarantine:
-    """Counts lines set aside; lists them in `report`, a JSON object a line.
-
-    The first entry replaces an older report; a clean run that ends well leaves none.
-    """
+    """Counts lines set aside; lists them in `report`, unless there are none."""
 
     def __init__(self, report: Path | str | None = None) -> None:
         self.report = None if report is None else Path(report)

@@ -139,10 +139,7 @@ def make_split(
 
 
 def check_no_leak(split: TaskSplit, records: Iterable[TaskRecords] = ()) -> None:
-    """Raise LeakError if the same work is on two sides of a split.
-
-    That is a workload identity, or, for `records` given, a program (workload identity and steps).
-    """
+    """Raise LeakError if the same work (or program) is on two sides."""
     seen: dict[object, Side] = {}
     if not split.by_rows:
         for side in SIDES:

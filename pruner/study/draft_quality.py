@@ -55,10 +55,7 @@ class Pools:
     def of(
         self, platform: str, device: Device, read: Iterator[TaskRecords]
     ) -> Iterator[TaskRecords]:
-        """Yield tasks with a measured program; another GPU's tasks are counted and reported.
-
-        Records of a folder that is named otherwise than the device are the user's choice.
-        """
+        """Yield tasks with a measured program; another GPU's are counted and reported."""
         number = len(self.root.task_files([platform]))
         for records in self.progress.track(read, f"reading {platform}", number):
             num = int(records.valid.sum())
@@ -218,10 +215,7 @@ def draft_rows(
     conf: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of a platform by default or fitted rates, by form and pool selection.
-
-    Raises PrunerError for an unknown platform, no records, or no task to calibrate with.
-    """
+    """Rows by form and pool selection; raises PrunerError without tasks."""
     rows = []
     for form, tasks in _forms(root, platform, table, conf, progress or Progress()).items():
         for least in (ALL, table.min_programs):

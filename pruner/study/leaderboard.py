@@ -199,10 +199,7 @@ def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score:
 
 
 def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTask]:
-    """The test tasks with a submission's scores; a program without score is ranked last.
-
-    Raises PrunerError where the file is no table, or does not name every test program once.
-    """
+    """The test tasks with scores, none last; raises PrunerError for a bad file."""
     given = _table(path)
     wanted = sum(map(len, tasks))
     if len(given) != wanted:

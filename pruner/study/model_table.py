@@ -207,10 +207,7 @@ def means(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier table, perhaps without means over networks; none without file.
-
-    Raises PrunerError for a file with other columns.
-    """
+    """Rows of an earlier table; raises PrunerError for other columns."""
     rows = read_table(path)
     if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):
         raise PrunerError(

@@ -301,10 +301,7 @@ def bar_panels(
 
 
 def cut(values: Sequence[float], far: float = 4.0) -> float:
-    """Limit of the bars, where the longest would squeeze the others.
-
-    In the longest third, values more than `far` times the next shorter are beyond it.
-    """
+    """Limit of the bars, where few above `far` times the next squeeze the others."""
     known = np.sort([value for value in values if not np.isnan(value)])
     for n in range(max(1, -(-2 * len(known) // 3)), len(known)):
         if known[n] > far * known[n - 1]:

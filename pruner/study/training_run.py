@@ -1,7 +1,4 @@
-"""A training run: fits of a recipe, each judged, and their summary.
-
-A fit for each seed, and without records of the device for each platform left out.
-"""
+"""A training run: fits of a recipe, each judged, and their summary."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -79,10 +76,7 @@ def plan(
     seeds: Sequence[int],
     leave_out: Sequence[str] = (),
 ) -> list[Fold]:
-    """Every fit of a run; the first has the checkpoint of the run.
-
-    Raises PrunerError without seeds, or for a platform without records.
-    """
+    """Every fit of a run; raises PrunerError for bad seeds or platforms."""
     if not seeds or len(set(seeds)) != len(seeds):
         raise PrunerError(f"seeds={list(seeds)}: give at least one seed, each once")
     present = sorted({key.platform for key in keys})

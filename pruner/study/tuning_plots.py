@@ -113,10 +113,7 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
 
 
 def curve_figure(runs: Sequence[RunCurve]) -> Figure:
-    """Plot best latency over measured programs and over seconds.
-
-    The latency axis starts at zero, or is logarithmic; runs of the same tasks share panels.
-    """
+    """Plot best latency over measured programs and over seconds."""
     groups: dict[tuple[str, ...], list[RunCurve]] = {}
     for run in runs:
         groups.setdefault(run.tasks, []).append(run)

@@ -72,10 +72,7 @@ class Setting:
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:
-    """At most `most` source programs, drawn evenly, as inputs of the source model.
-
-    Relative to their whole tasks, labelled by the best of the sample.
-    """
+    """At most `most` source programs, relative to their whole tasks, as inputs."""
     ranker, store = setting.needed_source(method), setting.needed_store(method)
     generator = torch.Generator().manual_seed(setting.seed)
     index = torch.randperm(store.num_programs, generator=generator)[:most]

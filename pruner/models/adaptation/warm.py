@@ -9,10 +9,7 @@ from pruner.models.training.training import build_network
 
 
 class Unchanged(Adaptation):
-    """Always score with the source model (``pam-no-update`` of the release).
-
-    Centres of tasks are set as in the other methods, so that only the weights differ.
-    """
+    """Always score with the source model (``pam-no-update`` of the release)."""
 
     learns = False
 
@@ -57,10 +54,7 @@ class FineTune(FittedAdaptation):
 
 
 class Continue(FittedAdaptation):
-    """Continue every round from the last: ``theta_r = fit(theta_{r-1})``.
-
-    As TVM's MetaSchedule does with its MLP between full refits.
-    """
+    """Continue every round from the last: ``theta_r = fit(theta_{r-1})``."""
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         # Once: later programs would shift the inputs under weights that were fitted to the first

@@ -71,10 +71,7 @@ class Analyzer(ABC):
         """Scores of loop nests, assumed to fit the device."""
 
     def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of one task's recorded step lists, assumed to fit the device.
-
-        Minus infinity where the engine cannot replay a program.
-        """
+        """Scores of recorded step lists; minus infinity where one cannot be replayed."""
         out = np.full(len(steps), -np.inf)
         for rows, scores in replay(dag, steps, self._unlimited, _CHUNK).parts:
             out[rows] = scores

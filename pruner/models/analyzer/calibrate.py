@@ -108,10 +108,7 @@ def _least_squares(
     start: Float[np.ndarray, " rate"],
     max_steps: int,
 ) -> Float[np.ndarray, " rate"]:
-    """Levenberg-Marquardt with finite differences.
-
-    Damping by the diagonal of the normal matrix, / 3 after an improvement, * 4 otherwise.
-    """
+    """Levenberg-Marquardt with finite differences."""
     x, damping = start.copy(), 1e-2
     r = residual(x)
     for _ in range(max_steps):

@@ -61,10 +61,7 @@ class AnalyzerConstants(Generic[R]):
 
 
 def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConstants[R]:
-    """Read rates of a `kind` from ``<folder>/<platform>.yaml``; the defaults where it is missing.
-
-    Raises DataError where the file is no YAML mapping, or has an unknown key.
-    """
+    """Read ``<folder>/<platform>.yaml``, else defaults; raises DataError if damaged."""
     path = folder / f"{platform}.yaml"
     if not path.is_file():
         return AnalyzerConstants(rates=kind())

@@ -85,9 +85,6 @@ def _threads(loops: tuple[Loop, ...], cores: int, num: int) -> Floats:
 
 
 def code_bytes(symbols: Symbols) -> Floats:
-    """Estimate the bytes of code [N], roughly, to rank programs.
-
-    A statement becomes as many vector instructions as the pragma or the compiler unrolls.
-    """
+    """Estimate the bytes of code [N], roughly, to rank programs."""
     unrolled = np.maximum(symbols["body"], np.minimum(CpuRates().unroll_limit, symbols["tile"]))
     return _WHOLE_BYTES + _STATEMENT_BYTES * unrolled.sum(axis=0)

@@ -137,10 +137,7 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 def cross_calibrated(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, SymbolAnalyzer], dict[int, CalibrationResult]]:
-    """Analyzers and fits by fold, fitted to the other fold from default rates.
-
-    The rates of a platform's file may have seen these tasks. Raises PrunerError without tasks.
-    """
+    """Analyzers and fits by fold, from default rates; raises PrunerError without tasks."""
     fits = {}
     analyzer = analyzer.uncalibrated()
     for fold in (0, 1):

@@ -28,10 +28,7 @@ _NUMBER = "int:"  # begins a key that is a whole number, as in an optimizer's st
 
 
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file for `load_tensors`, atomically.
-
-    Keys are text or whole numbers; tensors stand as values; tuples become lists.
-    """
+    """Write a file for `load_tensors`, atomically; tuples become lists."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(content, (), tensors))
     metadata = {_CONTENT: text, _SHA256: _digest(text, tensors)}

@@ -345,10 +345,7 @@ class Report:
 def judge(
     ranker: Ranker, programs: ProgramTable, split: TaskSplit, *, min_programs: int = 1
 ) -> Report:
-    """Rank the test programs of every task, and judge networks held out.
-
-    Raises DataError where no test task has `min_programs` programs.
-    """
+    """Rank the test programs of every task; raises DataError where none is left."""
     # Among very few programs any ranking finds a good one.
     test = programs_on_side(programs, split, "test")
     index = small_tasks_removed(programs, test, min_programs)

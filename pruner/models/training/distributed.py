@@ -1,7 +1,4 @@
-"""Run a fit in several processes: copies of this one, with its data.
-
-Results, progress and checkpoints are those of the first process.
-"""
+"""Run a fit in several processes: copies of the first, with its data."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

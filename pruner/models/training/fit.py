@@ -137,10 +137,7 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The file of a checkpoint, a bundled name, or a run folder.
-
-    Bundled names: `pruner.paths.boxed_checkpoints`. Raises PrunerError for several models.
-    """
+    """The file of a checkpoint, bundled name or run folder; raises PrunerError."""
     path = checkpoint_named(path)
     if not path.is_dir():
         return path
@@ -158,10 +155,7 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
-    """Load a model from a checkpoint or run folder; `own`: further classes.
-
-    Raises DataError for a damaged file, PrunerError for another feature-set version or class.
-    """
+    """Load a model; `own`: further classes; raises DataError or PrunerError."""
     return load_checkpoint(
         checkpoint_file(path),
         feature_version=features.FEATURE_SET_VERSION,

@@ -201,10 +201,7 @@ AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # colu
 def plot_curves(
     comparison: MethodComparison, path: Path, title: str, units: Sequence[str] = tuple(AXES)
 ) -> None:
-    """Plot relative latency against trials and seconds: mean and seed range.
-
-    A panel has at most five methods beside the references and the baseline.
-    """
+    """Plot relative latency against trials and seconds: mean and seed range."""
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
     moa = [m for m in methods if m.startswith("moa")]

@@ -17,10 +17,7 @@ TextRows = list[list[str]]
 
 
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
-    """Rows of an item's CSV files; None while one (in parts: all) lacks.
-
-    `results` is another folder of experiments to read from, such as that of a run of the book.
-    """
+    """Rows of an item's CSV files below `results`; None while files are missing."""
     folder = item.folder if results is None else results / item.name
     paths = [path for name in item.results if (path := folder / name).is_file()]
     if not paths or (len(paths) < len(item.results) and not item.in_parts):

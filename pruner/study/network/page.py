@@ -24,10 +24,7 @@ _MANY = 24  # tasks that a picture shows
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
-    """Write ``report.html`` of a network's run, with the curves of other runs.
-
-    What the folder lacks is left out. Raises DataError where a folder is not the run of a network.
-    """
+    """Write ``report.html`` of a network's run; raises DataError for other folders."""
     run, others = read_network_run(folder), [read_network_run(other) for other in compare]
     path = folder / REPORT
     text = html_page(f"{run.name}, tuned", list(blocks(run, others)))
@@ -327,10 +324,7 @@ def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _task_bars(measured: Sequence[TaskLine], network_s: float | None) -> Figure:
-    """Plot milliseconds of all calls of each task, and the rest.
-
-    Shares are of the network's `network_s`, or of the tasks' sum where that was not measured.
-    """
+    """Plot milliseconds of all calls of each task, and the network's (or sum's) rest."""
     shown, rest = measured[:_MANY], measured[_MANY:]
     rows = {f"{short(task.name)}  x{task.weight:g}": (BLUE, task.total_s) for task in shown}
     if rest:

@@ -57,11 +57,8 @@ def fisher_diagonal(
     """Mean squared gradients of one epoch's batches by parameter, divided by their mean."""
     total = {name: torch.zeros_like(value) for name, value in network.named_parameters()}
     num_batches = fit.batches.num_batches(example.store.task[example.index])
-    batches = example.batches(fit.batches, seed)
-    for _ in range(num_batches):
-        batch = next(batches)
+    for loss in fit.losses(network, example, seed):
         network.zero_grad()
-        loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
         loss.backward()
         for name, value in network.named_parameters():
             if value.grad is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int
@@ -112,10 +113,8 @@ class OnlineFit:
         trained = [*(p for p in network.parameters() if p.requires_grad), *also_trained]
         # A new optimiser: moments of the last round belong to other data.
         optimizer = self.optimizer(trained)
-        batches = example.batches(self.batches, seed)
         network.train()
-        for _ in range(self.num_steps(example)):
-            batch = next(batches)
+        for batch in islice(example.batches(self.batches, seed), self.num_steps(example)):
             score = network(batch.programs)
             loss: Tensor = self.loss(score, batch.label, batch.task)
             if penalty is not None:
@@ -128,6 +127,12 @@ class OnlineFit:
             if after_step is not None:
                 after_step()
         network.eval()
+
+    def losses(self, network: nn.Module, example: Example, seed: int) -> Iterator[Tensor]:
+        """Yield the loss of every batch of one epoch."""
+        num = self.batches.num_batches(example.store.task[example.index])
+        for batch in islice(example.batches(self.batches, seed), num):
+            yield self.loss(network(batch.programs), batch.label, batch.task)
 
     def num_steps(self, example: Example) -> int:
         """Batches of one fit."""

@@ -53,13 +53,9 @@ class Moses(FittedAdaptation):
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
         """Gradient of the loss over one epoch of target programs."""
         # In evaluation mode, so that batch norm keeps the source's statistics.
-        network, fit = self.ranker.network.eval(), self.fit
+        network = self.ranker.network.eval()
         network.zero_grad()
-        example = self.example(store, index)
-        batches = example.batches(fit.batches, self.stream())
-        for _ in range(fit.batches.num_batches(store.task[index])):
-            batch = next(batches)
-            loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
+        for loss in self.fit.losses(network, self.example(store, index), self.stream()):
             loss.backward()
         return {
             name: torch.zeros_like(value) if value.grad is None else value.grad.clone()

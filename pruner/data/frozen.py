@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import orjson
@@ -75,8 +75,8 @@ class FrozenSplit:
             return None
         try:
             content = orjson.loads(path.read_bytes())
-            about = {key: content[key] for key in ("name", "seed", "how")}
-            split = cls(**about, **{side: tuple(content[side]) for side in SIDES})
+            given: dict[str, Any] = {key: content[key] for key in ("name", "seed", "how")}
+            split = cls(**given | {side: tuple(content[side]) for side in SIDES})
             stored = content["sha256"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}: not a split file ({error!r})") from error

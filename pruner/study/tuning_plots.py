@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -126,7 +125,12 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
             for run in members:
                 axis.step(getattr(run, over), 1e3 * run.best_s, where="post", label=run.name,
                           color=colour[run.name])  # fmt: skip
-            _fit_latencies(axis, members)
+            # From zero, so that small steps look small; logarithmic above tenfold.
+            known = np.concatenate([run.best_s for run in members])
+            if len(known) and known.max() > _WIDE * known.min():
+                plots.plain_log(axis, "y")
+            elif len(known):
+                axis.set_ylim(0, 1.1e3 * known.max())
             axis.set_xlim(0)
             axis.set_xlabel("measured programs" if over == "trial" else "seconds of tuning")
             axis.set_ylabel("latency (ms)\n(less is better)")
@@ -139,15 +143,6 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
             for axis in axes[2 * number : 2 * number + 2]:
                 plots.name_lines(axis, {run.name: plots.short(run.name) for run in members})
     return figure
-
-
-def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
-    """Start the axis at zero, so that small steps look small; logarithmic above tenfold."""
-    known = np.concatenate([run.best_s for run in runs])
-    if len(known) and known.max() > _WIDE * known.min():
-        plots.plain_log(axis, "y")
-    elif len(known):
-        axis.set_ylim(0, 1.1e3 * known.max())
 
 
 def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:

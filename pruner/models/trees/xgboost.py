@@ -12,11 +12,7 @@ from torch import Tensor
 from pruner.arrays import Scores
 from pruner.data.tasks import TaskKey
 from pruner.lazy import optional
-from pruner.models.programs.batch import (
-    NUM_STATEMENT_FEATURES,
-    NUM_WORKLOAD_FLAGS,
-    ProgramBatch,
-)
+from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, NUM_WORKLOAD_FLAGS, ProgramBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import group_means
 from pruner.models.ranker import Ranker
@@ -129,7 +125,10 @@ class TreeRanker(Ranker):
     def _columns(self, batch: ProgramBatch, task: Int[Tensor, " program"]) -> np.ndarray:
         values = pooled(batch, self.pooling)
         if self.relative:
-            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], task)
+            # The mean of every task's programs is subtracted in place.
+            own = values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES]
+            names, group = torch.unique(task, return_inverse=True)
+            own -= group_means(torch.from_numpy(own), group, len(names)).numpy()[group.numpy()]
         return values
 
     def score_batch(self, batch: ProgramBatch, key: TaskKey | None = None) -> Scores:
@@ -219,13 +218,6 @@ class XGBoostRanker(TreeRanker):
     def _labelled(self, store: ProgramTable, index: Tensor, like: Any) -> Any:
         label, task = store.label[index].numpy(), store.task[index].numpy()
         return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)
-
-
-def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:
-    """Subtract the mean of every task's programs, in place."""
-    names, group = torch.unique(task, return_inverse=True)
-    mean = group_means(torch.from_numpy(values), group, len(names))
-    values -= mean.numpy()[group.numpy()]
 
 
 def _rounds_told(grown: Grown, most: int) -> Any:

@@ -181,6 +181,7 @@ def prepare(
     programs = ProgramTable.build(ours.values())
     start = given or train(programs, source_split(programs, chosen, seed))
     pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
+    judged = [n for n, key in enumerate(programs.keys) if key.identity in chosen.unseen]
     known = "has seen none of the first two"
     if not start.info.says_seen:
         known = "does not say all that it has seen"
@@ -194,7 +195,7 @@ def prepare(
         labelled=ProgramTable.build(theirs[key] for key in chosen.labelled),
         start=start,
         source_store=_thinned(programs, chosen, budget.source_programs),
-        source_held_out=_of_workloads(programs, chosen.unseen),
+        source_held_out=programs.subset(programs.programs_of(judged)) if judged else None,
         models=models,
     )
 
@@ -287,11 +288,6 @@ def source_split(store: ProgramTable, chosen: Chosen, seed: int) -> TaskSplit:
         valid=tuple(valid),
         test=tuple(judges or valid),
     )
-
-
-def _of_workloads(store: ProgramTable, identities: frozenset[str]) -> ProgramTable | None:
-    tasks = [n for n, key in enumerate(store.keys) if key.identity in identities]
-    return store.subset(store.programs_of(tasks)) if tasks else None
 
 
 def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:

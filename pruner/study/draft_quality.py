@@ -83,12 +83,7 @@ class Pools:
                 self.refuse(records, error.reason, str(error))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Scored tasks, and a run's report about its data, rates and fits."""
-
-    tasks: Sequence[ScoredTask]
-    report: dict[str, Any]
+Judged = tuple[list[ScoredTask], dict[str, Any]]  # and a report about data, rates and fits
 
 
 def judge_draft(
@@ -123,17 +118,17 @@ def judge_draft(
                 scored += _scores(pools, read, scorer)
                 continue
             assert isinstance(scorer, SymbolAnalyzer), scorer  # no other form is calibrated
-            fitted = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
-            scored += fitted.tasks
-            fits[device.name] = fitted.report
+            tasks, fit = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
+            scored += tasks
+            fits[device.name] = fit
             progress.log(
-                f"rates fitted to {fitted.report['whole']['num_programs']} programs: "
-                f"{fitted.report['saved']}; copy it to conf/draft to use it"
+                f"rates fitted to {fit['whole']['num_programs']} programs: {fit['saved']}; copy it "
+                "to conf/draft to use it"
             )
     without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
     if without_score:
         progress.log(f"{without_score:,} programs have no symbols; they are ranked last")
-    report = {
+    return scored, {
         "platforms": list(platforms),
         "num_records": pools.counts["records"],
         "num_measured": pools.counts["measured"],
@@ -144,7 +139,6 @@ def judge_draft(
         "rates": rates,
         "calibration": fits,
     }
-    return Judged(tasks=scored, report=report)
 
 
 def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[ScoredTask]:
@@ -172,7 +166,7 @@ def _calibrated(
     for name, fit in {"whole": whole, **{f"half_{n}": fit for n, fit in fits.items()}}.items():
         numbers = ("num_programs", "error_before", "error_after")
         report[name] = {number: getattr(fit, number) for number in numbers}
-    return Judged(tasks=[score_task(task, halves[task.fold]) for task in tasks], report=report)
+    return [score_task(task, halves[task.fold]) for task in tasks], report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

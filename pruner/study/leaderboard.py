@@ -148,7 +148,9 @@ def load_submission(entry: Path) -> Submission:
     problems += [f"unknown: {', '.join(unknown)}; known: {', '.join(known)}"] if unknown else []
     if problems:
         raise PrunerError(f"{path}: {'; '.join(problems)}")
-    stripped = {k: v.strip() if isinstance(v, str) else v for k, v in content.items()}
+    stripped: dict[str, Any] = {
+        k: v.strip() if isinstance(v, str) else v for k, v in content.items()
+    }
     submission = Submission(**stripped)
     check_submission(entry, submission)
     return submission

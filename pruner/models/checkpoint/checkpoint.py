@@ -154,8 +154,8 @@ def load_checkpoint(
 
 def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     """The description in a file; raises KeyError, TypeError or ValueError."""
-    names = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
-    fields = {name: content[name] for name in names}
+    known = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
+    fields = {name: content[name] for name in known}
     info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
     for names, kind, what in (
         (("feature_version", "git_commit"), str, "text"),
@@ -168,8 +168,8 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
         raise ValueError(f"dataflow {info.dataflow!r:.40}")
     if not all(isinstance(tasks, list) for tasks in info.seen_tasks.values()):
         raise TypeError("seen tasks that are no lists")
-    for known in info.seen_workloads.values():
-        if not isinstance(known, dict) or not all(isinstance(one, str) for one in known.values()):
+    for found in info.seen_workloads.values():
+        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
             raise TypeError("seen workloads that are no mappings of texts")
     if not isinstance(info.lineage, list) or not all(
         isinstance(one, dict) and isinstance(one.get("says_seen"), bool) for one in info.lineage

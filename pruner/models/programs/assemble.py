@@ -12,7 +12,8 @@ from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.models.programs.program_table import ProgramTable
 
-Programs, Kept = Int[Tensor, " program"], Int[Tensor, " kept"]
+Programs = Int[Tensor, " program"]
+Kept = Int[Tensor, " kept"]
 _RANGES = 20  # of label, see `spread`
 
 

@@ -189,7 +189,7 @@ SHARED_MODULES = {
     "analyzer", "base", "batch", "columns", "cpu", "importing", "indexing", "jobs",
     "leaderboard", "loop", "lower", "metaschedule", "network", "official", "page",
     "plots", "predict", "primitives", "products", "progress", "records", "recurrent", "regions",
-    "registry", "resizing", "sorting", "space", "start", "steps", "tensors", "text", "trace",
+    "registry", "resizing", "sorting", "space", "steps", "tensors", "text", "trace",
     "workload",
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.paths import conf_folder
 from pruner.search.gradient import DescentSettings
 from pruner.search.policy import RoundSettings

@@ -20,8 +20,7 @@ from pruner.models.checkpoint.tensors import existing
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.fit import cpu_threads, fit
-from pruner.models.training.recipe import Recipe
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Recipe, Start
 from pruner.models.trees.xgboost import Grown
 from pruner.progress import silent
 

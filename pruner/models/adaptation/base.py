@@ -23,7 +23,7 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center, ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.models.training.training import build_network
 
 _STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) has its own stream

@@ -1,7 +1,6 @@
 """Fit a model.
 
-* `recipe`: the options that determine a training
-* `start`: a trained model that a fit continues
+* `recipe`: the options that determine a training, and a trained model to continue
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network; Lightning's files and Ctrl-C, adapted
 * `distributed`: several processes of one fit

@@ -45,8 +45,7 @@ from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import greedy, mean_weights
 from pruner.models.training.distributed import Process, in_processes
 from pruner.models.training.lit import RankingData, RankingModule
-from pruner.models.training.recipe import Recipe
-from pruner.models.training.start import Scaling, Start
+from pruner.models.training.recipe import Recipe, Scaling, Start
 from pruner.models.training.training import (
     FitResult,
     Throughput,

@@ -22,7 +22,7 @@ from pruner.models.programs.dataset import RecordReader
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec
 from pruner.models.registry import MODELS, ModelTable
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.program.replay import definitions_of
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import Quality

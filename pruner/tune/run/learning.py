@@ -32,7 +32,7 @@ from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.registry import ModelSpec
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History

@@ -1,7 +1,4 @@
-"""Run commands in other processes, with logs and time limits.
-
-Each command is a process group, which ends as a whole.
-"""
+"""Run commands as process groups, ended as a whole, with logs and time limits."""
 
 from __future__ import annotations
 
@@ -136,10 +133,7 @@ def _end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 
 def nvidia_smi(*words: str) -> list[str] | None:
-    """Return the lines `nvidia-smi` prints; None without a driver.
-
-    Empty where the command fails.
-    """
+    """Return the lines of `nvidia-smi`; None without a driver, empty where it fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     with suppress(OSError, subprocess.TimeoutExpired):

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 
 
 class PrunerError(Exception):
-    """A mistake in the input or the settings, described in one line.
-
-    Never a bug of this project.
-    """
+    """A mistake in input or settings, in one line; never a bug here."""
 
 
 class DataError(PrunerError):
@@ -41,10 +38,7 @@ class UnknownStep(UnsupportedProgram):
 
 
 class ReplayFailed(UnsupportedProgram):
-    """A program on which the engine failed unexpectedly.
-
-    Where many programs were replayed at once, a single program may be at fault.
-    """
+    """A program, or one of many replayed together, on which the engine failed unexpectedly."""
 
     def __init__(self, reason: str = "replay-error", detail: str = "") -> None:
         super().__init__(reason, detail)

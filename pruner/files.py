@@ -91,10 +91,7 @@ def unsealed(line: bytes) -> bytes:
 
 
 def own_file(path: Path) -> Path:
-    """Return the path of a file to be changed; refuse a link.
-
-    Raises `DataError` for a link: a folder from somebody else may link to any file of this user.
-    """
+    """Return a file to be changed; raise `DataError` for a link to another file."""
     if path.is_symlink():
         raise DataError(f"{path}: a link, so another file would be changed; put a file there")
     return path
@@ -132,16 +129,10 @@ def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
 
 
 class JsonLines:
-    """An append-only file of JSON objects, a line each, with checksums.
-
-    Every line is on the disk when `append` returns.
-    """
+    """An append-only file of JSON objects with checksums, on disk line by line."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file, or remove an incomplete last line.
-
-        Raises `DataError` where it is a link.
-        """
+        """Create the file, or cut an incomplete line; raises `DataError` for a link."""
         self.path = own_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -165,10 +156,7 @@ def cut_incomplete_line(path: Path) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return complete lines of a file that may still be growing.
-
-    Empty where there is no file.
-    """
+    """Return complete lines of a file that may be absent or still be growing."""
     data = path.read_bytes() if path.is_file() else b""
     return data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
 
@@ -280,10 +268,7 @@ def read_json(path: Path) -> Any: ...
 @overload
 def read_json(path: Path, kind: type[Json]) -> Json: ...
 def read_json(path: Path, kind: type[Any] | None = None) -> Any:
-    """Read a JSON value; raise `DataError` where damaged.
-
-    Also where it is not of the `kind`.
-    """
+    """Read a JSON value; raise `DataError` where damaged or of another `kind`."""
     with as_written(path):
         found = json.loads(path.read_text(encoding="utf-8"))
         if kind is not None and not isinstance(found, kind):
@@ -343,10 +328,7 @@ def load_metrics(folder: Path) -> dict[str, Any] | None:
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file; none without a file.
-
-    Values are text by column. Raises `DataError` where the file is no text, or no table.
-    """
+    """Read rows of a CSV file as text; none without file; `DataError` if damaged."""
     if not path.is_file():
         return []
     with as_written(path), path.open(newline="", encoding="utf-8") as file:
@@ -374,10 +356,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "")
 def merged_table(
     path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the table in `path` with `rows` replacing equal keys.
-
-    Rows are equal where their `key` columns are; new rows come last.
-    """
+    """Return the table in `path`, with `rows` in place of rows of equal `key`."""
     fresh = {tuple(str(row[name]) for name in key) for row in rows}
     kept = [row for row in read_table(path) if tuple(row[name] for name in key) not in fresh]
     return [*kept, *rows]

@@ -1,8 +1,18 @@
-"""Import names of a package on first use."""
+"""Import names of a package on first use, and optional libraries."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
+
+from pruner.errors import MissingExtra
+
+
+def optional(library: str, extra: str) -> Any:
+    """Import a library; raise `MissingExtra` where it is not installed."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise MissingExtra(library, extra) from error
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

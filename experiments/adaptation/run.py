@@ -29,7 +29,7 @@ from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodComparison, MethodRun
-from pruner.study.adaptation.method_tables import plot_curves
+from pruner.study.adaptation.cells import plot_curves
 from pruner.study.markdown import markdown_table
 
 HERE = Path(__file__).resolve().parent
@@ -91,10 +91,7 @@ class Options:
         return (path.parent if path.is_file() else path).name
 
     def deciding(self, pair: "Pair") -> dict[str, str]:
-        """The options that determine a run's results.
-
-        adapt.py gets them again when it resumes.
-        """
+        """The options that determine a run's results; adapt.py gets them again to resume."""
         methods = self.method or pair.methods
         told = {
             "method": _list(methods),
@@ -141,10 +138,7 @@ class Pair:
 
 
 def run_pair(pair: Pair, options: Options, commands: Commands) -> Path | None:
-    """Start or resume a run of adapt.py; returns its folder.
-
-    None where it failed.
-    """
+    """Start or resume a run of adapt.py; returns its folder, None where it failed."""
     run = f"book-{pair.key}"
     folder = options.runs / "adapt" / run
     start = options.deciding(pair)
@@ -214,19 +208,13 @@ def curve(pair: Pair, cell: Path) -> list[dict]:
 
 
 def merge(table: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Replace the rows of a pair.
-
-    The sort is stable: seeds and trials stay in their order.
-    """
+    """Replace the rows of a pair; seeds and trials stay in their order."""
     merged = merged_table(table, rows, ("pair",))
     write_table(table, sorted(merged, key=lambda row: (row["pair"], row["method"])))
 
 
 def section(pair: str, result: dict) -> str:
-    """A pair's tables of means over seeds.
-
-    With 95 % bootstrap intervals, and p of one-sided tests.
-    """
+    """A pair's tables of means over seeds, 95 % bootstrap intervals, one-sided p."""
     methods = result["methods"]
     head = ("area", "trials to target", "seconds to target", "got there", "speed-up in seconds",
             "p better than scratch", "than finetune", "source Top-1 afterwards")  # fmt: skip

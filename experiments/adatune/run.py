@@ -41,10 +41,7 @@ class Options:
 
 
 def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
-    """Share of repeats made, and the cost of the shorter timings.
-
-    A row for every platform and limit.
-    """
+    """A row a platform and limit: share of repeats made, cost of the timings."""
     for platform in root.platforms:
         tasks = [t.select(t.valid) for t in root.read(Quarantine(), platform)]
         for limit in LIMITS:

@@ -39,8 +39,8 @@ RIGHT, FAULT = "right", "fault"
 class Options:
     """Options of the script, explained above.
 
-    ``draft=false`` builds without schedules and times nothing. ``compile``: time torch.compile,
-    too. ``limit_s``: seconds for one network.
+    ``draft=false``: no schedules, no timing; ``compile``: time torch.compile, too; `limit_s`:
+    seconds for one network.
     """
 
     sources: list[str] = field(

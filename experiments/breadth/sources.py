@@ -78,11 +78,7 @@ def _problems(folder: Path) -> list[str]:
 
 
 def make(source: str, name: str, kernelbench: Path | None) -> Case:
-    """Make a network in evaluation mode, and its example inputs.
-
-    Raises:
-        PrunerError: no size of a KernelBench problem runs here.
-    """
+    """A network and its inputs; raises PrunerError where no size runs here."""
     torch.manual_seed(0)
     if source == "kernelbench":
         assert kernelbench is not None

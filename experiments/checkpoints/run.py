@@ -59,10 +59,7 @@ BOX, AS_TRAINED = "float16", "float32"  # judges of the table, beside the refere
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script.
-
-    `run`: a finished run of train.py, or null to train now.
-    """
+    """Options of the script; `run`: a finished run of train.py, null: train now."""
 
     name: str
     data: Data = field(default_factory=lambda: Data(root=str(datasets_folder() / "bundled")))
@@ -111,10 +108,7 @@ def store(trained: Path, box: Path) -> None:
 def judged(
     name: str, programs: ProgramTable, files: dict[str, Path], left_out: str | None
 ) -> list[dict[str, Any]]:
-    """Rows of every judge on held-out workloads.
-
-    They are those of all platforms, or of the platform that was left out.
-    """
+    """Rows of every judge, on held-out workloads of the judged platforms."""
     if left_out is None:
         split = make_split(SPLITS[name], programs.keys, 0)
     else:

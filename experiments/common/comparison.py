@@ -69,10 +69,7 @@ class Step:
 
     @property
     def reached(self) -> float:
-        """The size that it did; trials for a run ended by time.
-
-        Counted as complete, such runs would make all of their kind look quicker than they are.
-        """
+        """The size that it did: the trials of a run that time ended."""
         if not (self.budget and self.leaves.is_file()):
             return self.size
         found = read_json(self.leaves, dict)
@@ -80,10 +77,7 @@ class Step:
         return float(min(self.size, trials))
 
     def within(self, seconds: float) -> list[str]:
-        """Its words, with `seconds` more as budget.
-
-        Without a budget option, or for infinite seconds, its words alone.
-        """
+        """Its words, with a budget of `seconds` if it takes one."""
         if not self.budget or seconds == float("inf"):
             return list(self.words)
         return [*self.words, f"{self.budget}={max(1, int(self.spent_s + seconds))}"]
@@ -91,10 +85,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The end of a command: exit code and the log's last line.
-
-    The code is None where the time limit ended the command.
-    """
+    """Exit code of a command (None: the limit ended it), last line of its log."""
 
     code: int | None
     line: str
@@ -115,11 +106,7 @@ class Ended:
 
 
 def quoted(path: Path) -> str:
-    """A path as the value of an option, in quotes where necessary.
-
-    >>> quoted(Path("a/b-1.json")), quoted(Path("my runs, new"))
-    ('a/b-1.json', "'my runs, new'")
-    """
+    """A path as the value of an option, in quotes where necessary."""
     text = str(path)
     if _PLAIN.fullmatch(text):
         return text
@@ -128,11 +115,7 @@ def quoted(path: Path) -> str:
 
 
 def started(words: Sequence[str], place: Path) -> list[str]:
-    """The command line for a step's words, with this Python.
-
-    ``FILE.py`` is a script below `place`; any other first word is a command of the installed
-    project.
-    """
+    """The command line for a step's words; ``FILE.py`` is a script below `place`."""
     first, *options = words
     if first.endswith(".py"):
         return [sys.executable, str(place / first), *options]
@@ -147,10 +130,7 @@ def run_command(
     limit_s: float = float("inf"),
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run a program in `place` for at most `limit_s` seconds.
-
-    Its output and errors go to `log_file`.
-    """
+    """Run a program in `place`; its output and errors go to `log_file`."""
     code = Commands(place, environment).run(words, log_file, limit_s=limit_s)
     with log_file.open("rb") as content:
         content.seek(max(0, log_file.stat().st_size - TAIL))
@@ -188,10 +168,7 @@ class Times:
         return took[-1] if took else None
 
     def expected_s(self, step: Step) -> float:
-        """Expected seconds: start-up, and size at the pace of its kind.
-
-        Before any step of the kind ended, the pace is the guess.
-        """
+        """Expected seconds: start-up, and size at its kind's pace, or the guess."""
         known = [
             (max(0.0, row["seconds"] - step.start_s), row["size"])
             for row in self.rows
@@ -206,10 +183,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Steps that share ``seconds``; with less than ``least_s`` left, none begins.
-
-    Steps may depend on the results of earlier steps, so they are made when the slot needs them.
-    """
+    """Steps that share ``seconds``; with less than ``least_s`` left, none begins."""
 
     name: str
     steps: Callable[[], Iterable[Step]]
@@ -270,11 +244,7 @@ def _lacks_options(folder: Path) -> bool:
 
 
 def archive_broken(step: Step) -> None:
-    """Rename the folder of a broken start where the step begins anew.
-
-    Raises:
-        PrunerError: a process still works in it, as after a killed campaign.
-    """
+    """Rename the folder of a broken start; raises PrunerError for a busy one."""
     folder = step.leaves.parent
     begins = f"run_id={folder.name}" in step.words
     if begins and folder.exists():
@@ -284,10 +254,7 @@ def archive_broken(step: Step) -> None:
 
 @dataclass(kw_only=True)
 class ComparisonOptions:
-    """``plan``: list the work; ``summary``: only make the tables.
-
-    Cells go to ``out``, tables to ``results``.
-    """
+    """``plan``: list the work; ``summary``: only make the tables in ``results``."""
 
     plan: bool = False
     summary: bool = False
@@ -354,10 +321,7 @@ class Comparison:
         command: str = "tune",
         resumes: bool = True,
     ) -> Step:
-        """A run of ``tune.py`` called `name`.
-
-        `resumes`: its continuation where it was ended.
-        """
+        """A run of ``tune.py`` called `name`; `resumes`: its continuation."""
         leaves = self.runs / command / name / METRICS_FILE
         told = [f"{command}.py", *words, f"outputs={quoted(self.runs)}", f"run_id={name}"]
         step = Step(name=name, words=told, leaves=leaves, kind=kind, size=size, needs=needs)
@@ -419,11 +383,7 @@ class Comparison:
             self.times.keep(step, step.spent_s + seconds)
 
     def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
-        """Run a step's command in `root`, with a log.
-
-        ``share_s``: the seconds that it may use; at ``limit_s`` it is ended. The folder of a broken
-        earlier start is renamed.
-        """
+        """Run a step's command in `root`, with a log; at ``limit_s`` it is ended."""
         archive_broken(step)
         log_file = self.runs / "logs" / f"{step.name.replace(', ', '-')}.log"
         words = started(step.within(share_s), self.root)
@@ -436,10 +396,7 @@ class Comparison:
 
 
 class Tunings(Comparison):
-    """Runs of ``tune.py`` one after another.
-
-    `cells` has the words of each run by name.
-    """
+    """Runs of ``tune.py`` one after another; `cells`: words by name."""
 
     def __init__(self, runs: Path, root: Path, cells: Mapping[str, Sequence[str]]) -> None:
         super().__init__(runs, root, {"run": 60.0})

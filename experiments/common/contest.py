@@ -72,10 +72,7 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The tasks of one platform that all contestants tune.
-
-    ``tuned``: the tasks in question; None: those that the budget chooses.
-    """
+    """The tasks of one platform; ``tuned`` None: those that the budget chooses."""
 
     root: RecordRoot
     platform: str
@@ -121,10 +118,7 @@ class Ground:
 def run_contest(
     contestants: Mapping[str, Contestant], ground: Ground, folder: Path, *, seeds: Sequence[int]
 ) -> list[MethodRun]:
-    """Run the cells without a result in `folder`; returns all cells.
-
-    The model of a contestant is not compared with that of a finished cell.
-    """
+    """Run the cells without a result in `folder`; returns all cells."""
     cells = Cells(folder=folder)
     wanted = [(name, seed) for seed in seeds for name in contestants]
 

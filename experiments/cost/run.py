@@ -61,10 +61,7 @@ PLATFORM = "v100"
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script.
-
-    `programs` and `work` are for the processes that it starts.
-    """
+    """Options of the script; its processes get `programs` and `work`."""
 
     data: Data = field(default_factory=Data)
     models: list[str] = field(default_factory=lambda: list(MODELS))
@@ -175,11 +172,7 @@ def live_rows() -> list[dict]:
 
 
 def alone(name: str, known: Sequence[str], work: str) -> dict:
-    """Measure in a process of its own; returns its result.
-
-    Raises:
-        PrunerError: it failed.
-    """
+    """Measure in a process of its own; raises PrunerError where it failed."""
     command = [sys.executable, __file__, *known, f"work={work}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -26,9 +26,8 @@ from pruner.errors import UnsupportedProgram
 from pruner.files import merged_table, write_table
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
-from pruner.models.judging.chance import expected_latency, expected_ratio
+from pruner.models.judging.judge import draft_sizes, expected_latency, expected_ratio
 from pruner.models.judging.metrics import ScoredTask, regret_against_random
-from pruner.models.judging.summary import draft_sizes
 from pruner.paths import conf_folder
 from pruner.search.offline.recorded import decision_rows
 from pruner.search.selection import kept
@@ -63,10 +62,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeptPool:
-    """Programs of one task: latencies, decisions, and scores by form.
-
-    `fold`: 0 or 1 by a hash of the work, to choose on one half and report the other.
-    """
+    """Programs of one task; `fold` 0 (to choose) or 1 (to report)."""
 
     name: str
     fold: int
@@ -105,10 +101,9 @@ KEY = ("platform", "pools", "fold", "form", "keeping", "size")
 
 
 def pools_of(root: RecordRoot, platform: str) -> list[KeptPool]:
-    """Every measured task of a platform that the analyzer can score.
+    """Every measured task that the analyzer can score; a program without symbols is worst.
 
-    A program without symbols is worst, not forbidden: all programs of a pool ran. Raises DataError
-    for a platform without records or description.
+    Raises DataError for a platform without records or description.
     """
     analyzer = load_analyzer(conf_folder(), platform).uncalibrated()
     variants = variants_of(analyzer, FORMS)
@@ -145,10 +140,7 @@ def pools_of(root: RecordRoot, platform: str) -> list[KeptPool]:
 def variants_of(
     analyzer: SymbolAnalyzer, forms: Mapping[str, Mapping[str, float]]
 ) -> dict[str, SymbolAnalyzer]:
-    """Analyzers with other rates; only forms whose rates the device has.
-
-    `forms`: rates that differ from the defaults, by the name of a form.
-    """
+    """Analyzers by form with other rates, if the device has them."""
     rates = analyzer.constants.rates
     known = {field.name for field in fields(rates)}
     return {
@@ -264,10 +256,9 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def meets(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Count pools and sizes that reach the goal, by form and way.
+    """Count pools and sizes whose regret is at most a third of chance's, by form and way.
 
-    The goal is a regret of at most a third of chance's, on best tenths of at most chance's. Task
-    means of both folds together.
+    Best tenths are at most chance's; task means of both folds together.
     """
     goals = {"all": 1 / 3, "best tenth": 1.0}
     found: dict[str, list[bool]] = {}

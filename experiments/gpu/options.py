@@ -30,10 +30,7 @@ TINY_SOFTMAX = {"operator": "softmax", "rows": 64, "columns": 64}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Operators of one precision, tuned in one run with equal trials.
-
-    One run, since every start takes seconds.
-    """
+    """Operators of one precision, tuned in one run with equal trials."""
 
     name: str
     tasks: Sequence[Task]
@@ -68,10 +65,7 @@ class NetworkChoice:
 
     @property
     def label(self) -> str:
-        """The network's name as part of a folder name.
-
-        A network may be a file or package:factory.
-        """
+        """Part of a folder's name; a network may be a file or package:factory."""
         return re.sub(r"[^\w.-]", "-", self.name)
 
 
@@ -194,10 +188,7 @@ class CampaignOptions:
 
     @property
     def outputs(self) -> Path:
-        """``outputs=`` of the runs; compiled runs have a folder of their own.
-
-        They are not measured runs.
-        """
+        """``outputs=`` of the runs; compiled runs are kept apart."""
         return self.out / "compiled" if self.compile_only else self.out
 
     def run(self, name: str) -> Path:

@@ -59,10 +59,7 @@ _MB = 1_000_000
 
 @dataclass(kw_only=True)
 class Model:
-    """The model to pack: data root of its training records, and platform.
-
-    No data root: no model.
-    """
+    """The model to pack: data root of its records (None: no model), platform."""
 
     records: str | None = None
     platform: str = "k80"
@@ -91,13 +88,10 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Write the parts, ``unpack.py`` and ``package.json``; returns its content.
+    """Write the parts, ``unpack.py`` and ``package.json`` into a new folder; return the content.
 
-    All go into a new folder.
-
-    Raises:
-        PrunerError: the folder is not empty, two things to pack have one name, one is missing or
-            has links that lead elsewhere, all is too large, or a step fails.
+    Raises PrunerError: the folder is not empty, two things to pack have one name, one is missing or
+    has links that lead elsewhere, all is too large, or a step fails.
     """
     start, out = time.monotonic(), Path(options.out)
     if not options.out or (out.exists() and any(out.iterdir())):
@@ -169,11 +163,7 @@ def _check_model(model: Model) -> None:
 
 
 def train(model: Model, place: Path) -> Path:
-    """Train by the defaults of ``train.py`` into `place`; the checkpoint.
-
-    Raises:
-        PrunerError: it could not be trained, with the reason that ``train.py`` gives.
-    """
+    """Train by defaults into `place`; raises PrunerError with train.py's reason."""
     say(f"training on the records of {model.platform}, some minutes")
     records = Path(str(model.records)).resolve()
     words = ["train", f"platform={model.platform}", f"data.root={quoted(records)}"]
@@ -186,12 +176,9 @@ def train(model: Model, place: Path) -> Path:
 
 
 def gather(options: Options, folder: Path) -> list[str]:
-    """Put the wheels of project and requirements into `folder`.
+    """Put the wheels of project and requirements into `folder`; return those left out.
 
-    Returns the packages left out.
-
-    Raises:
-        PrunerError: no checkout here, no file of constraints, or pip failed.
+    Raises PrunerError: no checkout here, no file of constraints, or pip failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     limits = [] if options.constraints is None else ["-c", str(ROOT / options.constraints)]
@@ -296,13 +283,7 @@ def pack(archive: Path, contents: Mapping[str, Path]) -> None:
 
 
 def split(archive: Path, out: Path, options: Options) -> Sequence[Mapping[str, Any]]:
-    """Cut a file into parts below `out`; returns a row a part.
-
-    A row has name, bytes and sha256.
-
-    Raises:
-        PrunerError: the file is larger than ``most_mb``.
-    """
+    """Cut a file into parts: a row each; raises PrunerError above ``most_mb``."""
     if options.most_mb is not None and archive.stat().st_size > options.most_mb * _MB:
         raise PrunerError(
             f"more than {options.most_mb:g} MB; leave something out (without=, data=) or allow "

@@ -22,13 +22,10 @@ NAME, CAPABILITY = "name", "compute_cap"  # as `about_gpus` has them
 
 
 def environment_of(options: CampaignOptions) -> dict[str, str]:
-    """Environment variables with which the campaign's commands find CUDA.
+    """Environment variables, also set here, with which the commands find CUDA.
 
-    They are added to this process's environment.
-
-    Raises:
-        PrunerError: no CUDA device, or nothing that compiles CUDA programs; or, where programs are
-            to run, no GPU, or TVM could not use it.
+    Raises PrunerError: no CUDA device, or nothing that compiles CUDA programs; or, where
+    programs are to run, no GPU, or TVM could not use it.
     """
     if options.device != CUDA:
         return {}
@@ -56,13 +53,9 @@ def _has_nvrtc() -> bool:
 
 
 def check_folder(options: CampaignOptions, *, small: bool) -> None:
-    """Refuse a folder of another device or size.
+    """Raise DataError for a folder of another device or size, whose steps would count here.
 
-    Its finished steps would count as finished here. Compiled and measured steps are stored apart,
-    so measuring may follow compiling.
-
-    Raises:
-        DataError: it is such a folder, or its stored options cannot be read.
+    Compiled and measured steps are stored apart, so measuring may follow compiling.
     """
     kind = COMPILED if options.compile_only else MEASURED
     asked = begun_with(about_device(options.out)).get(kind)
@@ -77,13 +70,7 @@ def check_folder(options: CampaignOptions, *, small: bool) -> None:
 
 
 def check_checkpoint(options: CampaignOptions) -> None:
-    """Refuse a checkpoint that the adaptation stage could not read.
-
-    That stage comes late.
-
-    Raises:
-        PrunerError: no such file, or no model that can be adapted.
-    """
+    """Raise PrunerError, early, for a checkpoint that cannot be adapted."""
     asked = ADAPTATION in options.stages or not options.stages
     if options.checkpoint is None or options.compile_only or not asked:
         return
@@ -96,13 +83,10 @@ def check_checkpoint(options: CampaignOptions) -> None:
 
 
 def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) -> str:
-    """The platform of the first GPU, by architecture and name.
+    """The platform of the first GPU, by architecture and name; raises PrunerError for none.
 
     The driver says ``NVIDIA GeForce RTX 4090`` or ``NVIDIA A100-SXM4-40GB``, platforms are called
     ``rtx4090`` and ``a100_40``: whole words, for a GH200 is no H200.
-
-    Raises:
-        PrunerError: no GPU, or no description fits it.
     """
     first = next(iter(gpus), None)
     if first is None:

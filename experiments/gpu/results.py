@@ -8,13 +8,7 @@ from typing import Any
 
 from experiments.gpu.options import CampaignOptions
 from experiments.gpu.state import STATE_FILE, about_device
-from experiments.gpu.tables import (
-    beside_rows,
-    curve_rows,
-    group_rows,
-    network_rows,
-    operator_rows,
-)
+from experiments.gpu.tables import beside_rows, curve_rows, group_rows, network_rows, operator_rows
 from pruner.data.root import FOLDER as RECORDS
 from pruner.files import as_written, read_json, write_atomic, write_json, write_table
 from pruner.program.tir.saved import FOLDER as SPACES

@@ -143,10 +143,7 @@ class Campaign(Comparison):
             self.log(line)
 
     def plan(self) -> list[dict[str, Any]]:
-        """The work to do: a row a step, with minutes.
-
-        Minutes are those of the step and of its stage.
-        """
+        """The work to do: a row a step, with its minutes and its stage's."""
         limits = {box.name: box.seconds / 60 for box in self.boxes}
         return [{**row, "of": limits[row["box"]]} for row in super().plan()]
 
@@ -158,13 +155,7 @@ class Campaign(Comparison):
         return {"steps": len(rows), "minutes": round(sum(row["minutes"] for row in rows), 1)}
 
     def run_campaign(self, asked: Mapping[str, Any]) -> None:
-        """Run the missing stages within the minutes.
-
-        ``asked``: the options, which are stored.
-
-        Raises:
-            PrunerError: another process works in the folder.
-        """
+        """Run the missing stages; raises PrunerError where another process does."""
         self.runs.mkdir(parents=True, exist_ok=True)
         with held(self.runs):
             self._state.begin(asked)
@@ -172,10 +163,7 @@ class Campaign(Comparison):
             self.run_all()
 
     def after(self, box: Box) -> None:
-        """Write the tables so far; an error is reported and ends nothing.
-
-        The minutes of a device cannot be repeated, tables can be made later.
-        """
+        """Write the tables so far; an error is reported and ends nothing."""
         try:
             self._write(self._options)
         except Exception as error:
@@ -230,11 +218,7 @@ def run(config: Options) -> dict[str, Any]:
 
 
 def _as_asked(config: Options) -> Options:
-    """Restore the options of the folder's start, as far as they exist.
-
-    Raises:
-        DataError: nothing was begun there.
-    """
+    """Restore the options of the folder's start; raises DataError without one."""
     asked = about_device(_out(config)).get("asked")
     if not isinstance(asked, dict):
         raise DataError(f"out={config.out}: no campaign was begun there; leave out summary=true")
@@ -251,11 +235,7 @@ def _out(config: Options) -> Path:
 
 
 def options_of(config: Options) -> CampaignOptions:
-    """The options as typed values.
-
-    Raises:
-        PrunerError: no folder, or an unknown device or platform.
-    """
+    """The options as typed values; raises PrunerError for no folder or device."""
     if config.device not in DEVICES:
         raise PrunerError(f"device={config.device} is unknown; known: {', '.join(DEVICES)}")
     checkpoint = config.checkpoint

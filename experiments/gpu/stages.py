@@ -48,11 +48,7 @@ _Stage = Callable[[CampaignOptions], Iterator[Step]]
 
 
 def boxes(options: CampaignOptions) -> list[Box]:
-    """The requested stages, with their shares of the minutes.
-
-    Raises:
-        PrunerError: a stage that is unknown.
-    """
+    """The requested stages and their shares; raises PrunerError if unknown."""
     known = {**STAGES, **ON_REQUEST}
     if unknown := sorted(set(options.stages) - set(known)):
         raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(known)}")
@@ -85,10 +81,9 @@ def _sanity(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _operators(options: CampaignOptions) -> Iterator[Step]:
-    """Every group by ours, with torch; then at random and by MetaSchedule, with equal trials.
+    """Every group by ours, with torch; then at random and by MetaSchedule, which is slowest.
 
-    MetaSchedule comes last, since it takes several times as long as all others together. Its
-    kernels are timed in turns with ours in the stage ``finals``.
+    The stage ``finals`` times its kernels in turns with ours.
     """
     runs = {
         (group.name, policy): _tuned(
@@ -106,10 +101,7 @@ def _operators(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _networks(options: CampaignOptions) -> Iterator[Step]:
-    """Whole networks by ours, timed with torch.
-
-    With ``compile_only`` their libraries are built.
-    """
+    """Whole networks by ours, timed with torch or (``compile_only``) built."""
     for precision in options.precisions:
         for network in options.size.networks:
             tuned = network_run(options, network, precision)
@@ -121,10 +113,7 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _rivals(options: CampaignOptions) -> Iterator[Step]:
-    """Networks by MetaSchedule, with our trials and measurer.
-
-    Both built networks are timed in turns. Takes hours.
-    """
+    """Networks by MetaSchedule with our trials, timed in turns with ours: hours."""
     if options.compile_only:
         return
     for precision in options.precisions:
@@ -138,11 +127,7 @@ def _rivals(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _paper(options: CampaignOptions) -> Iterator[Step]:
-    """Further runs for two of the paper's tables.
-
-    AdaTune on the operators in float32, with our trials (Table 6); a product with a long reduction
-    against torch's libraries (Table 8).
-    """
+    """AdaTune on float32 operators (Table 6), a long reduction (Table 8)."""
     single = Group(name="float32", tasks=options.size.single)
     long, trials = options.reduction, options.size.trials
     yield _tuned(options, single, f"{single.name}-{OURS}", (), trials, OURS)
@@ -275,10 +260,7 @@ def _beside(
     *,
     finals: bool = False,
 ) -> Iterator[Step]:
-    """Time a run's kernels against torch's and other runs' kernels.
-
-    Other runs count if they have ended; no work where no program may run.
-    """
+    """Time a run's kernels against torch's and those of ended runs."""
     if options.compile_only:
         return
     folder, kind = tuned.leaves.parent, "finals" if finals else "beside"

@@ -34,10 +34,7 @@ class State:
         write_json(self._out / STATE_FILE, about, indent=1)
 
     def note(self, step: str, when: str) -> None:
-        """Store clocks, temperature, power and load of now.
-
-        ``when``: before or after the step.
-        """
+        """Store clocks, temperature, power, load; ``when``: before or after the step."""
         reading = {"step": step, "when": when, **self._conditions.read()}
         JsonLines(self._out / READINGS_FILE).append(reading)
 
@@ -55,13 +52,7 @@ def _kind(asked: Mapping[str, Any]) -> str:
 
 
 def about_device(out: Path) -> dict[str, Any]:
-    """The content that `State` wrote; each reading as least, median, most.
-
-    Empty before it began.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Readings of `State` as least, median, most; raises DataError if damaged."""
     path = out / STATE_FILE
     if not path.is_file():
         return {}

@@ -90,10 +90,7 @@ def _tuned_groups(options: CampaignOptions) -> list[Group]:
 
 
 def operator_rows(options: CampaignOptions) -> list[Row]:
-    """A row an operator and policy.
-
-    ``over_random``: ``best_at_equal_s`` over that of random search, which is chance.
-    """
+    """A row an operator and policy; ``over_random``: over random search's best."""
     rows: list[Row] = []
     for group in _tuned_groups(options):
         runs, raced = group_runs(options, group), _raced(options, group)
@@ -175,10 +172,7 @@ def group_rows(options: CampaignOptions) -> list[Row]:
 
 
 def phases(seconds: Mapping[str, float]) -> Row:
-    """Seconds of a run by phase (`pruner.tune.phases`), and `exploration_share`.
-
-    None while the run has not ended.
-    """
+    """Seconds by phase, and `exploration_share`; None before the run ended."""
     return {
         **{f"{name}_s": seconds.get(name) for name in (*PHASES, IDLE)},
         "exploration_share": exploration_share(seconds),

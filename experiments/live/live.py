@@ -85,11 +85,7 @@ class LiveRun(Place):
 
 
 def read_live_run(folder: Path, place: Place) -> LiveRun:
-    """Read the run folder of a cell.
-
-    Raises:
-        DataError: some task has no program that ran, so there is nothing to compare.
-    """
+    """Read a cell's run folder; raises DataError where a task has no program."""
     network = (folder / TASKS).is_file()
     curve = read_network_run(folder).curve if network else load_run(folder)
     if curve is None or not len(curve.best_s):
@@ -259,10 +255,7 @@ def live_curves(runs: Sequence[LiveRun], every: int) -> list[dict[str, Any]]:
 
 
 def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
-    """A row for each improvement and every `every` trials of a run.
-
-    The last trial of a run has a row, too.
-    """
+    """A row for each improvement, every `every` trials and the last trial."""
     rows = []
     for run in runs:
         known = {**run.key, **{name: getattr(run, name) for name in OF_RUN}}

@@ -322,10 +322,7 @@ class LiveComparison(Comparison):
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str, beside: Sequence[str] = ()) -> Iterator[LiveCell]:
-        """The cells of a part; a seed of everything before the next.
-
-        With `beside` the cells of these contenders of rounds, at home.
-        """
+        """Cells of a part, seed by seed; with `beside` also these contenders' at home."""
         options = self.options
         adapts = part == "adaptation" and not beside
         targets = options.all_targets if adapts else [options.home]
@@ -404,10 +401,9 @@ class LiveComparison(Comparison):
         return self.tuned(cell.name, words, kind=kind, size=trials, needs=needs)
 
     def trainings(self, model: str, seed: int) -> list[Step]:
-        """The steps that train a model of the source.
+        """The steps that train the source's model, or for `EVERY` that of all targets.
 
-        For ``MODEL-tuned`` also its fine-tuning on the target; for `EVERY` the training on all
-        targets.
+        For ``MODEL-tuned`` also its fine-tuning on the target.
         """
         if model == EVERY:
             return [self._training(f"{EVERY}-{seed}", seed, EVERY_RECIPE)]
@@ -437,10 +433,7 @@ class LiveComparison(Comparison):
         return int(listed.get("num_tuned", NETWORK_TASKS))
 
     def finished(self) -> list[LiveRun]:
-        """All finished cells; a cell in which nothing ran is reported.
-
-        It is left out.
-        """
+        """All finished cells; a cell in which nothing ran is reported and left out."""
         found = []
         for part in self.options.all_parts:
             beside = self.cells(part, BESIDE[part]) if part in BESIDE else ()

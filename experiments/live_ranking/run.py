@@ -38,7 +38,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
-from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.search.offline.statistics import sign_flip_p
@@ -84,10 +84,7 @@ METRICS = ("pairwise_random", "pairwise_searched", "best_of_10")
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script.
-
-    ``target``: the platform of the runs; ``trials`` of a run.
-    """
+    """Options of the script; ``target``: platform of the runs, ``trials`` of each."""
 
     target: str = "cpu-epyc"
     operators: list[str] = field(
@@ -108,10 +105,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """Programs of a run in the order of their proposal.
-
-    Rows int64 [N, d], seconds [N] (infinite: it failed), and the batch of each.
-    """
+    """Rows int64 [N, d], seconds [N] (infinite: failed) and batches, in order."""
 
     rows: Decisions
     latency_s: NDArray[np.float64]
@@ -143,10 +137,7 @@ def read_measured(folder: Path, space: UnionSpace) -> Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Judges:
-    """Programs that ran and that no model learns from.
-
-    Rows [N, d], seconds [N], and whether each was drawn at random.
-    """
+    """Rows [N, d], seconds [N], whether drawn at random, of programs to judge by."""
 
     rows: Decisions
     latency_s: NDArray[np.float64]
@@ -182,10 +173,7 @@ class Judges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Followed:
-    """The ranking job of a way to adapt on a run.
-
-    It has the programs to learn from, and the judging programs.
-    """
+    """The job of a way to adapt on a run, with both kinds of programs."""
 
     way: str
     workload: str
@@ -298,10 +286,9 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
 
 
 def test_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Differences of two methods over pairs of workload and seed.
+    """Differences of two methods after equal trials, over pairs of workload and seed.
 
-    They are compared after equal trials. Chance and the analyzer, which learn nothing, are compared
-    with every number of trials.
+    Chance and the analyzer, which learn nothing, are compared with every number of trials.
     """
     wide = table.pivot(
         index=["workload", "seed"], columns=["method", "trials"], values=list(METRICS)

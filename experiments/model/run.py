@@ -155,10 +155,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
 def trying(
     settings: Sequence[Setting], models: Sequence[str], seeds: Sequence[int]
 ) -> list[AblationCell]:
-    """The cells that choose, without a platform left out.
-
-    Changes of the device need several platforms.
-    """
+    """The cells that choose; changes of the device need several platforms."""
     found = []
     for setting in settings:
         if setting.left_out:
@@ -190,10 +187,7 @@ def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
 
 
 def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
-    """Join helpful changes, fit the joined model, and choose.
-
-    Returns the model and its changes.
-    """
+    """Join helpful changes, fit the joined model, choose; return it and its changes."""
     helpful = _compatible(run_single(options, settings))
     joined = together({name: EVERY[name] for name in helpful})
     is_new = helpful and not any(joined.same_as(EVERY[name]) for name in helpful)
@@ -229,10 +223,7 @@ def _compatible(names: Sequence[str]) -> list[str]:
 
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
-    """Judge the chosen model, PaCM and baselines on test tasks, once.
-
-    Writes results.csv.
-    """
+    """Judge the choice, PaCM and baselines on test tasks, once: results.csv."""
     model, helpful = run_together(options, settings)
     out = Path(options.out)
     chosen = {"model": model, "of": helpful if model == JOINED else [model]}
@@ -273,10 +264,7 @@ def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
 
 
 def clean_of(options: Options, settings: Sequence[Setting]) -> Clean:
-    """The work of ``clean``: each platform alone.
-
-    Raises PrunerError for a platform that is no GPU, and without a model that reads the analyzer.
-    """
+    """``clean``: each GPU alone; raises PrunerError without a reader of the analyzer."""
     readers = [name for name in READERS if name in options.models]
     if not readers:
         known = ", ".join(READERS)

@@ -48,25 +48,16 @@ class Cell:
     settled_s: float | None = None
 
     def seconds(self, t_s: float | None) -> float | None:
-        """Seconds from an empty folder to `t_s` seconds of the run.
-
-        None while one of both is unknown.
-        """
+        """Seconds from an empty folder to `t_s` of the run, None if unknown."""
         return None if t_s is None or self.start_s is None else self.start_s + t_s
 
     def point_s(self, point: Point) -> float | None:
-        """Seconds from an empty folder to a prefix.
-
-        To the draft's end where nothing was measured yet.
-        """
+        """Seconds from an empty folder to a prefix, or to the draft's end."""
         return self.seconds(point.t_s) if point.measured else self.drafted_s
 
     @property
     def to_rival_s(self) -> float | None:
-        """Seconds from an empty folder to the rival's final latency.
-
-        Infinite: never reached.
-        """
+        """Seconds from an empty folder to the rival's final latency, or infinite."""
         if self.settled_s is not None:
             return self.seconds(self.settled_s)
         times = [self.point_s(point) for point in self.points if point.reached]
@@ -74,10 +65,7 @@ class Cell:
         return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
     def estimate_to_s(self, estimate_s: float) -> float | None:
-        """Seconds from an empty folder to an estimate of the network; infinite: never reached.
-
-        Estimates can be compared only where the tasks are the same, so in equal layouts.
-        """
+        """Seconds from an empty folder to an estimate, of equal tasks; infinite: never reached."""
         if self.run.curve is None:
             return None
         reached = np.flatnonzero(self.run.curve.best_s <= estimate_s)
@@ -100,10 +88,7 @@ def prefixes_of(folder: Path) -> tuple[list[Point], float | None]:
 
 
 def drafts_first(run: NetworkRun) -> bool:
-    """Whether a run began with the draft of all its tuned tasks.
-
-    Otherwise it has drafts only of tasks without a program when the network was built.
-    """
+    """Whether a run began with the draft of all its tuned tasks."""
     drafts = read_drafts(run.folder / DRAFTS)
     return all(task.name in drafts for task in run.tasks if task.tuned)
 

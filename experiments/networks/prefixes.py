@@ -102,10 +102,7 @@ class Prefixes:
         self._inputs = ours / WORK / INPUTS
 
     def points(self) -> list[Point]:
-        """The grids of both runs in one race, then ours refined.
-
-        Ours is halved where it first reached the rival.
-        """
+        """The grids of both runs in one race, then ours halved where it won."""
         wanted = [(OURS, t) for t in grid(self._trials[OURS], SHARES, after_s=0.0)]
         complete_s = complete(self._trials[RIVAL], self._tasks[RIVAL])
         if complete_s < float("inf"):
@@ -185,10 +182,7 @@ def complete(trials: Sequence[Trial], tasks: Sequence[NetworkTask]) -> float:
 
 
 def settled(trials: Sequence[Trial]) -> float:
-    """Seconds until the network was final.
-
-    Then the last task had its best program.
-    """
+    """Seconds until the network was final: its last task had its best program."""
     best: dict[str, float] = {}
     last_s = 0.0
     for trial in trials:
@@ -225,14 +219,7 @@ def content(points: Sequence[Point], rival: Path) -> Mapping[str, object]:
 
 
 def copy_records(folder: Path, until_s: float, place: Path) -> int:
-    """Copy the measurements of a run's first seconds into `place`.
-
-    Returns their number. A record is identified by the seconds of its repeats, which the journal
-    has too.
-
-    Raises:
-        DataError: the database lacks measurements of the journal.
-    """
+    """Copy a run's first measurements; return how many; raises DataError if damaged."""
     trials = read_trials(folder / JOURNAL_FILE)
     early = [t for t in trials if t.error is None and t.elapsed_s <= until_s]
     wanted = Counter(tuple(trial.costs_s) for trial in early)
@@ -255,11 +242,7 @@ def copy_records(folder: Path, until_s: float, place: Path) -> int:
 def build_prefix(
     folder: Path, until_s: float, place: Path, *, drafts: Path | None, threads: int
 ) -> Built:
-    """Build a run's network from its records until `until_s`, else drafts.
-
-    Raises:
-        PrunerError: see :func:`pruner.tune.deploy.build.build_network`.
-    """
+    """Build a run's network from records until `until_s`, else drafts."""
     records = place / "records"
     sources = {MEASURED: records} if copy_records(folder, until_s, records) else {}
     if drafts is not None and (drafts / RECORDS).is_file():

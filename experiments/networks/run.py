@@ -78,10 +78,7 @@ IMPORTED = "NCHW"  # how TVM imports a network
 
 @dataclass(kw_only=True)
 class Options(ComparisonOptions):
-    """Options of the script.
-
-    ``long`` networks get ``long_seconds`` of ours alone, ``drafts`` are drafted only.
-    """
+    """Options: ``long`` networks get ``long_seconds`` of ours, ``drafts`` only drafts."""
 
     networks: list[str] = field(default_factory=lambda: list(NETWORKS))
     many_seeds: list[str] = field(default_factory=lambda: ["dcgan", "bert_tiny"])
@@ -117,10 +114,7 @@ class Campaign(Comparison):
         return self.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
-        """Ours, MetaSchedule and contenders on each network; then the rest.
-
-        The rest: further seeds, large networks, drafts.
-        """
+        """All policies on each network; then further seeds, large networks, drafts."""
         for network in self.options.networks:
             listing = self._listing(network)
             yield listing
@@ -146,10 +140,7 @@ class Campaign(Comparison):
     def _pair(
         self, network: str, seed: int, listing: Step
     ) -> Generator[Step, None, tuple[Step, ...]]:
-        """Draft, all policies, and the prefixes of ours and of the rival.
-
-        Returns the steps that leave the libraries.
-        """
+        """Draft, all policies, prefixes; return the steps that leave the libraries."""
         draft = self.draft(network, seed)
         yield draft
         built: dict[str, Step] = {}

@@ -21,8 +21,8 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.models.judging.judge import random_report
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
-from pruner.models.judging.summary import random_report
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import Tally, featurize_task
 from pruner.models.ranker import Ranker

@@ -39,7 +39,7 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import adam, gentle_fit, released_fine_tuning
 from pruner.models.adaptation.warm import FineTune, Unchanged
 from pruner.models.analyzer.analyzer import AnyFormula
-from pruner.models.judging.summary import random_report
+from pruner.models.judging.judge import random_report
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP
@@ -107,10 +107,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A model with its training, and the rounds that it searches in.
-
-    ``shares``: the way whose trained model it takes.
-    """
+    """A trained model and its rounds; ``shares``: whose trained model it takes."""
 
     recipe: Recipe
     settings: RoundSettings
@@ -119,11 +116,7 @@ class Way:
 
 
 def ways(recipe: str) -> Mapping[str, Way]:
-    """Everything that is compared.
-
-    Raises:
-        PrunerError: an unknown recipe.
-    """
+    """Everything that is compared; raises PrunerError for an unknown recipe."""
     if recipe not in ("ours", "paper"):
         raise PrunerError(f"recipe={recipe} is unknown; known: ours, paper")
     base = Recipe() if recipe == "ours" else Recipe(**PUBLISHED)
@@ -222,10 +215,7 @@ class Models:
 
     @cached_property
     def _tuned(self) -> ProgramTable:
-        """The complete searched pools.
-
-        They show how good a model is there; nothing is chosen by them.
-        """
+        """The complete searched pools; nothing is chosen by them."""
         return self._programs_of(self.ground.chosen.tuned)
 
     @cached_property

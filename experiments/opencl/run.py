@@ -93,10 +93,7 @@ RIGHT = "right"
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script.
-
-    ``build_s``: limit of one build.
-    """
+    """Options of the script; ``build_s``: limit of one build."""
 
     part: str = "programs"
     programs: int = 50
@@ -211,10 +208,7 @@ class Programs:
 
 
 def run_programs(options: Options) -> dict[str, Any]:
-    """Try the missing programs, then write programs.csv.
-
-    A row an operator or network.
-    """
+    """Try the missing programs; write programs.csv, a row an operator or network."""
     device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
     platform, found = on_opencl(make_platform(device), device)
     say(f"OpenCL device {found}")
@@ -261,10 +255,7 @@ def table_of(tried: list[Tried]) -> list[dict[str, Any]]:
 
 
 def run_search(options: Options) -> dict[str, Any]:
-    """Run the missing searches, then write search.csv.
-
-    A row an operator, policy and seed.
-    """
+    """Run the missing searches; write search.csv, a row an operator, policy, seed."""
     cells = {
         (operator, policy, seed): cell_name(operator, policy, seed, options.trials)
         for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES)

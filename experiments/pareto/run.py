@@ -95,10 +95,7 @@ def workloads_of(part: str, folder: Path) -> list[Workload]:
 
 
 def measured(folder: Path, part: str, method: str, seed: int, trials: int) -> dict[str, Any]:
-    """Run a cell; return task, latency, code and scratch memory of every trial that ran.
-
-    None stands for a failure. ``calls``: of every task.
-    """
+    """Run a cell; return task, latency, code, scratch of each trial, None: failed."""
     workloads = workloads_of(part, folder / "tasks")
     options = options_of(method, seed, trials * len(workloads))
     tune(workloads, options, folder, log=say)
@@ -123,10 +120,9 @@ def points_of(cell: Mapping[str, Any], trials: int | None = None) -> Floats:
 
 
 def network_points(tasks: Sequence[Floats], calls: Sequence[float]) -> Floats:
-    """The front [N, 2] of latency (s) and size (bytes) of all choices of a program a task.
+    """The front [N, 2] of latency (s) and size (bytes), empty where a task has no program.
 
-    ``tasks``: latency, code and scratch memory [P, 3] of the programs of each task. No points where
-    a task has no program.
+    ``tasks``: latency, code and scratch memory [P, 3] of the programs of each task.
     """
     if not all(map(len, tasks)):
         return np.zeros((0, 2))

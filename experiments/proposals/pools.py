@@ -19,8 +19,7 @@ from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
 from pruner.models.proposals.decision_tokens import TokenSequences, TokenSpace, encode
 from pruner.models.proposals.proposal_fit import TaskSequences
-from pruner.models.proposals.proposal_model import ProposalModel
-from pruner.models.proposals.proposal_network import ProposalNetwork
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.program.replay import definitions_of, space_of

@@ -30,12 +30,11 @@ import torch
 from experiments.proposals.pools import Shape, TokenPool, legal_shares, read_pools
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
-from pruner.data.bundled import BUNDLED
-from pruner.data.frozen import FrozenSplit, Side
+from pruner.data.frozen import BUNDLED, FrozenSplit, Side
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import write_checksums, write_table
-from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.proposals.proposal_fit import ProposalRecipe, fit_proposals, mean_loss
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights

@@ -52,11 +52,7 @@ def searches(workloads: Sequence[int]) -> list[range]:
 
 
 def order_rows(records: Sequence[StoredRecord]) -> Iterator[dict[str, Any]]:
-    """Yield a row a search and task.
-
-    ``first_median_s`` and ``last_median_s``: of the first and the last 64 programs that ran;
-    ``repeated``: records of programs that were measured before.
-    """
+    """Yield a row a search and task; medians are of the first and last 64 programs that ran."""
     seen: set[tuple[int, bytes, str]] = set()
     for number, places in enumerate(searches([record.workload for record in records]), 1):
         tasks: dict[int, list[StoredRecord]] = {}

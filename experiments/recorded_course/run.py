@@ -24,7 +24,7 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
-from pruner.models.judging.chance import expected_ratio, unreached
+from pruner.models.judging.judge import expected_ratio, unreached
 from pruner.models.judging.metrics import ScoredTask, ranking
 from pruner.search.offline.adaptation_run import affordable
 from pruner.search.offline.statistics import first_reach, sign_flip_p

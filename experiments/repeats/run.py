@@ -212,10 +212,7 @@ def recorded(records: TaskRecords, repeat_s: float) -> list[dict[str, Any]]:
 
 
 def of_run(folder: Path) -> list[dict[str, Any]]:
-    """All rows of a run; none where its programs have other numbers of repeats.
-
-    Without a second timing the mean of all repeats is the truth: the regret is that of the mean.
-    """
+    """Rows of a run with equal repeats; judged by the mean without second timing."""
     costs = [row.costs_s for row in read_trials(folder / JOURNAL_FILE) if row.error is None]
     if {len(one) for one in costs} != {3}:
         return []
@@ -263,10 +260,7 @@ def side(task: str, tasks: Sequence[str]) -> str:
 
 
 def summary_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over tasks by set, half, factor and way of renewing.
-
-    A set "all" has all recorded sets. ``chosen``: the factor that the half for choosing gives.
-    """
+    """Means by set, half, factor and way; ``chosen``: the first half's factor."""
     tasks = [row["task"] for row in rows if row["set"] != RUNS]
     halves = {task: side(task, tasks) for task in set(tasks)}
     groups: dict[tuple[str, str, float, int], list[dict[str, Any]]] = {}
@@ -380,21 +374,14 @@ def cell(operator: str, way: str, seed: int) -> str:
 
 
 def replayed(folder: Path, factor: float) -> dict[str, Any]:
-    """What the rule would have saved of a run's timing, and whether its choice changes.
-
-    Of a run with all repeats: its own trials under the rule. Empty values of others.
-    """
+    """What the rule would have saved of a full run, and its choice."""
     rows = [row for row in of_run(folder) if (row["factor"], row["renewed"]) == (factor, EACH)]
     return {name: rows[0][column] if rows else None
             for name, column in (("rule_saves", "saved"), ("rule_changes", "changed"))}  # fmt: skip
 
 
 def race(folders: Sequence[Path]) -> dict[str, Any]:
-    """Time the best programs of runs of one operator in turns, as trials are timed.
-
-    Raises:
-        PrunerError: a program did not run.
-    """
+    """Time the best programs in turns; raises PrunerError if one did not run."""
     settings = MeasureSettings(timing=Timing(min_repeat_ms=30))
     platform, modules = this_cpu().platform, []
     for folder in folders:

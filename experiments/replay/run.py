@@ -67,10 +67,7 @@ def drafted(prior: float) -> RoundSettings:
 
 
 def pacm(pool: RecordedTask, seed: int) -> Learner:
-    """A new PaCM after every batch, fitted to all measured programs.
-
-    30 epochs, Adam 7e-4. A quarter of the width of the paper's, for speed.
-    """
+    """A new PaCM after every batch: 30 epochs, Adam 7e-4, a quarter as wide."""
     setting = Setting(
         make_network=lambda: PaCM(width=64, dataflow_hidden=32, dataflow_width=64), seed=seed
     )
@@ -90,10 +87,7 @@ def policy_of(name: str, pool: RecordedTask, seed: int, prior: float) -> Policy:
 
 
 def rows_of(platform: str, pool: RecordedTask, seed: int, name: str, prior: float) -> list[dict]:
-    """A row a checkpoint of a search, with its time to target.
-
-    The target is the share `TARGET` of the pool's best performance.
-    """
+    """A row a checkpoint; target: the share `TARGET` of the best performance."""
     clock = Clock()
     measurer = RecordedMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
     curve: Curve = run_session(policy_of(name, pool, seed, prior), measurer, trials=TRIALS)
@@ -186,10 +180,7 @@ def _by_seed(rows: list[dict], name: str, trials: int, column: str) -> np.ndarra
 
 
 def _mean_to_target(rows: list[dict], name: str, unit: str) -> float:
-    """Restricted mean (Kaplan-Meier) by task, averaged over tasks.
-
-    A task's horizon: where the first of its runs, of any policy, ran out of trials.
-    """
+    """Restricted mean (Kaplan-Meier) up to each task's horizon, averaged over tasks."""
     means = []
     for task in sorted({(r["platform"], r["task"]) for r in rows}):
         of_task = [r for r in rows if (r["platform"], r["task"]) == task]

@@ -62,10 +62,7 @@ class Options:
 
 
 def published(network: Callable[[], RankingNetwork], seed: int) -> Adaptation:
-    """A new network every round on column maxima, as released.
-
-    50 epochs, batches of 512 as one list.
-    """
+    """As released: column maxima, a new network a round, 50 epochs, lists of 512."""
     setting = Setting(make_network=network, relative=False, standard=False, seed=seed)
     return Scratch(setting, fit=official_fit())
 

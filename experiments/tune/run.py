@@ -57,10 +57,7 @@ AFTER = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # trials that curves.csv shows
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script.
-
-    `summary`: run nothing, only make the tables.
-    """
+    """Options of the script; `summary`: run nothing, only make the tables."""
 
     trials: int = 64
     seeds: int = 3
@@ -88,10 +85,7 @@ def curve(folder: Path) -> dict[str, np.ndarray]:
 
 
 def reached(found: dict[str, np.ndarray], target_s: float) -> tuple[float, float]:
-    """First trial and seconds at which a latency was reached.
-
-    Infinite where it never was.
-    """
+    """First trial and seconds at which a latency was reached, infinite if never."""
     hits = np.flatnonzero(found["best_s"] <= target_s)
     if not len(hits):
         return np.inf, np.inf
@@ -99,10 +93,7 @@ def reached(found: dict[str, np.ndarray], target_s: float) -> tuple[float, float
 
 
 def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
-    """A row a cell: final latency, and time to the rivals'.
-
-    The rivals' latency is their final median.
-    """
+    """A row a cell: final latency, and time to the rivals' final medians."""
     out = []
     for operator in OPERATORS:
         cells = {
@@ -181,10 +172,7 @@ def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
 
 
 def cells(options: Options) -> dict[str, list[str]]:
-    """Words of every run by name.
-
-    A seed of everything comes before the next seed.
-    """
+    """Words of every run by name; a seed of everything comes before the next."""
     return {
         cell_name(operator, policy, seed, options.trials): [
             *OPERATORS[operator], *POLICIES[policy], *SETTINGS,

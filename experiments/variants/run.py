@@ -45,10 +45,7 @@ SECONDS_FILE = "command_s.json"
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script, explained above.
-
-    ``networks``: names of functions of graphs.py, or of built-in networks.
-    """
+    """Options; ``networks``: functions of graphs.py, or built-in networks."""
 
     networks: list[str] = field(default_factory=lambda: list(OWN))
     seeds: list[int] = field(default_factory=lambda: [1])

@@ -82,10 +82,7 @@ class Fit:
 
 
 def fits(options: Options) -> Iterator[Fit]:
-    """Yield every fit: from a source for all targets, and leave-one-out.
-
-    Leave-one-out: from all platforms but the target, for the target.
-    """
+    """Yield every fit: of a source for all targets, of all others for one."""
     platforms = tuple(dict.fromkeys([*options.sources, *options.targets]))
     for seed in options.seeds:
         for model in options.models:

@@ -241,10 +241,7 @@ WAYS: dict[str, tuple[list[str], int]] = {
 
 
 def network_best(runs: Mapping[str, Sequence[Trial]], weights: Mapping[str, float]) -> Best:
-    """Sum over tasks of calls times the best of the first k programs.
-
-    A task with fewer programs has its best one; k is left out where a task has none.
-    """
+    """Calls times the best of the first k programs, summed over tasks."""
     found = {}
     for k in AFTER:
         best_s = {

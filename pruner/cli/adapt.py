@@ -24,13 +24,12 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.paths import conf_folder
 from pruner.search.gradient import DescentSettings
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.cells import REFERENCES, Cells, run_cells
+from pruner.study.adaptation.cells import REFERENCES, Cells, compare, run_cells, summary_rows
 from pruner.study.adaptation.context import Budget, prepare
-from pruner.study.adaptation.method_tables import compare, summary_rows
 from pruner.study.training_run import Fold, run_fold
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments

@@ -117,7 +117,7 @@ def _symbolic(
     folder: Path,
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     start = time.perf_counter()
-    judged = judge_draft(
+    judged, report = judge_draft(
         root,
         platforms,
         choice,
@@ -127,7 +127,7 @@ def _symbolic(
         duplicates=config.data.duplicates,
         progress=ON_STDERR,
     )
-    scored = [task for task in judged.tasks if task.num_programs >= config.min_programs]
+    scored = [task for task in judged if task.num_programs >= config.min_programs]
     if not scored:
         raise DataError(
             f"no task is left to evaluate: all have fewer than min_programs={config.min_programs} "
@@ -136,7 +136,7 @@ def _symbolic(
     return scored, {
         "model": plain(config.model),
         "scored_programs_per_second": _rate(sum(t.num_programs for t in scored), start),
-        "data": judged.report,
+        "data": report,
     }
 
 

@@ -24,7 +24,7 @@ from pruner.cli.shared.records import (
 )
 from pruner.cli.shared.runs import continued, open_run, save_config
 from pruner.cli.shared.start import log_blind, log_start, log_unchanged, start_from
-from pruner.data.bundled import BUNDLED
+from pruner.data.frozen import BUNDLED
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.features.device_vector import platform_kind

@@ -5,7 +5,6 @@ breaks the rule is quarantined with file, line and reason, and reading continues
 measurement (``error_no != 0``) is a good line with ``valid=False``.
 
 * `root`: the layout of a record folder
-* `bundled`: the record sets of the project, one for each kind of device
 * `tasks`: complete tasks as arrays, for the other packages
 * `stream`: lines of a file, plain or compressed, up to the first damage
 * `parse`: the rule for valid records
@@ -14,7 +13,7 @@ measurement (``error_no != 0``) is a good line with ``valid=False``.
 * `quarantine`: count and report lines that are not records
 * `workload`: workload keys, and their equality
 * `splits`: training, validation and test tasks
-* `frozen`: committed splits
+* `frozen`: committed splits, and the record sets of the project
 * `networks`: calls of each task by the networks
 * `importing`: convert raw tuning logs into this layout
 * `public`: fetch public record sets by git

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import orjson
@@ -21,6 +21,7 @@ from pruner.paths import datasets_folder
 
 Side = Literal["train", "valid", "test"]
 SIDES: tuple[Side, ...] = ("train", "valid", "test")
+Workloads = Mapping[str, tuple[str, frozenset[str]]]  # identity to operator, platforms
 SPLITS_FOLDER = datasets_folder() / "splits"
 
 
@@ -43,24 +44,19 @@ class FrozenSplit:
 
     def side(self, side: Side) -> tuple[str, ...]:
         """Return the identities on one side."""
-        by_side = {"train": self.train, "valid": self.valid, "test": self.test}
-        return by_side[side]
+        return {"train": self.train, "valid": self.valid, "test": self.test}[side]
 
     @property
     def sides(self) -> dict[str, Side]:
         """Side of each identity."""
-        found: dict[str, Side] = {}
-        for side in SIDES:
-            found |= dict.fromkeys(self.side(side), side)
-        return found
+        return {identity: side for side in SIDES for identity in self.side(side)}
 
     def save(self, folder: Path = SPLITS_FOLDER) -> Path:
         """Write the file; refuse to overwrite, since frozen lists never change."""
         path = folder / file_name(self.name, self.seed)
         if path.exists():
             raise DataError(f"{path} exists and is frozen; draw under another name or seed")
-        names = ("name", "seed", "how", "sha256")
-        content = {name: getattr(self, name) for name in names}
+        content = {name: getattr(self, name) for name in ("name", "seed", "how", "sha256")}
         content |= {side: sorted(self.side(side)) for side in SIDES}
         with write_atomic(path) as part:
             part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
@@ -70,8 +66,7 @@ class FrozenSplit:
     def load(cls, name: str, seed: int, folder: Path = SPLITS_FOLDER) -> Self | None:
         """Load the frozen split of that name and seed, if any.
 
-        Raises `DataError` where the file is unreadable or was edited, or the folder is absent (an
-        installation without the lists must not quietly split otherwise).
+        Raises `DataError` for an unreadable or edited file, or an absent folder (an installation).
         """
         path = folder / file_name(name, seed)
         if not folder.is_dir():
@@ -80,12 +75,8 @@ class FrozenSplit:
             return None
         try:
             content = orjson.loads(path.read_bytes())
-            split = cls(
-                name=content["name"],
-                seed=content["seed"],
-                how=content["how"],
-                **{side: tuple(content[side]) for side in SIDES},
-            )
+            given: dict[str, Any] = {key: content[key] for key in ("name", "seed", "how")}
+            split = cls(**given | {side: tuple(content[side]) for side in SIDES})
             stored = content["sha256"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}: not a split file ({error!r})") from error
@@ -101,7 +92,7 @@ def file_name(name: str, seed: int) -> str:
 
 def draw_split(
     name: str,
-    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    workloads: Workloads,
     *,
     seed: int,
     test: float,
@@ -149,9 +140,7 @@ def draw_split(
     raise DataError(f"split {name}: no draw is balanced over platforms; widen test={test}")
 
 
-def _shuffled_by_operator(
-    workloads: Mapping[str, tuple[str, frozenset[str]]], generator: np.random.Generator
-) -> list[str]:
+def _shuffled_by_operator(workloads: Workloads, generator: np.random.Generator) -> list[str]:
     by_op: dict[str, list[str]] = {}
     for identity in sorted(workloads):
         by_op.setdefault(workloads[identity][0], []).append(identity)
@@ -170,7 +159,7 @@ def _every(order: list[str], share: float, generator: np.random.Generator) -> se
 
 
 def _balanced(
-    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    workloads: Workloads,
     test: set[str],
     valid: set[str],
     share: float,
@@ -179,6 +168,41 @@ def _balanced(
         here = {identity for identity, (_, names) in workloads.items() if platform in names}
         num_test = len(here & test)
         fair = 0.5 * share * len(here) <= num_test <= 1.5 * share * len(here)
-        if not fair or num_test < 1 or not here & valid:
+        if not (fair and num_test and here & valid):
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledSet:
+    """A folder of ``datasets/`` with records; `what` and `better` are phrases for messages."""
+
+    name: str
+    what: str
+    better: str
+
+    @property
+    def folder(self) -> Path:
+        """Data root of the set."""
+        return datasets_folder() / self.name
+
+
+BUNDLED: Mapping[str, BundledSet] = {
+    "cpu": BundledSet(
+        name="bundled", what="of one machine", better="measure your own: docs/pools.md"
+    ),
+    "gpu": BundledSet(
+        name="opencl-pocl",
+        what="GPU programs, timed on a CPU",
+        better="public records of GPUs: datasets/README.md",
+    ),
+    "h200": BundledSet(name="h200", what="of an H200", better="measure your own: docs/pools.md"),
+}
+"""By the name of a platform, or by the kind of all other devices."""
+AUTO = "auto"  # the split that fits the records
+
+
+def fitting_split(root: Path) -> str:
+    """Return a bundled set's frozen split; ``by_task`` for other roots."""
+    names = [one.name for one in BUNDLED.values() if one.folder.resolve() == root.resolve()]
+    return names[0] if names else "by_task"

@@ -1,7 +1,4 @@
-"""Import raw tuning logs into the measure_records layout.
-
-Logs may have any name and any mix of tasks.
-"""
+"""Import raw tuning logs of any name and mix into the measure_records layout."""
 
 import gzip
 import json
@@ -43,10 +40,7 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """Counts of an import: `records` lines, `failed` of them failed measurements.
-
-    `targets`: records by target, as logged.
-    """
+    """Counts of an import: `records`, `failed` measurements, records by logged target."""
 
     records: int
     failed: int
@@ -69,19 +63,13 @@ def import_logs(
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
-    One file per workload, fused operators and target; lines are copied as they are and streamed, so
-    logs may be larger than memory. A program logged twice is kept once, the first valid time. The
-    platform's folder appears when all is done.
+    One file per workload, fused operators and target; lines are copied as they are and streamed. Of
+    a program logged twice the first valid record is kept. The folder appears when all is done.
+    `read_task` (`pruner.program.te.recorded_task.TaskReader`) finds operator and fused operators,
+    which names of logs lack; a record for which it raises `UnsupportedProgram` is set aside.
 
-    `read_task` finds the operator of a record and the fused operators
-    (`pruner.program.te.recorded_task.TaskReader`): names of logs do not have them, and the order of
-    a workload key's arguments depends on the author. A record for which it raises
-    `UnsupportedProgram` is set aside.
-
-    Raises:
-        DataError: no log file, no record in them, a bad platform name, or records of that platform
-            already in `out`.
-        PrunerError: another process writes there.
+    Raises DataError for no log file, no record, a bad name or a platform that `out` has,
+    PrunerError where another process writes there.
     """
     final = new_platform(out, platform)
     files = _log_files(logs, out)
@@ -139,10 +127,7 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
 
 
 def new_platform(out: Path, platform: str) -> Path:
-    """Return the record folder of a new platform below a data root.
-
-    Raises `DataError` for a bad name, or where that platform has records already.
-    """
+    """Return a new platform's folder; raises `DataError` for a bad or known name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
         raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
     final = out / FOLDER / platform
@@ -212,10 +197,7 @@ _Place = tuple[str, int]  # log file, 0-based line
 
 
 class _LayoutWriter:
-    """Task files in one folder, and the programs already in them.
-
-    Files are opened as needed.
-    """
+    """Task files in one folder, opened as needed, and the programs already in them."""
 
     def __init__(self, folder: Path) -> None:
         self.paths: dict[_Task, Path] = {}

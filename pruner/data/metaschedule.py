@@ -71,8 +71,7 @@ class StoredRecord:
 def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     """Find pairs (workloads, records) of files below a folder; count its other files.
 
-    The contents name the kind, so files may have any name and compression. Where a folder has
-    several pairs, their names tell which belong together. A file without its counterpart is paired
+    The contents name the kind, names tell which of several belong together; a file alone is paired
     with one that is not there. `logs` may also be a file of the pair.
     """
     if not logs.exists():
@@ -196,10 +195,7 @@ def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[
 
 
 def decisions_of(record: StoredRecord) -> list[int]:
-    """Return the sampling decisions in order: the space's decision vector.
-
-    Raises `MalformedError` where a sampling instruction has no decision.
-    """
+    """Return the space's decision vector; raises `MalformedError` where a decision is missing."""
     taken = dict(record.trace[1])
     out: list[int] = []
     for place, step in enumerate(record.trace[0]):

@@ -45,11 +45,7 @@ _SHAPE = re.compile(r"\(([\d,]+?),?\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNetwork:
-    """A network at one input size, for one target or platform.
-
-    `calls`: how often one inference runs each task, by the identity of its work. `kind` is the
-    first word of the records' target (TenSet's networks), `platform` their folder (ours).
-    """
+    """A network at one input size; `calls` of each task by its work's identity."""
 
     name: str
     calls: Mapping[str, int]
@@ -62,10 +58,7 @@ class RecordedNetwork:
         return self.name.partition("@")[0]
 
     def weight(self, key: TaskKey) -> int:
-        """Return how often an inference calls the task of these records.
-
-        0 where the records are of another target, platform or work.
-        """
+        """Return the calls of a task, 0 for another target, platform or work."""
         if self.platform not in (None, key.platform):
             return 0
         if self.kind not in (None, key.target.partition(" ")[0]):
@@ -74,10 +67,7 @@ class RecordedNetwork:
 
 
 def networks_of(data_root: Path | str) -> tuple[RecordedNetwork, ...]:
-    """Read the networks that lie beside a data root's records.
-
-    Empty where it has neither folder. Raises `DataError` for a damaged or unsafe file.
-    """
+    """Read the networks beside a data root's records; raises `DataError` for a damaged file."""
     root = Path(data_root)
     pickled = sorted((root / NETWORK_INFO).glob(PATTERN))
     listed = sorted((root / FOLDER).glob(f"*/*/{TASKS}"))
@@ -87,10 +77,7 @@ def networks_of(data_root: Path | str) -> tuple[RecordedNetwork, ...]:
 def chosen_networks(
     networks: Sequence[RecordedNetwork], names: Sequence[str]
 ) -> tuple[RecordedNetwork, ...]:
-    """Choose networks by protocol (`HELD_OUT`), family, or full name.
-
-    Raises `DataError` where there is no network at all, or none of that name.
-    """
+    """Choose networks by protocol (`HELD_OUT`), family, or name; raises `DataError` without any."""
     if not networks:
         raise DataError(
             f"these records have no networks: expected {NETWORK_INFO}/{PATTERN} of TenSet, or "

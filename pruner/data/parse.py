@@ -43,10 +43,7 @@ _WITHOUT_HARDWARE = ("v0.1", "v0.2", "v0.3")  # record formats
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Header:
-    """The fields common to all records of one task.
-
-    A parser makes one object per task: compare by `is`.
-    """
+    """The fields common to all records of one task; compare by `is`."""
 
     workload_key: str
     target: str
@@ -82,10 +79,7 @@ class LineParser:
         self._steps = StepChecker()
 
     def parse(self, line: bytes) -> ParsedLine:
-        """Parse a line by the validity rule.
-
-        Raises `MalformedError` with the reason code and the offending part.
-        """
+        """Parse a line by the validity rule; raises `MalformedError` with the reason code."""
         try:
             return self._parse(line)
         except (MalformedError, MemoryError):
@@ -150,10 +144,7 @@ class LineParser:
 def parse_lines(
     path: Path, quarantine: Quarantine, parser: LineParser | None = None
 ) -> Iterator[tuple[int, bytes, ParsedLine]]:
-    """Yield (0-based line, its bytes, parsed line) of every valid line.
-
-    Duplicates are included; other lines go to `quarantine`.
-    """
+    """Yield (0-based line, its bytes, parsed line) of every valid line, duplicates included."""
     parser = parser or LineParser()
     for number, line, ended in read_lines(path, quarantine):
         try:
@@ -196,10 +187,7 @@ def _loads_with_nan(line: bytes) -> Any:
 
 
 def _refuse_doubled_keys(line: bytes) -> None:
-    """Refuse a line in which a key is written twice.
-
-    Slow, since it parses the line again. Readers differ in the value that they take for such a key.
-    """
+    """Refuse a line with a key written twice, which readers understand differently."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()

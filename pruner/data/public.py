@@ -1,8 +1,7 @@
 """Fetch public record sets by git, at the commits of a committed list.
 
 ``datasets/sources/<set>.yaml`` has for each record file its sha256 and its logs. A record file is
-these logs, one behind the other and without any change, so the records, their order and their
-repetitions are the same for everybody. `pruner.data.importing` is for logs without such a list.
+these logs, one behind the other, unchanged: everybody has the same records in the same order.
 """
 
 import os
@@ -48,8 +47,8 @@ _SETTINGS = {
 class LogSource:
     """A repository at one commit, and the record files that its logs make.
 
-    `files`: platform and task (``k80/relu_128_168_42_42``) to the sha256 of the records, followed
-    by the logs below `folder`, in order.
+    `files`: platform and task (``k80/relu_128_168_42_42``) to the sha256, then the logs in
+    `folder`.
     """
 
     repository: str
@@ -59,13 +58,7 @@ class LogSource:
     files: Mapping[str, tuple[str, ...]]
 
     def fetch(self, names: list[str], clone: Path, host: str) -> None:
-        """Check out the logs of the files `names` into `clone`.
-
-        Nothing else is fetched. `host`: URL or folder that has the repository.
-
-        Raises:
-            PrunerError: git is absent, or the commit cannot be fetched from `host`.
-        """
+        """Check out the logs of files from `host` into `clone`; raises PrunerError."""
         local = Path(host).is_dir()
         url = f"{Path(host).absolute() if local else host.rstrip('/')}/{self.repository}"
         clone.mkdir(parents=True, exist_ok=True)
@@ -96,11 +89,7 @@ class LogSource:
             ) from error
 
     def write(self, name: str, clone: Path, out: Path) -> int:
-        """Write a record file into a data root; return its number of records.
-
-        Raises:
-            DataError: a log is absent, or the records differ from the list.
-        """
+        """Write a record file, return its number of records; raises DataError for other records."""
         expected, *logs = self.files[name]
         for log in logs:
             if not (clone / self.folder / log).is_file():
@@ -119,10 +108,7 @@ class LogSource:
 
 
 def load_sources(name: str) -> list[LogSource]:
-    """Load the list of a set.
-
-    Raises `PrunerError` for an unknown set.
-    """
+    """Load the list of a set; raises `PrunerError` for an unknown set."""
     known = sorted(path.stem for path in LISTS.glob("*.yaml"))
     if name not in known:
         raise PrunerError(f"{name} is no public record set; known: {', '.join(known)}")
@@ -131,11 +117,7 @@ def load_sources(name: str) -> list[LogSource]:
 
 
 def present_files(sources: list[LogSource], out: Path) -> dict[str, int]:
-    """Return the files of `sources` that are in a data root, with their records.
-
-    Raises:
-        DataError: `out` has other records of these platforms, or a file differs from the list.
-    """
+    """Count the records of present files; raises DataError for files of another set."""
     folder = out / FOLDER
     names = {f"{name}.json.gz" for source in sources for name in source.files}
     for platform in sorted({name.partition("/")[0] for name in names}):

@@ -1,8 +1,4 @@
-"""Count and report lines that are no records; never raise.
-
-Programs that cannot be replayed are listed in the same report; the caller that replays them counts
-them.
-"""
+"""Count and report lines that are no records, report programs without features; never raise."""
 
 import json
 import logging
@@ -18,10 +14,7 @@ EXCERPT_BYTES = 160
 
 
 class Reason(StrEnum):
-    """Why a line (or the rest of a file) was set aside.
-
-    The names are stable: reports use them.
-    """
+    """Why a line (or a file's rest) was set aside, by stable names."""
 
     MALFORMED_JSON = "malformed_json"
     NOT_UTF8 = "not_utf8"
@@ -69,12 +62,7 @@ class Entry:
 
 
 class Quarantine:
-    """Counts lines set aside and writes them to `report`, if given.
-
-    One JSON object a line. The report file appears with its first entry, which replaces an older
-    report of the same name; a clean run that ends well leaves none, a failing run leaves the older
-    report. Use it as a context manager or call `close`.
-    """
+    """Counts lines set aside; lists them in `report`, unless there are none."""
 
     def __init__(self, report: Path | str | None = None) -> None:
         self.report = None if report is None else Path(report)
@@ -99,8 +87,7 @@ class Quarantine:
     def not_replayed(self, *, file: str, line: int, why: str) -> None:
         """List a record whose program cannot be replayed; not counted here."""
         log.debug("%s:%d not replayed: %s", file, line, why)
-        reason = Reason.NOT_REPLAYED
-        self._list(Entry(file=file, line=line, reason=reason, detail=why, excerpt=""))
+        self._list(Entry(file=file, line=line, reason=Reason.NOT_REPLAYED, detail=why, excerpt=""))
 
     def _list(self, entry: Entry) -> None:
         self._listed += 1
@@ -137,8 +124,5 @@ def of_all(reason: str, num: int) -> str:
 
 def read_report(path: Path | str) -> list[Entry]:
     """Read the entries of a report file, in order of writing."""
-    entries = []
-    for line in Path(path).read_bytes().splitlines():
-        fields = json.loads(line)
-        entries.append(Entry(**{**fields, "reason": Reason(fields["reason"])}))
-    return entries
+    rows = map(json.loads, Path(path).read_bytes().splitlines())
+    return [Entry(**{**row, "reason": Reason(row["reason"])}) for row in rows]

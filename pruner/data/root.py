@@ -28,13 +28,19 @@ class TaskFile:
     task: str
     path: Path
 
+    def read(
+        self,
+        quarantine: Quarantine,
+        duplicates: Duplicates = "drop",
+        parser: LineParser | None = None,
+    ) -> list[TaskRecords]:
+        """Read the file (`read_tasks`)."""
+        about = {"platform": self.platform, "task": self.task}
+        return read_tasks(self.path, quarantine, **about, duplicates=duplicates, parser=parser)
+
 
 class RecordRoot:
-    """A folder of record files (the option ``data.root``).
-
-    Raises:
-        DataError: the folder is absent, or it has no ``measure_records/<platform>``.
-    """
+    """A folder of record files (``data.root``); raises DataError without any platform."""
 
     def __init__(self, data_root: Path | str) -> None:
         self.path = Path(data_root)
@@ -56,10 +62,7 @@ class RecordRoot:
         return tuple(sorted(entry.name for entry in found if _record_files(entry)))
 
     def task_files(self, platforms: str | Sequence[str] | None = None) -> tuple[TaskFile, ...]:
-        """Return the record files of the given platforms (all when None).
-
-        Sorted by platform and task. Raises `DataError` where a platform has no record file here.
-        """
+        """Return the files of platforms (None: all), sorted; raises `DataError` without any."""
         names = [platforms] if isinstance(platforms, str) else platforms
         return tuple(file for name in names or self.platforms for file in self._platform(name))
 
@@ -87,24 +90,15 @@ class RecordRoot:
         *,
         duplicates: Duplicates = "drop",
     ) -> Iterator[TaskRecords]:
-        """Read task after task (`read_tasks`), one file in memory at once.
+        """Read task after task (`read_tasks`), a file in memory at once.
 
-        Raises:
-            DataError: a platform has no record file, or no file had a measured program (after the
-                last file).
+        Raises DataError where a platform has no file or, at the end, no program was measured.
         """
         files = self.task_files(platforms)
         parser = LineParser()
         usable = 0
         for file in files:
-            for records in read_tasks(
-                file.path,
-                quarantine,
-                platform=file.platform,
-                task=file.task,
-                duplicates=duplicates,
-                parser=parser,
-            ):
+            for records in file.read(quarantine, duplicates, parser):
                 usable += int(records.valid.sum())
                 yield records
         if not usable:

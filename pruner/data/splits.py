@@ -29,14 +29,14 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, UInt64
 
-from pruner.data.bundled import BUNDLED
-from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
+from pruner.data.frozen import BUNDLED, SIDES, SPLITS_FOLDER, FrozenSplit, Side
 from pruner.data.networks import RecordedNetwork, chosen_networks
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError
 
 log = logging.getLogger(__name__)
 
+Sides = dict[str, Side]  # of identities
 TEST_SHARE = 0.2
 VALID_SHARE = 0.1
 
@@ -55,8 +55,7 @@ class LeakError(DataError):
 class TaskSplit:
     """Tasks on each side; with `by_rows` rows are divided instead.
 
-    `by_rows`: every task is on every side. `networks`: the networks whose means judge the test
-    side, where networks were held out.
+    `networks`: those held out, whose means judge the test side.
     """
 
     name: str
@@ -74,10 +73,9 @@ class TaskSplit:
     def rows(
         self, side: Side, key: TaskKey, digest: UInt64[np.ndarray, " row"]
     ) -> Bool[np.ndarray, " row"]:
-        """Return which rows of a task are on `side`, bool [row].
+        """Return which rows of a task are on `side`, bool [row], by `TaskRecords.digest`.
 
-        `digest` is `TaskRecords.digest`. Equal programs of the same workload are on the same side
-        on every platform.
+        Equal programs of the same workload are on the same side on every platform.
         """
         if key not in self.side(side):
             return np.zeros(len(digest), dtype=bool)
@@ -107,20 +105,12 @@ def make_split(
 ) -> TaskSplit:
     """Divide tasks into training, validation and test by a named split.
 
-    Args:
-        name: ``by_task``, ``by_operator``, ``by_platform``, ``by_network``, ``within_task`` or a
-            frozen list.
-        tasks: the keys of the tasks.
-        seed: the draw of the frozen list.
-        held_out: operators (by_operator), platforms (by_platform) or networks (by_network).
-        workloads: of by_platform. ``unseen`` tests on the workloads that by_task holds out, and
-            trains on none of them; ``all`` tests on every workload of the platform.
-        folder: the folder of frozen lists.
-        networks: loads the networks beside the records, for by_network.
+    `held_out`: operators, platforms or networks; `networks` loads those beside the records;
+    `folder` of frozen lists. by_platform with `workloads` ``unseen`` tests on the workloads that
+    by_task holds out, and trains on none of them; ``all`` tests on every workload of the platform.
 
-    Raises:
-        DataError: the name is unknown, there is nothing to hold out, or a side would be empty.
-        LeakError: the same workload is on two sides (a bug or a damaged list).
+    Raises DataError where the name is unknown, nothing is held out or a side would be empty,
+    LeakError where the same workload is on two sides (a bug or a damaged list).
     """
     keys = sorted(set(tasks))
     by_workload = ("by_task", *(one.name for one in BUNDLED.values()))
@@ -149,14 +139,7 @@ def make_split(
 
 
 def check_no_leak(split: TaskSplit, records: Iterable[TaskRecords] = ()) -> None:
-    """Raise if the same work is on two sides of a split.
-
-    Tasks: no workload identity on two sides. Rows, for `records` given: no program (workload
-    identity and steps) on two sides.
-
-    Raises:
-        LeakError: with an example.
-    """
+    """Raise LeakError if the same work (or program) is on two sides."""
     seen: dict[object, Side] = {}
     if not split.by_rows:
         for side in SIDES:
@@ -174,13 +157,8 @@ def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> Non
         raise LeakError(f"{name} is on two sides of the split: {seen[what]} and {side}")
 
 
-def _sides_by_workload(
-    name: str, seed: int, keys: Sequence[TaskKey], folder: Path
-) -> dict[str, Side]:
-    """Return the side of every identity: frozen list, else hash.
-
-    No side stays empty.
-    """
+def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Path) -> Sides:
+    """Return each identity's side: frozen list, else hash; no side stays empty."""
     identities = sorted({key.identity for key in keys})
     if len(identities) < 3:
         raise DataError(
@@ -206,7 +184,7 @@ def _sides_by_workload(
     return sides
 
 
-def _fill(sides: dict[str, Side], side: Side, candidates: Sequence[str], salt: str) -> None:
+def _fill(sides: Sides, side: Side, candidates: Sequence[str], salt: str) -> None:
     """Give an empty side the candidate with the smallest hash."""
     if side not in sides.values() and len(candidates) > 1:
         chosen = min(candidates, key=lambda identity: _uniform(identity, salt))
@@ -222,16 +200,20 @@ def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) ->
             f"split by_operator: split.held_out={list(held_out)} leaves a side empty; "
             f"operators here: {', '.join(present)}; families: {', '.join(FAMILIES)}"
         )
-    sides: dict[str, Side] = {}
-    for key in keys:
-        if key.workload.short_op in ops:
-            sides[key.identity] = "test"
-        else:
-            valid = _uniform(key.identity, f"by_operator:{seed}") < VALID_SHARE
-            sides[key.identity] = "valid" if valid else "train"
-    rest = sorted(identity for identity, side in sides.items() if side == "train")
-    _fill(sides, "valid", rest, f"by_operator:{seed}")
+    away = {key.identity for key in keys if key.workload.short_op in ops}
+    sides = _sides_without(away, keys, f"by_operator:{seed}")
     return _assemble("by_operator", seed, keys, sides)
+
+
+def _sides_without(away: set[str], keys: Sequence[TaskKey], salt: str) -> Sides:
+    """Test on `away`, validate on a hashed share of the others."""
+    sides: Sides = {}
+    for identity in (key.identity for key in keys):
+        valid = _uniform(identity, salt) < VALID_SHARE
+        sides[identity] = "test" if identity in away else "valid" if valid else "train"
+    rest = sorted(identity for identity, side in sides.items() if side == "train")
+    _fill(sides, "valid", rest, salt)
+    return sides
 
 
 def _by_platform(
@@ -281,13 +263,7 @@ def _by_network(
     judged = chosen_networks(networks, held_out)
     families = {network.family for network in judged}
     away = {name for each in networks if each.family in families for name in each.calls}
-    salt = f"by_network:{seed}"
-    sides: dict[str, Side] = {}
-    for key in keys:
-        valid = _uniform(key.identity, salt) < VALID_SHARE
-        sides[key.identity] = "test" if key.identity in away else "valid" if valid else "train"
-    rest = sorted(identity for identity, side in sides.items() if side == "train")
-    _fill(sides, "valid", rest, salt)
+    sides = _sides_without(away, keys, f"by_network:{seed}")
     here = {each.name for each in judged if any(each.weight(key) for key in keys)}
     missing = sorted({each.name for each in judged} - here)
     if missing or not held_out or not {"train", "valid"} <= set(sides.values()):
@@ -299,7 +275,7 @@ def _by_network(
     return replace(_assemble("by_network", seed, keys, sides), networks=judged)
 
 
-def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> TaskSplit:
+def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: Sides) -> TaskSplit:
     def pick(side: Side) -> tuple[TaskKey, ...]:
         return tuple(key for key in keys if sides[key.identity] == side)
 
@@ -326,10 +302,7 @@ def _uniform(text: str, salt: str) -> float:
 
 
 def _row_uniform(digest: UInt64[np.ndarray, " row"], salt: str) -> np.ndarray:
-    """Return `_uniform` of many programs, from their digests.
-
-    The finaliser of splitmix64 over digest xor salt.
-    """
+    """Return `_uniform` of digests: splitmix64's finaliser over digest xor salt."""
     start = np.uint64(int.from_bytes(sha256(salt.encode()).digest()[:8], "big"))
     mixed = digest ^ start
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

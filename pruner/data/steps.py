@@ -10,19 +10,12 @@ sampling decisions in the order of the trace: all factors of ``sample_perfect_ti
 ``sample_categorical``, the location of ``sample_compute_location`` (-1: the root, -2: inlined).
 """
 
-import re
 from math import inf, prod
 from typing import Any
 
 import orjson
 
-from pruner.data.limits import (
-    MAX_DECISIONS,
-    MAX_LENGTHS,
-    MAX_SPLIT_LOOPS,
-    MAX_STEPS,
-    MAX_STRUCTURES,
-)
+from pruner.data import limits
 from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.workload import MAX_EXTENT
 
@@ -50,22 +43,6 @@ STEP_FIELDS: dict[str, str] = {
     "SP": "iieEi",  # split: stage, iterator, extent, lengths, inner to outer
 }
 
-# The same as a pattern of canonical JSON: `_check_step` accepts every match but for the size of
-# extents; other texts are checked field by field. Possessive quantifiers: it never backtracks.
-_FIELD_TEXT = {
-    "i": rb"\d++",
-    "e": rb"\d++",
-    "E": rb"\[\d++(?:,\d++)*+\]",
-    "I": rb"\[(?:\d++(?:,\d++)*+)?+\]",
-    "s": rb'"(?:[^"\\]++|\\.)*+"',
-    "D": rb"\[(?:-?\d++(?:,-?\d++)*+)?+\]",
-}
-_STEP_TEXT = b"|".join(
-    b",".join([tag.encode() + b'"', *(_FIELD_TEXT[field] for field in fields)])
-    for tag, fields in STEP_FIELDS.items()
-)
-_WELL_FORMED = re.compile(rb'(?:[\[,]\["(?:' + _STEP_TEXT + rb")\])++\]")
-
 
 def is_trace(steps: Any) -> bool:
     """Return whether steps are a program of MetaSchedule."""
@@ -87,11 +64,7 @@ class StepChecker:
         self._count = 0
 
     def check(self, steps: Any) -> tuple[bytes, int]:
-        """Return (canonical JSON of the steps, number of their structure).
-
-        Raises:
-            MalformedError: not a list of known steps with possible extents.
-        """
+        """Return (canonical JSON, structure's number); raises MalformedError for other steps."""
         try:
             text = orjson.dumps(steps)
         except TypeError as error:  # nested without end
@@ -101,7 +74,7 @@ class StepChecker:
         key = marked.translate(None, _DIGITS)
         known = self._known.get(key)
         if known is None or [step[0] for step in steps] != known[1]:
-            return text, self._learn(steps, text, key)
+            return text, self._learn(steps, key)
         structure, _, splits, has_trace = known
         if has_trace:  # locations may be negative; sizes are not compared
             _check_decisions(steps)
@@ -109,36 +82,29 @@ class StepChecker:
             step = steps[position]
             # No sign survived the comparison, so a positive product means positive factors.
             if not (0 < step[3] <= MAX_EXTENT and 0 < prod(step[4]) <= MAX_EXTENT):
-                raise _absurd(position, step)
+                raise _malformed(Reason.ABSURD_EXTENT, position, step)
         return text, structure
 
-    def _learn(self, steps: Any, text: bytes, key: bytes) -> int:
+    def _learn(self, steps: Any, key: bytes) -> int:
         """Check the first record of a structure fully; cache the structure."""
         if not isinstance(steps, list):
             raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
-        if len(steps) > MAX_STEPS:
-            raise MalformedError(Reason.BAD_STEP, f"{len(steps)} steps, more than {MAX_STEPS}")
-        if _WELL_FORMED.fullmatch(text) is None:
-            for position, step in enumerate(steps):
-                _check_step(position, step)
+        if len(steps) > limits.MAX_STEPS:
+            detail = f"{len(steps)} steps, more than {limits.MAX_STEPS}"
+            raise MalformedError(Reason.BAD_STEP, detail)
+        for position, step in enumerate(steps):
+            _check_step(position, step)
         tags = [step[0] for step in steps]
         has_trace = TRACE in tags
         if has_trace:
             _check_decisions(steps)
         splits = [position for position, tag in enumerate(tags) if tag == "SP"]
-        loops = 0
-        for position in splits:
-            _, _, _, extent, lengths, _ = steps[position]
-            loops += len(lengths)
-            if len(lengths) > MAX_LENGTHS or not (
-                0 < extent <= MAX_EXTENT and 0 < prod(lengths) <= MAX_EXTENT
-            ):
-                _check_step(position, steps[position])  # raises the exact reason
-        if loops > MAX_SPLIT_LOOPS:
-            detail = f"splits into {loops} loops, more than {MAX_SPLIT_LOOPS}"
+        loops = sum(len(steps[position][4]) for position in splits)
+        if loops > limits.MAX_SPLIT_LOOPS:
+            detail = f"splits into {loops} loops, more than {limits.MAX_SPLIT_LOOPS}"
             raise MalformedError(Reason.BAD_STEP, detail)
         structure, self._count = self._count, self._count + 1
-        if structure < MAX_STRUCTURES:
+        if structure < limits.MAX_STRUCTURES:
             self._known[key] = (structure, tags, splits, has_trace)
         return structure
 
@@ -156,33 +122,33 @@ def _check_step(position: int, step: Any) -> None:
         if kind in "eE":
             _check_extent(position, step, kind, value)
         elif not _fits(kind, value):
-            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+            raise _malformed(Reason.BAD_STEP, position, step)
 
 
 def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None:
     values = value if kind == "E" else [value]
-    if not isinstance(values, list) or not 0 < len(values) <= MAX_LENGTHS:
-        raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+    if not isinstance(values, list) or not 0 < len(values) <= limits.MAX_LENGTHS:
+        raise _malformed(Reason.BAD_STEP, position, step)
     for number in values:
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+            raise _malformed(Reason.BAD_STEP, position, step)
         if not 0 < number <= MAX_EXTENT:
-            raise _absurd(position, step)
+            raise _malformed(Reason.ABSURD_EXTENT, position, step)
         if isinstance(number, float):
-            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+            raise _malformed(Reason.BAD_STEP, position, step)
     if prod(values) > MAX_EXTENT:
-        raise _absurd(position, step)
+        raise _malformed(Reason.ABSURD_EXTENT, position, step)
 
 
 def _check_decisions(steps: list[list[Any]]) -> None:
     """Check that decisions of traces are possible extents, indices, locations."""
     for position, step in enumerate(steps):
         if step[0] == TRACE and step[2]:
-            if len(step[2]) > MAX_DECISIONS:
-                detail = f"{len(step[2])} decisions, more than {MAX_DECISIONS}"
+            if len(step[2]) > limits.MAX_DECISIONS:
+                detail = f"{len(step[2])} decisions, more than {limits.MAX_DECISIONS}"
                 raise MalformedError(Reason.BAD_STEP, detail)
             if min(step[2]) < INLINED or max(step[2]) > MAX_EXTENT:
-                raise _absurd(position, step)
+                raise _malformed(Reason.ABSURD_EXTENT, position, step)
 
 
 def _fits(kind: str, value: Any) -> bool:
@@ -195,9 +161,5 @@ def _fits(kind: str, value: Any) -> bool:
     )
 
 
-def _absurd(position: int, step: list[Any]) -> MalformedError:
-    return MalformedError(Reason.ABSURD_EXTENT, f"step {position}: {_short(step)}")
-
-
-def _short(step: list[Any]) -> str:
-    return repr(step)[:120]
+def _malformed(reason: Reason, position: int, step: list[Any]) -> MalformedError:
+    return MalformedError(reason, f"step {position}: {repr(step)[:120]}")

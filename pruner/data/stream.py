@@ -1,9 +1,7 @@
-"""Read the lines of a record file, plain or compressed.
+"""Read the lines of a record file, plain or compressed, in pieces.
 
-In pieces; damage ends the file, not the run. The compression is detected from the first bytes, not
-from the file name, so a mislabelled file still reads. A stream that stops before its end marker
-(gzip trailer, xz index, last zstd block) yields every whole line before the damage and one
-quarantine entry.
+Damage ends the file, not the run: every whole line before it is read. The first bytes, not the
+name, tell the compression.
 """
 
 import lzma
@@ -15,14 +13,7 @@ from typing import IO, Any
 
 import zstandard
 
-from pruner.data.limits import (
-    MAX_FILE_BYTES,
-    MAX_LINE_BYTES,
-    MAX_LINES,
-    PIECE_BYTES,
-    XZ_MEMORY_BYTES,
-    ZSTD_INPUT_BYTES,
-)
+from pruner.data import limits
 from pruner.data.quarantine import Quarantine, Reason
 
 CHUNK_BYTES = 1 << 16
@@ -55,20 +46,20 @@ class _Gzip(_Member):
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
         piece = b""
-        while compressed or len(piece) == PIECE_BYTES:  # a full piece: there may be more
-            piece = self._decoder.decompress(compressed, PIECE_BYTES)
+        while compressed or len(piece) == limits.PIECE_BYTES:  # a full piece: there may be more
+            piece = self._decoder.decompress(compressed, limits.PIECE_BYTES)
             compressed = self._decoder.unconsumed_tail
             yield piece
 
 
 class _Xz(_Member):
     def __init__(self) -> None:
-        self._decoder = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
+        self._decoder = lzma.LZMADecompressor(memlimit=limits.XZ_MEMORY_BYTES)
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
-        yield self._decoder.decompress(compressed, PIECE_BYTES)
+        yield self._decoder.decompress(compressed, limits.PIECE_BYTES)
         while not (self._decoder.needs_input or self._decoder.eof):
-            yield self._decoder.decompress(b"", PIECE_BYTES)
+            yield self._decoder.decompress(b"", limits.PIECE_BYTES)
 
 
 class _Zstandard(_Member):
@@ -81,14 +72,15 @@ class _Zstandard(_Member):
         return super().rest + self._behind
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
-        for start in range(0, len(compressed), ZSTD_INPUT_BYTES):
-            some = self._decoder.decompress(compressed[start : start + ZSTD_INPUT_BYTES])
-            if len(some) <= PIECE_BYTES:
+        for start in range(0, len(compressed), limits.ZSTD_INPUT_BYTES):
+            some = self._decoder.decompress(compressed[start : start + limits.ZSTD_INPUT_BYTES])
+            if len(some) <= limits.PIECE_BYTES:
                 yield some
             else:
-                yield from (some[i : i + PIECE_BYTES] for i in range(0, len(some), PIECE_BYTES))
+                size = limits.PIECE_BYTES
+                yield from (some[i : i + size] for i in range(0, len(some), size))
             if self._decoder.eof:
-                self._behind = compressed[start + ZSTD_INPUT_BYTES :]
+                self._behind = compressed[start + limits.ZSTD_INPUT_BYTES :]
                 return
 
 
@@ -109,13 +101,12 @@ class _DamagedStreamError(Exception):
 def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (0-based number, line without its newline, whether a newline ended it).
 
-    Blank lines are skipped but counted. Damage of the file as a whole goes to `quarantine`; nothing
-    is raised for it.
+    Blank lines are only counted; damage of the whole file goes to `quarantine`.
     """
     number = 0
     rest = b""
     skipping = False  # inside a line that is too long
-    too_long = f"longer than {MAX_LINE_BYTES} bytes"
+    too_long = f"longer than {limits.MAX_LINE_BYTES} bytes"
     try:
         with path.open("rb") as handle:
             for chunk in _limited(_chunks(handle)):
@@ -124,18 +115,18 @@ def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes,
                 for piece in pieces:
                     if skipping:
                         skipping = False
-                    elif len(piece) > MAX_LINE_BYTES:
+                    elif len(piece) > limits.MAX_LINE_BYTES:
                         _report(quarantine, path, number, Reason.LINE_TOO_LONG, too_long, piece)
                     elif piece and not piece.isspace():
                         yield number, piece, True
                     number += 1
-                if len(rest) > MAX_LINE_BYTES:
+                if len(rest) > limits.MAX_LINE_BYTES:
                     if not skipping:
                         _report(quarantine, path, number, Reason.LINE_TOO_LONG, too_long, rest)
                     rest, skipping = b"", True
-                if number > MAX_LINES:
+                if number > limits.MAX_LINES:
                     raise _DamagedStreamError(
-                        Reason.FILE_TOO_LARGE, f"more than {MAX_LINES} lines; divide it"
+                        Reason.FILE_TOO_LARGE, f"more than {limits.MAX_LINES} lines; divide it"
                     )
     except _DamagedStreamError as damage:
         _report(quarantine, path, number, damage.reason, damage.detail, rest)
@@ -157,11 +148,8 @@ def _report(
 
 
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks without UTF-8's byte order mark.
-
-    Raises `_DamagedStreamError` for UTF-16, for a tar archive, and beyond `MAX_FILE_BYTES` in all.
-    """
-    left, first = MAX_FILE_BYTES, next(chunks, b"")
+    """Yield chunks without byte order mark; refuse UTF-16, tar and more than `MAX_FILE_BYTES`."""
+    left, first = limits.MAX_FILE_BYTES, next(chunks, b"")
     if first.startswith(UTF16):
         raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
     if first[TAR].startswith(b"ustar"):
@@ -170,16 +158,13 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
         left -= len(chunk)
         if left < 0:
             raise _DamagedStreamError(
-                Reason.FILE_TOO_LARGE, f"more than {MAX_FILE_BYTES} bytes; divide it"
+                Reason.FILE_TOO_LARGE, f"more than {limits.MAX_FILE_BYTES} bytes; divide it"
             )
         yield chunk
 
 
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield decompressed pieces of the file.
-
-    Raises `_DamagedStreamError` where it breaks off.
-    """
+    """Yield decompressed pieces; raises `_DamagedStreamError` where the file breaks off."""
     chunk = handle.read(CHUNK_BYTES)
     for magic, decoder in _DECODERS.items():
         if chunk.startswith(magic):

@@ -95,10 +95,7 @@ class TaskRecords:
 
     @property
     def timed_s(self) -> Float64[np.ndarray, "row 2"]:
-        """Medians of the first two timings, float64 [N, 2].
-
-        NaN where a program has fewer timings.
-        """
+        """Medians of the first two timings, float64 [N, 2], NaN for fewer timings."""
         out = np.full((len(self), 2), np.nan)
         for place in range(2):
             # Together where they have equally many repeats: the median of a row takes microseconds.
@@ -163,12 +160,10 @@ def read_tasks(
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Pause the cyclic collector in the body.
+    """Pause the cyclic collector, which doubles the time of reading, in the body.
 
-    It would walk records and trees of programs again and again, which doubles the time of reading.
-    Freezing and thawing moves the new objects into the oldest generation unvisited; otherwise the
-    first collection after the pause walks all of them. Young objects from before are collected
-    first: garbage of the caller does not go there, where it might stay for long.
+    Freezing and thawing moves the new objects into the oldest generation unvisited; young objects
+    of the caller are collected first, and do not go there.
     """
     was_enabled = gc.isenabled()
     moves = was_enabled and not _others_froze()  # objects frozen by others stay frozen
@@ -186,10 +181,7 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def _others_froze() -> bool:
-    """Return whether the collector has frozen objects.
-
-    Counting walks over all frozen objects: once there are any, they are not counted again.
-    """
+    """Return whether the collector has frozen objects, which are counted only until some exist."""
     if not _FROZEN and gc.get_freeze_count():
         _FROZEN.append(True)
     return bool(_FROZEN)

@@ -53,10 +53,7 @@ Amounts = tuple[int, int, int, int]  # top, left, bottom, right, in elements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedKey:
-    """A parsed workload key: `op` as written, and its arguments.
-
-    `op` is, for example, ``"conv2d_layer"``.
-    """
+    """A parsed workload key: `op` as written (``"conv2d_layer"``), and its arguments."""
 
     op: str
     args: tuple[Any, ...]
@@ -82,11 +79,11 @@ class ParsedKey:
 
     @property
     def identity(self) -> str:
-        """Canonical JSON, equal exactly for equal work on any platform.
+        """Canonical JSON, equal exactly for equal work on any platform, fused operators apart.
 
         Paddings are compared as elements (MI50 logs write integers where CUDA logs write SAME or
-        VALID). Fused operators are not part of it: a convolution with and without its relu tiles
-        alike, so a split has to keep both on one side.
+        VALID). A convolution with and without its relu tiles alike, so a split has to keep both on
+        one side.
         """
         args = list(self.args)
         named = self.named
@@ -115,11 +112,7 @@ def workload_key(operator: str, *args: Any) -> str:
 
 @lru_cache(maxsize=8192)
 def parse_workload(workload_key: str) -> ParsedKey:
-    """Parse a workload key.
-
-    Raises:
-        MalformedError: not a JSON list that starts with a name, or a size beyond 2^31.
-    """
+    """Parse a workload key; raises MalformedError for another form, or sizes beyond 2^31."""
     try:
         parts = json.loads(workload_key) if len(workload_key) <= MAX_TEXT_CHARS else None
     except (ValueError, RecursionError):
@@ -178,10 +171,7 @@ def _flat(value: Any) -> list[str]:
 
 
 def _numbers(value: Any, depth: int) -> Iterator[float]:
-    """Yield all numbers of nested lists.
-
-    Raises `MalformedError` for an object, or beyond `depth`.
-    """
+    """Yield numbers of nested lists; raises `MalformedError` for an object, or beyond `depth`."""
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, list) and depth:

@@ -1,8 +1,6 @@
-"""Collectives for distributed fits.
+"""Collectives for distributed fits, in which every process has its share of a batch.
 
-Every process has the features of its share of a batch. Sums over all processes, with their
-gradients, make the loss and the norms those of the whole batch, so that several processes compute
-the same as a single process.
+Sums over all processes, with their gradients, make loss and norms those of the whole batch.
 """
 
 from typing import Any
@@ -32,10 +30,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def joined(values: Float[Tensor, " share"], first: int, total: int) -> Float[Tensor, " program"]:
-    """The values [program] of the whole batch from each process's share.
-
-    `total` is the number of programs, `first` the number of this process's first program.
-    """
+    """The values [program] of the batch (`total` programs) from shares that begin at `first`."""
     if processes() == 1:
         return values
     # A sum of zero-padded shares instead of a gather: it has a gradient, and shares may differ in

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats, Ints
 from pruner.errors import DataError, MissingExtra
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE, DraftValues
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
@@ -100,16 +101,10 @@ class LatencyForecast:
         margin = self._margins.get(device.name, self._margins[ELSEWHERE])
         # the trees are grown apart, so quantiles may cross
         error = np.sort([low - margin, median, high + margin], axis=0)
-        seconds = np.exp(error - columns[:, SCORE])
-        found: Seconds = np.maximum(seconds, least_s(columns, device)).T
-        return found
+        return np.asarray(np.maximum(np.exp(error - columns[:, SCORE]), least_s(columns, device)).T)
 
     def holds_on(self, device: Device) -> bool:
-        """True on CPUs, and on GPUs of the training.
-
-        On other GPUs the interval does not hold (experiments/forecast). The tested CPUs are three
-        targets of one machine.
-        """
+        """True on CPUs, and on GPUs of the training: elsewhere the interval fails."""
         return not isinstance(device, GpuDevice) or device.name in self._margins
 
     def save(self, path: Path) -> None:
@@ -120,12 +115,7 @@ class LatencyForecast:
 
     @classmethod
     def load(cls, path: Path) -> LatencyForecast:
-        """Read a file.
-
-        Raises:
-            DataError: no such file, a damaged file, or a forecast from other columns.
-            MissingExtra: lightgbm is not installed.
-        """
+        """Read a file; raises DataError, or MissingExtra without lightgbm."""
         try:
             content = load_tensors(path)
             if content["columns"] != _NAMES:
@@ -141,7 +131,7 @@ class LatencyForecast:
             raise DataError(f"{path}: {error}") from error
 
 
-def _sampled(task: Int[np.ndarray, " program"], rng: np.random.Generator) -> NDArray[np.int64]:
+def _sampled(task: Ints, rng: np.random.Generator) -> Ints:
     order = rng.permutation(len(task))
     place = np.empty(len(task), np.int64)  # in the random order, inside its task
     by_task = order[np.argsort(task[order], kind="stable")]
@@ -156,13 +146,10 @@ def least_s(columns: DraftValues, device: Device) -> Float[np.ndarray, " program
     if isinstance(device, GpuDevice):
         peak = max(peak, device.half_peak_flops_per_s)
     operations = np.exp2(columns[:, _OPERATIONS[device.kind]].astype(np.float64)) - 1.0
-    least: Float[np.ndarray, " program"] = operations / peak
-    return least
+    return np.asarray(operations / peak)
 
 
-def weighted_quantile(
-    values: Float[np.ndarray, " value"], weight: Float[np.ndarray, " value"], share: float
-) -> float:
+def weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
     """Return the least value that with all smaller values has `share` of the weight."""
     order = np.argsort(values)
     reached = np.cumsum(weight[order]) >= share * weight.sum() * (1 - 1e-12)
@@ -182,10 +169,7 @@ def boxed_forecast(kind: str) -> LatencyForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Expected seconds of programs: the median, and the ends of the range.
-
-    Of several programs these are sums, as if all errors had the same sign.
-    """
+    """Expected seconds: median and range; of several programs sums, as if errors agreed."""
 
     low_s: float
     median_s: float
@@ -207,8 +191,8 @@ def forecast_of(
 ) -> Forecast | None:
     """Forecast the seconds of programs that are called so many times, in all.
 
-    None without programs, on GPUs without records, for columns of another version, or where
-    lightgbm or the file of the forecast cannot be read: no run shall end by that.
+    None without programs, records of the GPU, columns of this version, lightgbm or file: no run
+    ends.
     """
     if not len(columns) or {len(row) for row in columns} != {len(_NAMES)}:
         return None
@@ -223,12 +207,7 @@ def forecast_of(
     return Forecast(low_s=low_s, median_s=median_s, high_s=high_s)
 
 
-def _grown(
-    columns: DraftValues,
-    error: Float[np.ndarray, " program"],
-    weight: Float[np.ndarray, " program"],
-    seed: int,
-) -> list[Any]:
+def _grown(columns: DraftValues, error: Floats, weight: Floats, seed: int) -> list[Any]:
     lightgbm = import_lightgbm()
     data = {"data": columns, "label": error, "weight": weight / weight.mean()}
     parameters = {**_TREES, "seed": seed, "num_threads": 1}

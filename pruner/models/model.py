@@ -25,9 +25,6 @@ class Model:
 
 
 class RankingNetwork(Model, nn.Module):
-    """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``.
-
-    Higher scores are predicted faster.
-    """
+    """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``, higher is faster."""
 
     is_network = True

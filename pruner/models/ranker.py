@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pruner.arrays import Scores
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
@@ -29,22 +30,16 @@ class Ranker(Model, ABC):
     """Scores programs; higher is predicted faster, within a task only."""
 
     @abstractmethod
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
         """Scores [program] of programs of one task."""
 
-    def score_store(
-        self, store: ProgramTable, index: Int[Tensor, " program"]
-    ) -> Float[np.ndarray, " program"]:
+    def score_store(self, store: ProgramTable, index: Int[Tensor, " program"]) -> Scores:
         """Scores [program] of the programs `index` of a single task."""
         return self.score_batch(
             store.programs(index), store.key_of(index) if len(index) else _NO_TASK
         )
 
-    def score(
-        self, features: ProgramFeatures, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score(self, features: ProgramFeatures, key: TaskKey = _NO_TASK) -> Scores:
         """Scores [N] of one task's programs; minus infinity for invalid features."""
         valid = features.valid
         score = np.full(len(valid), -np.inf, dtype=np.float32)
@@ -55,26 +50,22 @@ class Ranker(Model, ABC):
         return score
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
-        """Score the programs `index` task by task, with their measured latencies.
-
-        Raises Diverged where a score is NaN.
-        """
-        return [
-            ScoredTask(
-                name=f"{table.key_of(view.programs).platform}/{table.key_of(view.programs).task}",
-                latency_s=table.latency_s[view.programs].numpy(),
-                score=_numbers(self.score_store(view.store, view.own)),
-                timed_s=table.timed_s[view.programs.numpy()],
-                key=table.key_of(view.programs),
+        """Score the programs `index` task by task; raises Diverged where a score is NaN."""
+        found = []
+        for programs, store, own in table.each_task(index):
+            key, score = table.key_of(programs), self.score_store(store, own)
+            if np.isnan(score).any():
+                raise Diverged(f"the model has diverged: {DIVERGED}")
+            found.append(
+                ScoredTask(
+                    name=f"{key.platform}/{key.task}",
+                    latency_s=table.latency_s[programs].numpy(),
+                    score=score,
+                    timed_s=table.timed_s[programs.numpy()],
+                    key=key,
+                )
             )
-            for view in table.each_task(index)
-        ]
-
-
-def _numbers(score: Float[np.ndarray, " program"]) -> Float[np.ndarray, " program"]:
-    if np.isnan(score).any():
-        raise Diverged(f"the model has diverged: {DIVERGED}")
-    return score
+        return found
 
 
 class NeuralRanker(nn.Module, Ranker):
@@ -103,13 +94,8 @@ class NeuralRanker(nn.Module, Ranker):
         return scores
 
     @torch.no_grad()
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task in evaluation mode.
-
-        At most 4096 programs pass the network at a time.
-        """
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
+        """Score programs of one task in evaluation mode, at most 4096 at a time."""
         was_training = self.training
         self.eval()
         if self.relative and batch.num_programs:
@@ -132,8 +118,6 @@ class RandomRanker(Ranker):
     def __init__(self, *, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:
         """Draw uniform scores."""
         return self._rng.random(batch.num_programs)

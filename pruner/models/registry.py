@@ -21,17 +21,15 @@ from pruner.models.trees.xgboost import TreeRanker, XGBoostRanker
 
 Trainable = RankingNetwork | TreeRanker
 ModelFactory = Callable[[], Trainable]  # a class, or a `functools.partial` of one
-MODELS: Mapping[str, type[Trainable]] = {
+ModelTable = Mapping[str, type[Trainable]]
+MODELS: ModelTable = {
     model.__name__: model
     for model in (PaCM, TenSetMLP, TLP, HardwareAttention, XGBoostRanker, LightGBMRanker)
 }
 
 
 def models_with(own: Sequence[type[Trainable]]) -> dict[str, type[Trainable]]:
-    """The table with a user's own classes added.
-
-    Raises PrunerError where a class has the name of another.
-    """
+    """The table with a user's classes; raises PrunerError where a name is taken."""
     table = dict(MODELS)
     for model in own:
         if table.setdefault(model.__name__, model) is not model:
@@ -48,10 +46,7 @@ class ModelSpec:
 
     @staticmethod
     def of(factory: Any) -> "ModelSpec":
-        """The spec of a class, or of a `functools.partial` of a class.
-
-        Raises PrunerError for any other callable: a checkpoint could not name it.
-        """
+        """The spec of a class or a partial; raises PrunerError for other callables."""
         arguments: dict[str, Any] = {}
         if isinstance(factory, partial):
             factory, positional, arguments = factory.func, factory.args, dict(factory.keywords)
@@ -63,16 +58,13 @@ class ModelSpec:
 
     @staticmethod
     def from_content(content: Mapping[str, Any]) -> "ModelSpec":
-        """The spec in a checkpoint's content.
-
-        Format 1 holds a dotted path, of which only the last name counts.
-        """
+        """The spec in a checkpoint's content; format 1 holds a dotted path."""
         if "_target_" not in content:
             return ModelSpec(name=str(content["name"]), arguments=dict(content["arguments"]))
         arguments = {key: value for key, value in content.items() if key != "_target_"}
         return ModelSpec(name=str(content["_target_"]).rpartition(".")[2], arguments=arguments)
 
-    def build(self, models: Mapping[str, type[Trainable]] = MODELS) -> Trainable:
+    def build(self, models: ModelTable = MODELS) -> Trainable:
         """Construct the model; raises DataError for a name outside `models`."""
         if self.name not in models:
             raise DataError(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.calibrate import CalibrationResult, calibrate
+from pruner.models.analyzer.calibrate import calibrate
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
@@ -31,7 +31,7 @@ from pruner.models.analyzer.quality import (
 from pruner.models.analyzer.switches import GROUPS
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import Definitions, definitions_of
+from pruner.program.replay import definitions_of
 from pruner.progress import Progress
 from pruner.study.plots import bar_panels, colours, label, style
 
@@ -45,27 +45,17 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
 class Pools:
     """Measured tasks of record folders, with counts of the omissions."""
 
-    root: RecordRoot
-    progress: Progress
-    index: Definitions | None = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.index = definitions_of(self.root.path)
+    def __init__(self, root: RecordRoot, progress: Progress) -> None:
+        self.root, self.progress, self.index = root, progress, definitions_of(root.path)
+        self.counts, self.failures = Counter[str](), Counter[str]()
 
     def of(
         self, platform: str, device: Device, read: Iterator[TaskRecords]
     ) -> Iterator[TaskRecords]:
-        """Yield tasks with a measured program; another GPU's tasks are counted.
-
-        Each of these is also reported. Records of a folder that is named otherwise than the device
-        are the user's choice.
-        """
+        """Yield tasks with a measured program; another GPU's are counted and reported."""
         number = len(self.root.task_files([platform]))
         for records in self.progress.track(read, f"reading {platform}", number):
             num = int(records.valid.sum())
@@ -93,15 +83,7 @@ class Pools:
                 self.refuse(records, error.reason, str(error))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Scored tasks, and a run's report about its data.
-
-    ``rates`` has the origin of the rates by device, ``fits`` the fitted rates.
-    """
-
-    tasks: Sequence[ScoredTask]
-    report: dict[str, Any]
+Judged = tuple[list[ScoredTask], dict[str, Any]]  # and a report about data, rates and fits
 
 
 def judge_draft(
@@ -115,10 +97,9 @@ def judge_draft(
     duplicates: Duplicates = "drop",
     progress: Progress | None = None,
 ) -> Judged:
-    """Score every task of the record folders with the analyzer.
+    """Score every task of the record folders with the analyzer, read from `conf`.
 
-    `conf` holds descriptions of devices and rates. Lines set aside are listed in
-    ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
+    ``<folder>/quarantine.jsonl`` lists lines set aside, ``<folder>/draft`` gets fitted rates.
     """
     progress = progress or Progress()
     pools, scored = Pools(root, progress), []
@@ -137,17 +118,17 @@ def judge_draft(
                 scored += _scores(pools, read, scorer)
                 continue
             assert isinstance(scorer, SymbolAnalyzer), scorer  # no other form is calibrated
-            fitted = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
-            scored += fitted.tasks
-            fits[device.name] = fitted.report
+            tasks, fit = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
+            scored += tasks
+            fits[device.name] = fit
             progress.log(
-                f"rates fitted to {fitted.report['whole']['num_programs']} programs: "
-                f"{fitted.report['saved']}; copy it to conf/draft to use it"
+                f"rates fitted to {fit['whole']['num_programs']} programs: {fit['saved']}; copy it "
+                "to conf/draft to use it"
             )
     without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
     if without_score:
         progress.log(f"{without_score:,} programs have no symbols; they are ranked last")
-    report = {
+    return scored, {
         "platforms": list(platforms),
         "num_records": pools.counts["records"],
         "num_measured": pools.counts["measured"],
@@ -158,7 +139,6 @@ def judge_draft(
         "rates": rates,
         "calibration": fits,
     }
-    return Judged(tasks=scored, report=report)
 
 
 def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[ScoredTask]:
@@ -174,10 +154,7 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 def _calibrated(
     tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: SymbolAnalyzer, folder: Path
 ) -> Judged:
-    """Score tasks with rates fitted to the other half.
-
-    Rates fitted to all tasks are saved.
-    """
+    """Score tasks with rates fitted to the other half; save rates fitted to all."""
     rng = np.random.default_rng(choice.seed)
     halves, fits = cross_calibrated(tasks, analyzer, choice.calibrate, rng)
     start = analyzer.uncalibrated()
@@ -185,20 +162,11 @@ def _calibrated(
     path = folder / "draft" / f"{analyzer.device.name}.yaml"
     path.parent.mkdir(exist_ok=True)
     save_constants(path, whole.constants)
-    report = {
-        "saved": str(path),
-        "whole": _summary(whole),
-        **{f"half_{number}": _summary(fit) for number, fit in fits.items()},
-    }
-    return Judged(tasks=[score_task(task, halves[task.fold]) for task in tasks], report=report)
-
-
-def _summary(fit: CalibrationResult) -> dict[str, Any]:
-    return {
-        "num_programs": fit.num_programs,
-        "error_before": fit.error_before,
-        "error_after": fit.error_after,
-    }
+    report: dict[str, Any] = {"saved": str(path)}
+    for name, fit in {"whole": whole, **{f"half_{n}": fit for n, fit in fits.items()}}.items():
+        numbers = ("num_programs", "error_before", "error_after")
+        report[name] = {number: getattr(fit, number) for number in numbers}
+    return [score_task(task, halves[task.fold]) for task in tasks], report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,13 +209,7 @@ def draft_rows(
     conf: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of a platform, for each form and pool selection.
-
-    The rates of all rows are the defaults, or fitted.
-
-    Raises:
-        PrunerError: unknown platform, no records of it, or no task to calibrate with.
-    """
+    """Rows by form and pool selection; raises PrunerError without tasks."""
     rows = []
     for form, tasks in _forms(root, platform, table, conf, progress or Progress()).items():
         for least in (ALL, table.min_programs):
@@ -261,12 +223,10 @@ def draft_rows(
 
 
 def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
-    """Return which programs of a task have the origin `origin`.
+    """Return which programs of a task have the origin `origin`, bool [N].
 
-    bool [N]. Ansor refuses records with unknown keys, so a side file may have them:
-    ``<root>/origin/<platform>/<task>.json``, a JSON list with one text a record line, such as
-    "random" or "evolved". Raises `DataError` where neither the records nor the file have origins,
-    or the file has fewer lines.
+    Ansor refuses records with unknown keys, so a side file may have them, a text a record line:
+    ``<root>/origin/<platform>/<task>.json``. Raises `DataError` without origins, or for too few.
     """
     marks: list[str | None] = records.origin
     if None in marks:
@@ -330,10 +290,7 @@ def _forms(
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
-    """Plot the regret of the 1/50 draft by form.
-
-    A panel a platform, for all pools and for large pools.
-    """
+    """Plot the 1/50 draft's regret by form, a panel a platform and pool size."""
     forms = [form for form in FORMULAS_DRAWN if any(row["form"] == form for row in rows)]
     panels: dict[str, list[float]] = {}
     for least, what in ((ALL, "all pools"), (min_programs, f"pools of {min_programs}+")):

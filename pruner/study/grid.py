@@ -13,11 +13,10 @@ from pruner.progress import Log, silent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work that leaves one JSON file; done once the file exists.
+    """Work that leaves one JSON file (None: nothing stored); done once it exists.
 
-    ``run`` returns the content of the file. ``leaves``: None where nothing is stored. ``about``:
-    all that decides the result besides the name; it is stored in the file, a JSON object, and a
-    result with another ``about`` counts as missing.
+    ``about``: all that decides the result besides the name; it is stored in the file, a JSON
+    object, and a result with another ``about`` counts as missing.
     """
 
     name: str
@@ -34,10 +33,7 @@ class Job:
         return found if self.about is None or found.get("about") == self.about else None
 
     def compute(self) -> Any:
-        """Run the job and store its result, unless `run` stored it.
-
-        A result of None, of unfinished work, is not stored.
-        """
+        """Run the job; store its result, unless None (unfinished) or stored by `run`."""
         found = self.run()
         if found is None:
             return None
@@ -52,13 +48,9 @@ class Job:
 def results(
     jobs: Sequence[Job], *, num_workers: int = 1, log: Log = silent, again: str = "call it again"
 ) -> Iterator[Any]:
-    """Yield the result of every job, in order.
+    """Yield the result of every job, in order; processes share the missing jobs.
 
-    `num_workers` processes share the missing jobs.
-
-    Raises:
-        PrunerError: a process ended without the result of a job; `again` names the way to continue.
-            All other jobs have ended by then.
+    Raises PrunerError, with `again` as advice, after all others, where a process had no result.
     """
     missing = [job for job in jobs if job.leaves is not None and job.result is None]
     number = min(num_workers, len(missing))
@@ -79,8 +71,5 @@ def results(
 
 
 def finished(path: Path) -> bool:
-    """Whether a command left `path` without being interrupted.
-
-    An interrupted run leaves its numbers, too, marked as interrupted.
-    """
+    """Whether a command left `path` without the mark of an interrupted run."""
     return path.is_file() and not read_json(path, dict).get("interrupted", False)

@@ -26,29 +26,28 @@ from pruner.data.splits import make_split
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_atomic
+from pruner.models.judging.judge import random_report, ranking_metrics
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import random_report, ranking_metrics
 from pruner.study.markdown import markdown_table
 
 SUBMISSION_FILE = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
 # Ranked by a metric that counts every task the same: one slow task can decide a ratio of sums.
-MAX_SCORES_BYTES = 1 << 28
-"""Of a submission's scores, unpacked: millions of programs have less."""
+MAX_SCORES_BYTES = 1 << 28  # of a submission's scores, unpacked: millions of programs have less
 RANKED_BY = "top1_task_mean"
 SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
 REQUIRED = ("model", "authors", "source", "learned_from")  # of a form
 IN_TABLE = ("model", "learned_from", "notes")  # texts of a form that the page shows
+COSTS = ("fit_seconds", "scored_per_second", "memory_mb")
 _FORGING = ("|", "<!--")  # in a cell of the page's table: another cell, or the mark of a table
 ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for a program that cannot be scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Test programs of some platforms: the frozen split's test side.
+    """Test programs of some platforms: the frozen split's test side, and hashes.
 
-    ``split_sha256``: of the frozen list; ``programs_sha256``: of the test programs and their
-    latencies, which proves that the records are the same.
+    ``programs_sha256`` is of the test programs and their latencies: the records are the same.
     """
 
     name: str
@@ -67,11 +66,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A submission's own description.
+    """A submission's own description; ``fit_seconds`` on ``machine``, None: unknown.
 
-    ``learned_from``: the records it was fitted to, in words; ``notes``: further facts for readers
-    of its rank; ``fit_seconds`` on ``machine``; ``scored_per_second`` with one thread,
-    ``memory_mb`` of the process that scored. None: unknown.
+    ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored.
     """
 
     model: str
@@ -87,11 +84,7 @@ class Submission:
 
 
 def load_tracks(path: Path) -> dict[str, Track]:
-    """The tracks of the benchmark by name.
-
-    Raises:
-        DataError: the file is unreadable, or a frozen list has changed.
-    """
+    """The tracks by name; raises DataError for an unreadable file or another frozen list."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         tracks = {name: Track(name=name, **given) for name, given in content["tracks"].items()}
@@ -108,18 +101,9 @@ def load_tracks(path: Path) -> dict[str, Track]:
 
 
 def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
-    """Measured programs of the test tasks, by platform and task.
-
-    Every program occurs once.
-
-    Raises:
-        DataError: records are missing.
-    """
+    """Measured programs of the test tasks, each once; raises DataError without records."""
     with Quarantine() as quarantine:
-        read = [
-            records.select(records.valid)
-            for records in root.read(quarantine, list(track.platforms))
-        ]
+        read = [r.select(r.valid) for r in root.read(quarantine, list(track.platforms))]
     tasks = {records.key: records for records in read if len(records)}
     split = make_split(track.split, tasks, track.seed)
     return [tasks[key] for key in sorted(split.test)]
@@ -136,11 +120,7 @@ def fingerprint(tasks: Sequence[TaskRecords]) -> str:
 
 
 def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
-    """The test programs of a track.
-
-    Raises:
-        DataError: the records here are not those of the benchmark.
-    """
+    """The test programs of a track; raises DataError for records of another content."""
     tasks = programs_of(root, track)
     if fingerprint(tasks) != track.programs_sha256:
         raise DataError(
@@ -151,11 +131,7 @@ def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
 
 
 def load_submission(entry: Path) -> Submission:
-    """The form of an entry.
-
-    Raises:
-        PrunerError: it is missing, or a field is unknown, lacking or of the wrong kind.
-    """
+    """The form of an entry; raises PrunerError for missing, unknown or wrong fields."""
     path = entry / SUBMISSION_FILE
     known = [field.name for field in fields(Submission)]
     try:
@@ -166,15 +142,14 @@ def load_submission(entry: Path) -> Submission:
         raise PrunerError(f"{path}: not YAML ({_one_line(error)})") from error
     if not isinstance(content, dict):
         raise PrunerError(f"{path}: not a form; its fields: {', '.join(known)}")
-    problems = []
-    if missing := [name for name in REQUIRED if name not in content]:
-        problems.append(f"missing: {', '.join(missing)}")
-    if unknown := [_one_line(name) for name in content if name not in known]:
-        problems.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    missing = [name for name in REQUIRED if name not in content]
+    unknown = [_one_line(name) for name in content if name not in known]
+    problems = [f"missing: {', '.join(missing)}"] if missing else []
+    problems += [f"unknown: {', '.join(unknown)}; known: {', '.join(known)}"] if unknown else []
     if problems:
         raise PrunerError(f"{path}: {'; '.join(problems)}")
     stripped: dict[str, Any] = {
-        name: value.strip() if isinstance(value, str) else value for name, value in content.items()
+        k: v.strip() if isinstance(v, str) else v for k, v in content.items()
     }
     submission = Submission(**stripped)
     check_submission(entry, submission)
@@ -182,26 +157,20 @@ def load_submission(entry: Path) -> Submission:
 
 
 def check_submission(entry: Path, submission: Submission) -> None:
-    """Raise PrunerError for a field of the wrong kind.
-
-    Text that would forge the page's table is refused, too.
-    """
-    path = entry / SUBMISSION_FILE
+    """Raise PrunerError for fields of the wrong kind, or text that forges the table."""
+    path, given = entry / SUBMISSION_FILE, asdict(submission)
     for name in REQUIRED:
-        if not isinstance(getattr(submission, name), str) or not getattr(submission, name).strip():
+        if not isinstance(given[name], str) or not given[name].strip():
             raise PrunerError(f"{path}: {name} must not be empty")
     for name in ("machine", "notes"):
-        if not isinstance(getattr(submission, name), str):
-            raise PrunerError(
-                f"{path}: {name}={_one_line(getattr(submission, name))}: a text, or ''"
-            )
-    for name in ("fit_seconds", "parameters", "scored_per_second", "memory_mb"):
-        value = getattr(submission, name)
+        if not isinstance(given[name], str):
+            raise PrunerError(f"{path}: {name}={_one_line(given[name])}: a text, or ''")
+    for name in ("parameters", *COSTS):
+        value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 <= value < np.inf):
             raise PrunerError(f"{path}: {name}={_one_line(value)}: a number, 0 or more, or null")
-    for name, text in [("the folder's name", entry.name)] + [
-        (name, getattr(submission, name)) for name in IN_TABLE
-    ]:
+    in_table = {"the folder's name": entry.name, **{name: given[name] for name in IN_TABLE}}
+    for name, text in in_table.items():
         if len(text.splitlines()) > 1 or any(sign in text for sign in _FORGING):
             raise PrunerError(
                 f"{path}: {name} stands in a table: one line without {' or '.join(_FORGING)}, "
@@ -223,36 +192,16 @@ def save_submission(entry: Path, submission: Submission) -> None:
 def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score: ScoreTask) -> Path:
     """Score every test program and write the file of the track."""
     entry.mkdir(parents=True, exist_ok=True)
-    parts = [
-        pd.DataFrame(
-            {
-                "platform": records.key.platform,
-                "task": records.key.task,
-                "line": records.line,
-                "score": score(records),
-            }
-        )
-        for records in tasks
-    ]
-    path = entry / track.scores_file
+    columns = [(r.key.platform, r.key.task, r.line, score(r)) for r in tasks]
+    parts = [pd.DataFrame(dict(zip(COLUMNS, values, strict=True))) for values in columns]
+    path, packed = entry / track.scores_file, {"method": "gzip", "mtime": 0}
     with write_atomic(path) as partial:
-        pd.concat(parts).to_csv(
-            partial,
-            index=False,
-            float_format="%.7g",
-            compression={"method": "gzip", "mtime": 0},
-        )
+        pd.concat(parts).to_csv(partial, index=False, float_format="%.7g", compression=packed)
     return path
 
 
 def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTask]:
-    """The test tasks with a submission's scores.
-
-    A program without score is ranked last.
-
-    Raises:
-        PrunerError: the file is no table of scores, or does not name every test program once.
-    """
+    """The test tasks with scores, none last; raises PrunerError for a bad file."""
     given = _table(path)
     wanted = sum(map(len, tasks))
     if len(given) != wanted:
@@ -304,11 +253,7 @@ def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
         "entry": entry.name,
         "model": submission.model,
         **{name: metrics[name] for name in SHOWN},
-        "fit_seconds": submission.fit_seconds,
-        "scored_per_second": submission.scored_per_second,
-        "memory_mb": submission.memory_mb,
-        "learned_from": submission.learned_from,
-        "notes": submission.notes,
+        **{name: getattr(submission, name) for name in (*COSTS, "learned_from", "notes")},
     }
 
 
@@ -329,11 +274,7 @@ def submissions(entries: Path, track: Track) -> list[Path]:
 
 
 def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Every submission to a track, the best first, and chance.
-
-    Raises:
-        PrunerError: a submission is broken.
-    """
+    """Every submission to a track, the best first, and chance; raises PrunerError if broken."""
     rows = [judged(entry, track, tasks) for entry in submissions(entries, track)] + [chance(tasks)]
     return sorted(rows, key=lambda row: -row[RANKED_BY])
 
@@ -345,7 +286,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
     lines = []
     for number, row in enumerate(rows, first):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
-        found = [row.get(name) for name in ("fit_seconds", "scored_per_second", "memory_mb")]
+        found = [row.get(name) for name in COSTS]
         costs = ["" if value is None else f"{value:,.0f}" for value in found]
         said = [row.get(name, "") for name in ("learned_from", "notes")]
         lines.append([number, row["entry"], row["model"], *numbers, *costs, *said])

@@ -1,8 +1,4 @@
-"""A results table: models, platforms, seeds and shares, a row each.
-
-Every cell is fitted and judged. Every fit has its folder below that of the table, so an interrupted
-table continues.
-"""
+"""A results table: models, platforms, seeds and shares, a row and a folder each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -12,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, read_table
 from pruner.models.checkpoint.checkpoint import git_commit
-from pruner.models.judging.ceiling import noise_ceiling
-from pruner.models.judging.judge import judge
-from pruner.models.judging.networks import random_network_means, scored_networks
-from pruner.models.judging.summary import random_report
+from pruner.models.judging.judge import (
+    judge,
+    network_means,
+    noise_ceiling,
+    random_report,
+    scored_networks,
+)
+from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
@@ -74,10 +73,7 @@ Source = tuple[tuple[str, ...], ReadSpec]  # platforms, and what to read of thei
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The recipe and training records of a model in the table.
-
-    `config` is written into its checkpoints.
-    """
+    """A model's recipe and training records; `config` is written into its checkpoints."""
 
     recipe: Recipe
     source: Source
@@ -87,10 +83,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTable:
-    """A table of models, platforms and seeds, with its settings.
+    """A table of models, platforms and seeds, and `checkpoints` on the same test tasks.
 
-    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split` divides
-    the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
+    `variant` gives a cell's recipe, `programs` those of a source, `split` a seed's division.
     """
 
     folder: Path
@@ -104,10 +99,7 @@ class ResultsTable:
     def rows(
         self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
-        """Yield the rows of a platform that are not in `kept`.
-
-        Each row comes as soon as it is made; processes share the missing cells.
-        """
+        """Yield a platform's rows that are not in `kept`, as they are made."""
         missing = [cell for cell in cells if cell.key not in kept]
         jobs = [
             Job(
@@ -142,9 +134,10 @@ class ResultsTable:
         if cell.model in NOT_FITTED:
             programs = self.programs(((cell.platform,), ReadSpec()))
             split = self.split(programs.keys, cell.seed)
-            test = divide(programs, split)["test"]
+            test = small_tasks_removed(programs, divide(programs, split)["test"], 1)
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
-            return judged(programs, test, split)
+            tasks = RandomRanker().score_tasks(programs, test)
+            return {**judged(tasks, split), "split": split.name}
         variant = self.variant(cell)
         programs = self.programs(variant.source)
         split = self.split(programs.keys, cell.seed)
@@ -164,34 +157,27 @@ class ResultsTable:
         return {**metrics, **judge(ranker, programs, split, min_programs=least).metrics}
 
 
-def _random_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
+def _random_metrics(tasks: Sequence[ScoredTask], split: TaskSplit) -> Row:
     """Metrics of random rankings: exact in closed form, else means of draws."""
-    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
     if networks := scored_networks(tasks, split.networks):
-        report |= random_network_means(networks)
+        report |= network_means(networks, random=True)
     return {
         **{name: report[name] for name in METRICS if name in report},
-        "split": split.name,
         "num_tasks": len(tasks),
         "num_programs": sum(task.num_programs for task in tasks),
     }
 
 
-def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: TaskSplit) -> Row:
-    """Metrics of a second timing, for programs timed twice.
-
-    Raises:
-        PrunerError: no program was timed twice.
-    """
-    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
+def _ceiling_metrics(tasks: Sequence[ScoredTask], _: TaskSplit) -> Row:
+    """Metrics of a second timing; raises PrunerError where no program has it."""
     found = noise_ceiling(tasks)
     if found is None:
         raise PrunerError(
             f"models: {CEILING} needs records with two timings a program; leave it out, or measure "
             "them with pruner collect"
         )
-    return {**found, "split": split.name}
+    return found
 
 
 def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
@@ -202,10 +188,7 @@ def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows by platform and model (with its share, unless 1).
-
-    Groups are in order of appearance.
-    """
+    """Rows by platform and model (with its share, unless 1), in order of appearance."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         share = row["train_share"]
@@ -224,11 +207,7 @@ def means(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier table, with numbers as numbers; none without file.
-
-    A table from before there were means over networks lacks these columns. Raises PrunerError for a
-    file with other columns.
-    """
+    """Rows of an earlier table; raises PrunerError for other columns."""
     rows = read_table(path)
     if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):
         raise PrunerError(

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pruner.files import as_written, read_table, write_atomic
-from pruner.study.book.page import PageBlock, html_page
+from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log, short, style
 from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.run.final_choice import FRONT_FILE, JOULES, MODELLED
@@ -33,11 +33,7 @@ _SECOND = (
 
 
 def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], _Quantity]:
-    """Read the programs of every task, and their second objective.
-
-    Raises:
-        DataError: the table is damaged.
-    """
+    """Read every task's programs, and the second objective; raises DataError where damaged."""
     path = folder / FRONT_FILE
     with as_written(path):
         rows = read_table(path)
@@ -94,18 +90,17 @@ def write_front_report(folder: Path) -> Path:
 def _blocks(folder: Path) -> Iterator[PageBlock]:
     tasks, quantity = read_fronts(folder)
     yield PageBlock(kind="title", text="Two objectives")
-    yield PageBlock(
-        kind="text",
-        text="No other measured program is as good in both quantities as a program of the front. "
-        f"`{FRONT_FILE}` has all programs; `pareto/` has the libraries of the front.",
+    yield paragraph(
+        "No other measured program is as good in both quantities as a program of the front. "
+        f"`{FRONT_FILE}` has all programs; `pareto/` has the libraries of the front."
     )
     if quantity.column == MODELLED:
-        yield PageBlock(kind="text", text="Nothing counted joules: the energies are a model's.")
+        yield paragraph("Nothing counted joules: the energies are a model's.")
     yield PageBlock(kind="plot", drawing=picture("front", lambda: front_figure(tasks, quantity)))
     for task, rows in tasks.items():
         front = [row for row in rows if row["on_front"] == "1"]
-        yield PageBlock(kind="heading", text=short(task))
-        yield PageBlock(kind="text", text=f"{len(front)} of {len(rows)} programs are on the front.")
+        yield heading(short(task))
+        yield paragraph(f"{len(front)} of {len(rows)} programs are on the front.")
         head = ["trial", "latency (ms)", quantity.label, "result checked"]
         cells = [
             [

@@ -1,9 +1,7 @@
 """The style of every plot: names and colours of systems, axes, SVG.
 
-Colours are near Okabe and Ito's, with a contrast of at least 3 to 1 on light and on dark paper;
-`tests/study/test_plots.py` checks this, and each pair under the usual forms of colour blindness. A
-system has its colour in every plot. Tuners, libraries, models and ways to adapt are never in one
-plot, so the four groups share the palette.
+Colours are near Okabe and Ito's, distinct on light and on dark paper and for the colour-blind
+(`tests/study/test_plots.py`). Tuners, libraries, models and ways to adapt share the palette.
 """
 
 import io
@@ -185,10 +183,7 @@ def number(value: float) -> str:
 
 
 def plain_log(axis: Axes, name: str) -> None:
-    """Make an axis ("x" or "y") logarithmic, with plain numbers.
-
-    The number of ticks depends on the range.
-    """
+    """Make an axis ("x" or "y") logarithmic, with plain numbers as its range allows."""
     axis.set(**{f"{name}scale": "log"})
     one = axis.xaxis if name == "x" else axis.yaxis
     low, high = one.get_view_interval()
@@ -201,11 +196,7 @@ def plain_log(axis: Axes, name: str) -> None:
 
 
 def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
-    """Write each line's name at its right end.
-
-    `names` maps the labels of lines to names. Names keep a line's height apart, in the order of the
-    ends; a thin line leads to a moved name.
-    """
+    """Write each line's name (`names`, by label) at its right end."""
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # ends are known once panels have their places
@@ -247,9 +238,8 @@ def bars(
 ) -> None:
     """Draw horizontal bars from zero, the first on top; nan: "not run".
 
-    Numbers stand in a column at the right of the axis: behind a whisker, a number would read as the
-    whisker's end. `spread` [2, values]: lengths of the whiskers below and above; bars longer than
-    `limit` run through the axis, with a break mark; `text` replaces the numbers.
+    `spread` [2, values]: lengths of the whiskers below and above; bars longer than `limit` run
+    through the axis, with a break mark; `text` replaces the numbers at the right.
     """
     known = np.nan_to_num(np.asarray(values, float))
     top = max(known.max(initial=0.0), 1e-12) if limit is None else limit
@@ -286,9 +276,8 @@ def bar_panels(
 ) -> Figure:
     """Draw bars in panels side by side, names at the left.
 
-    `rows`: name to colour, a bar each. `panels`: title to the numbers of the rows, nan where there
-    is none. Without `limit` each panel has a limit of its own; panels of similar numbers share a
-    scale.
+    `rows`: name to colour, a bar each; `panels`: title to their numbers, nan: none. Without `limit`
+    each panel has its own, or one where numbers are similar.
     """
     across = min(_ACROSS, len(panels))
     down = -(-len(panels) // across)
@@ -312,10 +301,7 @@ def bar_panels(
 
 
 def cut(values: Sequence[float], far: float = 4.0) -> float:
-    """Limit of the bars, where the longest would squeeze the others.
-
-    In the longest third, values more than `far` times the next shorter are beyond it.
-    """
+    """Limit of the bars, where few above `far` times the next squeeze the others."""
     known = np.sort([value for value in values if not np.isnan(value)])
     for n in range(max(1, -(-2 * len(known) // 3)), len(known)):
         if known[n] > far * known[n - 1]:

@@ -1,9 +1,4 @@
-"""A training run: fits of a recipe, each judged, and their summary.
-
-A run has a fit for each seed, and, where the device has no records of its own, a further fit for
-each platform left out. Fits store their results in their folders, so that an interrupted run
-continues.
-"""
+"""A training run: fits of a recipe, each judged, and their summary."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,12 +16,11 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
 from pruner.models.checkpoint.checkpoint import BEST
-from pruner.models.checkpoint.convert import existing
+from pruner.models.checkpoint.tensors import existing
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.fit import cpu_threads, fit
-from pruner.models.training.recipe import Recipe
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Recipe, Start
 from pruner.models.trees.xgboost import Grown
 from pruner.progress import silent
 
@@ -41,10 +35,7 @@ NETWORK_MEANS = ("top1_network_mean", "top5_network_mean")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A fit of a run: split, seed and result folder.
-
-    `left_out` names the platform that its training excludes. `name` is "" where the fit is the run.
-    """
+    """A fit of a run, perhaps without a platform (`left_out`); named "" if alone."""
 
     name: str
     folder: Path
@@ -84,11 +75,7 @@ def plan(
     seeds: Sequence[int],
     leave_out: Sequence[str] = (),
 ) -> list[Fold]:
-    """Every fit of a run, by seed and platform left out.
-
-    The first part holds the checkpoint of the run; a single part lives in the run folder itself.
-    Raises PrunerError without seeds, or for a platform without records.
-    """
+    """Every fit of a run; raises PrunerError for bad seeds or platforms."""
     if not seeds or len(set(seeds)) != len(seeds):
         raise PrunerError(f"seeds={list(seeds)}: give at least one seed, each once")
     present = sorted({key.platform for key in keys})
@@ -119,11 +106,10 @@ def run_fold(
     stop_after: int | None = None,
     start: Start | None = None,
 ) -> dict[str, Any] | None:
-    """Fit and judge, or return the result of an earlier start.
+    """Fit and judge, or return an earlier start's result, None after `stop_after`.
 
-    None when `stop_after` ended the fit early. `start` is a trained model to continue; test tasks
-    whose work it has seen are left out. The folder of the part gets the checkpoint and
-    ``tasks.csv``, a row a test task. Raises DataError where no test task is left.
+    `start` is a trained model to continue; test tasks whose work it has seen are left out. Raises
+    DataError where none is left.
     """
     finished = load_metrics(fold.folder) if fold.name else None
     if finished is not None:
@@ -184,10 +170,7 @@ def judging_folds(folds: Sequence[Fold]) -> list[Fold]:
 
 
 def summarise(folds: Sequence[Fold], results: Results, *, transfer: bool) -> dict[str, Any]:
-    """Summarise a run: means over the judging fits, and each fit.
-
-    With `transfer` the fits that left a platform out judge; the checkpoint has seen all platforms.
-    """
+    """Summarise a run: means over the judging fits, and each fit; see `judging_folds`."""
     own = [fold for fold in folds if fold.left_out is None]
     judges = judging_folds(folds)
     found = [(fold, results[fold.name]) for fold in judges]

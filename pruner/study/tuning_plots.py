@@ -6,23 +6,12 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
 from pruner.files import METRICS_FILE, as_written, load_metrics
-from pruner.study.plots import (
-    BLUE,
-    GREY,
-    bar_panels,
-    colours,
-    headline,
-    name_lines,
-    plain_log,
-    short,
-    style,
-)
+from pruner.study import plots
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -44,10 +33,9 @@ EXPLORATION = ("sample", "draft", "verify")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurve:
-    """A run: best weighted latency (seconds) after every trial.
+    """A run: best weighted latency (seconds) once every task has a program.
 
-    It begins where every task has a program. ``trial`` int64 [T], ``elapsed_s`` and ``best_s``
-    float64 [T]; ``seconds`` by phase.
+    ``trial`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]; ``seconds`` by phase.
     """
 
     name: str
@@ -98,10 +86,7 @@ def load_run(folder: Path) -> RunCurve:
 
 
 def exploration_share(seconds: Mapping[str, float]) -> float | None:
-    """Share of exploration (Table 1 of the paper) in all seconds.
-
-    Exploration is making and scoring candidates. None for a run without seconds.
-    """
+    """Share of making and scoring candidates (Table 1 of the paper); None without seconds."""
     whole_s = sum(seconds.values())
     return sum(seconds.get(name, 0.0) for name in EXPLORATION) / whole_s if whole_s else None
 
@@ -119,7 +104,7 @@ def time_table(seconds: Mapping[str, float]) -> str:
 def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
     """Write ``curves.png`` and ``time.png`` into `folder`."""
     paths = [folder / CURVES, folder / TIME]
-    with style():
+    with plots.style():
         curve_figure(runs).savefig(paths[0], dpi=130, bbox_inches="tight")
         seconds = [(run.name, run.seconds) for run in runs]
         time_figure(seconds).savefig(paths[1], dpi=130, bbox_inches="tight")
@@ -127,52 +112,42 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
 
 
 def curve_figure(runs: Sequence[RunCurve]) -> Figure:
-    """Plot best latency over measured programs and over seconds.
-
-    The latency axis starts at zero, or is logarithmic. Runs of the same tasks share panels:
-    latencies of different programs share no axis.
-    """
+    """Plot best latency over measured programs and over seconds."""
     groups: dict[tuple[str, ...], list[RunCurve]] = {}
     for run in runs:
         groups.setdefault(run.tasks, []).append(run)
     figure = Figure(figsize=(5.6, 0.5 + 4.2 * len(groups)), layout="constrained")
-    headline(figure, "Best latency found so far")
+    plots.headline(figure, "Best latency found so far")
     axes = figure.subplots(2 * len(groups), 1)
     for number, (tasks, members) in enumerate(groups.items()):
-        colour = colours([run.name for run in members])
+        colour = plots.colours([run.name for run in members])
         for axis, over in zip(axes[2 * number :], ("trial", "elapsed_s"), strict=False):
             for run in members:
                 axis.step(getattr(run, over), 1e3 * run.best_s, where="post", label=run.name,
                           color=colour[run.name])  # fmt: skip
-            _fit_latencies(axis, members)
+            # From zero, so that small steps look small; logarithmic above tenfold.
+            known = np.concatenate([run.best_s for run in members])
+            if len(known) and known.max() > _WIDE * known.min():
+                plots.plain_log(axis, "y")
+            elif len(known):
+                axis.set_ylim(0, 1.1e3 * known.max())
             axis.set_xlim(0)
             axis.set_xlabel("measured programs" if over == "trial" else "seconds of tuning")
             axis.set_ylabel("latency (ms)\n(less is better)")
             axis.grid(axis="y")
-        what = short(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tasks, all calls together"
+        several = f"{len(tasks)} tasks, all calls together"
+        what = plots.short(tasks[0]) if len(tasks) == 1 else several
         axes[2 * number].set_title(what)
     if len(runs) > 1:
         for number, members in enumerate(groups.values()):
             for axis in axes[2 * number : 2 * number + 2]:
-                name_lines(axis, {run.name: short(run.name) for run in members})
+                plots.name_lines(axis, {run.name: plots.short(run.name) for run in members})
     return figure
-
-
-def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
-    """Start the axis at zero; logarithmic above a factor of ten.
-
-    From zero a small step looks small.
-    """
-    known = np.concatenate([run.best_s for run in runs])
-    if len(known) and known.max() > _WIDE * known.min():
-        plain_log(axis, "y")
-    elif len(known):
-        axis.set_ylim(0, 1.1e3 * known.max())
 
 
 def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
     """Plot the seconds of each phase, a panel a run (name, seconds)."""
     names = [name for name in NAMES if any(seconds.get(name) for _, seconds in runs)]
-    panels = {short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
-    rows = {PHASE_NAMES[name]: GREY if name == IDLE else BLUE for name in names}
-    return bar_panels("Where the seconds of tuning went", rows, panels, xlabel="seconds")
+    panels = {plots.short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
+    rows = {PHASE_NAMES[name]: plots.GREY if name == IDLE else plots.BLUE for name in names}
+    return plots.bar_panels("Where the seconds of tuning went", rows, panels, xlabel="seconds")

@@ -14,12 +14,11 @@ from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.data.tenset.task_pickle import read_task_pickle
 from pruner.errors import DataError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
-from pruner.models.checkpoint.convert import load_content
 from pruner.models.checkpoint.official import read_official
-from pruner.models.checkpoint.tensors import load_tensors, save_tensors
+from pruner.models.checkpoint.tensors import load_content, load_tensors, save_tensors
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.models.training.training import _check_readable
+from pruner.models.training.training import _resumed
 from tests.models import synthetic
 
 
@@ -146,20 +145,20 @@ def test_nothing_in_an_archive_runs(tmp_path):
         with pytest.raises(DataError):
             load_checkpoint(tmp_path / "last.ckpt")
         with pytest.raises(DataError, match="delete it and resume"):
-            _check_readable(tmp_path / "last.ckpt", torch.nn.Linear(1, 1))
+            _resumed(tmp_path / "last.ckpt", torch.nn.Linear(1, 1))
     assert not mark.exists()
 
 
 def test_a_fit_does_not_go_on_from_another_model(tmp_path):
     path = tmp_path / "last.ckpt"
     torch.save({"state_dict": torch.nn.Linear(2, 1).state_dict()}, path)
-    _check_readable(path, torch.nn.Linear(2, 1))
+    _resumed(path, torch.nn.Linear(2, 1))
     with pytest.raises(DataError, match="another model"):
-        _check_readable(path, torch.nn.Linear(3, 1))
+        _resumed(path, torch.nn.Linear(3, 1))
     for content in ([], {}, {"state_dict": 7}, {"state_dict": {"weight": 7}}):
         torch.save(content, path)
         with pytest.raises(DataError, match="damaged"):
-            _check_readable(path, torch.nn.Linear(2, 1))
+            _resumed(path, torch.nn.Linear(2, 1))
 
 
 @pytest.mark.parametrize("write", [save_tensors, lambda path, content: torch.save(content, path)])

@@ -142,7 +142,7 @@ TRAIN = [
 
 def weights(folder: Path) -> dict[str, bytes]:
     """Every tensor of the best checkpoint."""
-    from pruner.models.checkpoint.convert import load_content
+    from pruner.models.checkpoint.tensors import load_content
 
     state = load_content(folder / "best.safetensors")["state"]
     return {

@@ -149,7 +149,7 @@ def learnt(folder: Path, _: Fault) -> None:
 def learnt_files(folder: Path) -> dict[str, Any]:
     """Weights of the last epoch and of the best one."""
     from pruner.models.checkpoint.checkpoint import BEST, load_checkpoint
-    from pruner.models.checkpoint.convert import load_content
+    from pruner.models.checkpoint.tensors import load_content
     from pruner.models.training.training import LAST
 
     ranker, _ = load_checkpoint(folder / BEST)

@@ -136,7 +136,7 @@ def network(toy_root, monkeypatch):
     calls = {shape: 3 - 2 * number for number, shape in enumerate(toy_records.SHAPES[:2])}
     tasks = [
         PickledTask(
-            workload_key=json.dumps(["matmul_layer", *shape]), target="cuda", hardware_params=(),
+            workload_key=json.dumps(["matmul_layer", *shape]), target="cuda",
             weight=times, compute_dag="",
         )
         for shape, times in calls.items()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pruner.data import bundled
-from pruner.data.bundled import BUNDLED, fitting_split
+from pruner.data import frozen
+from pruner.data.frozen import BUNDLED, fitting_split
 from pruner.models.adaptation.moa import MomentumAdaptation
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
@@ -23,7 +23,7 @@ def sets(monkeypatch, tmp_path):
     toy_records.write(tmp_path / "sets" / "bundled", platforms=("cpu-avx2", "cpu-sse4"))
     toy_records.write(tmp_path / "sets" / "opencl-pocl", platforms=("t4",))
     toy_records.write(tmp_path / "sets" / "h200", platforms=("h200",))
-    monkeypatch.setattr(bundled, "datasets_folder", lambda: tmp_path / "sets")
+    monkeypatch.setattr(frozen, "datasets_folder", lambda: tmp_path / "sets")
     return tmp_path / "sets"
 
 
@@ -117,7 +117,7 @@ def test_the_split_is_that_of_the_set(sets):
 def real_sets(tmp_path_factory):
     """The bundled sets; until there is one of GPU kind, a formula's records in its place."""
     if BUNDLED["gpu"].folder.is_dir():
-        return bundled.datasets_folder()
+        return frozen.datasets_folder()
     folder = tmp_path_factory.mktemp("sets")
     (folder / "bundled").symlink_to(BUNDLED["cpu"].folder)
     gpu_records.write(folder / BUNDLED["gpu"].name)
@@ -133,7 +133,7 @@ def cache(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_every_described_platform_trains_one_epoch(door, real_sets, cache, monkeypatch, platform):
-    monkeypatch.setattr(bundled, "datasets_folder", lambda: real_sets)
+    monkeypatch.setattr(frozen, "datasets_folder", lambda: real_sets)
     words = (f"data.cache={cache}", "train_share=0.2", *ONE_EPOCH)
     code, result, err = door("train", f"platform={platform}", *words)
     assert code == 0, err
@@ -144,7 +144,7 @@ def test_every_described_platform_trains_one_epoch(door, real_sets, cache, monke
 
 @pytest.mark.slow
 def test_the_checkpoint_of_a_gpu_is_taken_by_tuning(door, real_sets, cache, monkeypatch):
-    monkeypatch.setattr(bundled, "datasets_folder", lambda: real_sets)
+    monkeypatch.setattr(frozen, "datasets_folder", lambda: real_sets)
     words = (f"data.cache={cache}", "train_share=0.2", *ONE_EPOCH)
     assert door("train", "platform=orin", *words)[0] == 0
     small = [f"workload.{axis}=64" for axis in "mnk"]

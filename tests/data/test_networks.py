@@ -28,9 +28,7 @@ def tenset(tmp_path, monkeypatch):
         def read(path):
             target, calls = files[path.name]
             return [
-                PickledTask(
-                    workload_key=each, target=target, hardware_params=(), weight=n, compute_dag=""
-                )
+                PickledTask(workload_key=each, target=target, weight=n, compute_dag="")
                 for each, n in calls
             ]
 

@@ -86,7 +86,7 @@ def test_only_the_last_line_can_lack_its_newline(tmp_path):
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(stream.limits, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
     path = tmp_path / "log"
     path.write_bytes(b"one\n" + b"x" * 1000 + b"\ntwo\n")
@@ -98,8 +98,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
 def test_a_bomb_gives_its_lines_up_to_a_limit_in_little_memory(tmp_path, monkeypatch, suffix):
     """A hundred kilobytes that become 64 MiB: pieces are small, and the limits end the file."""
-    monkeypatch.setattr(stream, "MAX_LINES", 1 << 16)
-    monkeypatch.setattr(stream, "MAX_FILE_BYTES", 1 << 25)
+    monkeypatch.setattr(stream.limits, "MAX_LINES", 1 << 16)
+    monkeypatch.setattr(stream.limits, "MAX_FILE_BYTES", 1 << 25)
     path = tmp_path / "log"
     for bomb, reason in (
         (b"\n" * (1 << 26), "file_too_large"),
@@ -117,8 +117,8 @@ def test_a_bomb_gives_its_lines_up_to_a_limit_in_little_memory(tmp_path, monkeyp
 
 def test_pieces_of_any_size_give_the_same_lines(tmp_path, monkeypatch):
     """Members, frames and padding across the borders of what is fed and given at once."""
-    monkeypatch.setattr(stream, "PIECE_BYTES", 7)
-    monkeypatch.setattr(stream, "ZSTD_INPUT_BYTES", 5)
+    monkeypatch.setattr(stream.limits, "PIECE_BYTES", 7)
+    monkeypatch.setattr(stream.limits, "ZSTD_INPUT_BYTES", 5)
     monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
     for pack in PACK.values():
         path = tmp_path / "log"

@@ -40,10 +40,7 @@ class Change:
         return replace(basis, model=partial(self.model, **self.arguments), **self.fields)
 
     def same_as(self, other: "Change") -> bool:
-        """Whether both make the same model by the same recipe.
-
-        Names do not count.
-        """
+        """Whether both make the same model by the same recipe, under any name."""
         return all(
             getattr(self, name) == getattr(other, name)
             for name in ("arguments", "fields", "model", "failures")
@@ -55,10 +52,7 @@ class Change:
 
 
 def together(changes: Mapping[str, Change]) -> Change:
-    """Join all changes, by name, in one model.
-
-    Raises PrunerError where two set one thing differently, or where one is another model.
-    """
+    """Join changes by name; raises PrunerError where they contradict each other."""
     arguments: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     for change in changes.values():

@@ -38,17 +38,11 @@ class Setting:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """All platforms to read, by name.
-
-        Settings with equal platforms share their programs.
-        """
+        """All platforms to read, by name; settings with equal ones share programs."""
         return tuple(sorted({*self.learned, *self.judged}))
 
     def divided(self, keys: Sequence[TaskKey], seed: int) -> TaskSplit:
-        """The seed's own split.
-
-        Validation tasks always belong to platforms that are learned from.
-        """
+        """The seed's own split; validation is always on platforms that are learned from."""
         if self.left_out:
             return make_split("by_platform", keys, seed, held_out=self.left_out)
         return make_split(self.split, keys, seed)
@@ -137,11 +131,10 @@ class Guess:
 
 
 def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[dict[str, Any]]:
-    """The missing cells, a row a setting and model, with minutes.
+    """The missing cells, a row a setting and model, with minutes of finished cells or guessed.
 
-    The time of a cell is that of finished cells of its kind, else the guess. The guesses are scaled
-    by the ratio of the finished cells' times to their guesses: another machine is as much slower or
-    faster for all.
+    Guesses are scaled by the ratio of the finished cells' times to theirs: another machine is
+    slower or faster for all alike.
     """
     found = {cell: cell.done(folder) for cell in cells}
     took = {cell: float(one["fit_seconds"]) for cell, one in found.items() if one is not None}

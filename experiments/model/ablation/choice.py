@@ -65,10 +65,7 @@ def _pairs(rows: Sequence[Row], model: str) -> dict[Pair, Row]:
 
 
 def compared(rows: Sequence[Row], model: str, basis: str) -> Comparison:
-    """Pair a change with the unchanged model `basis` and compare.
-
-    Pairs are those that both have. Raises PrunerError where they share none.
-    """
+    """Compare a change with the model `basis` in pairs; raises PrunerError for none."""
     theirs, ours = _pairs(rows, basis), _pairs(rows, model)
     shared = sorted(theirs.keys() & ours.keys())
     if not shared:

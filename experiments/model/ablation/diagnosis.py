@@ -50,10 +50,7 @@ class Pairs:
 
 
 def by_gap(tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS) -> list[Pairs]:
-    """Pairs of all tasks, by the difference of their latencies.
-
-    Programs of equal latency form no pair.
-    """
+    """Pairs of all tasks by latency difference; equal latencies form no pair."""
     bounds = np.array([0.0, *edges, np.inf])
     pairs, wrong = np.zeros(len(bounds) - 1), np.zeros(len(bounds) - 1)
     for task in tasks:
@@ -154,10 +151,7 @@ def rows_of(has_rows: Mapping[str, bool]) -> Callable[[ScoredTask], str]:
 
 
 def worst(tasks: Sequence[ScoredTask], num: int = 10) -> list[dict[str, Any]]:
-    """The tasks with most Top-1 regret, with their chosen programs.
-
-    A row has the rank of the chosen program among the measured programs.
-    """
+    """The tasks with most Top-1 regret, and the measured rank of the choice."""
     rows: list[dict[str, Any]] = []
     for task in tasks:
         chosen = int(metrics.ranking(task.score)[0])

@@ -21,8 +21,7 @@ from pruner.data.frozen import Side
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.columns import SCORE
 from pruner.models.judging import metrics
-from pruner.models.judging.ceiling import noise_ceiling
-from pruner.models.judging.chance import expected_ratio, random_ratio
+from pruner.models.judging.judge import expected_ratio, noise_ceiling, random_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.batch import ProgramBatch
@@ -43,10 +42,7 @@ Numbers = dict[str, float]
 
 
 def numbers_of(tasks: Sequence[ScoredTask]) -> Numbers:
-    """Metrics of tasks: task means, ratio of sums, pairwise accuracy.
-
-    Task means of best / best of the first k; the ratio of sums is at k = 1.
-    """
+    """Task means of best / best of first k, ratio of sums, accuracy."""
     found = {f"top{k}_task_mean": metrics.top_k_task_mean(tasks, k) for k in WITHIN}
     return {
         **found,
@@ -120,10 +116,7 @@ def judge_cell(cell: AblationCell, programs: ProgramTable, folder: Path) -> dict
 def tasks_of(
     ranker: Ranker, cell: AblationCell, programs: ProgramTable, side: Side
 ) -> dict[str, list[ScoredTask]]:
-    """Scored tasks of one side of a cell's split, by platform.
-
-    Raises DataError where a platform that judges has none.
-    """
+    """Scored tasks of a side by platform; raises DataError where a judge has none."""
     setting = cell.setting
     split = setting.divided(programs.keys, cell.seed)
     platforms = setting.judged if side == "test" else setting.learned
@@ -146,10 +139,7 @@ class AnalyzerRanker(Ranker):
 
 
 def references(cell: AblationCell, programs: ProgramTable, side: Side) -> list[dict[str, Any]]:
-    """Reference rows on the tasks of a cell: chance, analyzer, second timing.
-
-    The analyzer alone where programs have its score, a second timing where there is one.
-    """
+    """Reference rows of a cell's tasks: chance and, if known, analyzer, second timing."""
     rows = []
     drafted = {} if programs.draft is None else tasks_of(AnalyzerRanker(), cell, programs, side)
     for platform, tasks in tasks_of(RandomRanker(), cell, programs, side).items():
@@ -164,10 +154,7 @@ def references(cell: AblationCell, programs: ProgramTable, side: Side) -> list[d
 
 
 def save_scores(path: Path, programs: ProgramTable, tasks: Sequence[ScoredTask]) -> None:
-    """Save latencies and scores of tasks as plain arrays.
-
-    The arrays also mark the tasks with dataflow rows.
-    """
+    """Save latencies and scores as arrays, and which tasks have dataflow rows."""
     numbers = {f"{key.platform}/{key.task}": n for n, key in enumerate(programs.keys)}
 
     def has_rows(task: ScoredTask) -> bool:

@@ -86,10 +86,7 @@ class MeasuredTask:
     def of(
         records: TaskRecords, analyzer: SymbolAnalyzer, definitions: Definitions
     ) -> "MeasuredTask":
-        """Replay a task's measured programs, as their features are made.
-
-        Raises UnsupportedProgram where the operator is not known.
-        """
+        """Replay measured programs; raises UnsupportedProgram for an unknown operator."""
         records = records.select(records.valid)
         steps = records.steps
         dag = find_definition(records.workload_key, records.fused, steps, definitions)
@@ -107,10 +104,7 @@ ReadTasks = Callable[[str], Sequence[MeasuredTask]]
 
 
 def gpu_analyzer(platform: str) -> SymbolAnalyzer:
-    """The analyzer of a GPU with the shipped rates.
-
-    Raises PrunerError for another kind of device, whose rates have no neutral values here.
-    """
+    """The analyzer of a GPU, by shipped rates; raises PrunerError for others."""
     analyzer = load_analyzer(conf_folder(), platform).uncalibrated()
     if not isinstance(analyzer.constants.rates, GpuRates):
         raise PrunerError(
@@ -196,10 +190,7 @@ class NestedRates:
         return self.folder / FOLDER / setting.name / f"seed-{seed}" / f"{platform}.json"
 
     def jobs(self, cells: Iterable[AblationCell], programs: ProgramTable) -> list[tuple[str, Job]]:
-        """The fits of the cells' splits, each with its platform.
-
-        Raises PrunerError where a platform judges and is not learned from.
-        """
+        """The fits of the splits; raises PrunerError for a judge not learned from."""
         found = []
         for setting, seed in dict.fromkeys((cell.setting, cell.seed) for cell in cells):
             if setting.left_out:
@@ -233,10 +224,7 @@ class NestedRates:
         return list(results([job for _, job in jobs], num_workers=num_workers))
 
     def __call__(self, cell: AblationCell, programs: ProgramTable) -> ProgramTable:
-        """The programs with the analyzer's columns by the rates of the cell's split.
-
-        Raises DataError for a program without symbols.
-        """
+        """The programs with columns by nested rates; raises DataError without symbols."""
         analyzers = {}
         for platform, found in zip(cell.setting.learned, self.fit([cell], programs), strict=True):
             rates = AnalyzerConstants(rates=GpuRates(**found["rates"]), origin=found["origin"])
@@ -247,10 +235,7 @@ class NestedRates:
 def draft_by(
     analyzers: Mapping[str, SymbolAnalyzer], read: ReadTasks, programs: ProgramTable
 ) -> Float[Tensor, "program draft"]:
-    """The analyzer's columns of all programs, by the analyzer of each platform.
-
-    Raises DataError for a program without symbols.
-    """
+    """The analyzers' columns of all programs; raises DataError without symbols."""
     if programs.draft is None:
         raise PrunerError("programs were read without what the analyzer makes of them")
     out = torch.full_like(programs.draft, torch.nan)

@@ -1,7 +1,4 @@
-"""Run all cells of a stage, several fits at a time.
-
-Sources of programs follow each other.
-"""
+"""Run all cells of a stage, several fits at a time, source by source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
-from pruner.data.bundled import AUTO, BUNDLED, fitting_split
+from pruner.data.frozen import AUTO, BUNDLED, fitting_split
 from pruner.data.networks import networks_of
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit, make_split

@@ -14,7 +14,7 @@ from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import ranker_of, start_of
-from pruner.models.training.start import Scaling, Start
+from pruner.models.training.recipe import Scaling, Start
 from pruner.models.training.training import GIVEN
 from pruner.study.training_run import Fold
 

@@ -1,6 +1,5 @@
 """Read TenSet's task pickles without running them.
 
-* `task_pickle`: lists of tasks, ``network_info/*.task.pkl``
-* `node_graph`: TVM's object graphs, which the tasks hold as JSON
+* `task_pickle`: lists of tasks, ``network_info/*.task.pkl``, and TVM's object graphs in them
 * `safe_pickle`: pickles as plain data
 """

@@ -1,8 +1,7 @@
 """Read pickles without running anything in them.
 
-A pickle is a program: its opcodes may call any function it names. The opcodes are checked against a
-list before the file is opened as a pickle, and a name in it is replaced by its entry of a table (an
-inert stand-in); any other name is refused, so no code from or named by the file ever runs.
+Opcodes are checked against a list before the file is opened as a pickle; a name in it is replaced
+by an inert stand-in of a table, or refused.
 """
 
 from __future__ import annotations
@@ -25,27 +24,17 @@ DATA_OPCODES = frozenset({
 })
 # fmt: on
 """Opcodes of plain data and of objects of named types, common to every kind of file.
-
-Left out for all: persistent identifiers, extension codes, old-style instances, keyword
-constructors, buffers outside the file.
 """
 
 
 class UnsafePickle(DataError):
-    """The file has an opcode or name that its kind never needs.
-
-    Nothing of it was executed.
-    """
+    """The file has an opcode or name that its kind never needs; nothing ran."""
 
 
 def load_named(
     payload: bytes, names: Mapping[tuple[str, str], Any], opcodes: frozenset[str]
 ) -> Any:
-    """Load a pickle, with its names replaced by ``names``.
-
-    ``names`` maps (module, name) to the replacement. Raises `UnsafePickle` for an opcode or a name
-    that is not listed, and `DataError` for a damaged file.
-    """
+    """Load a pickle by replacements of its (module, name); raises `UnsafePickle` or `DataError`."""
     check_opcodes(payload, opcodes)
     try:
         return _NamedUnpickler(io.BytesIO(payload), names).load()
@@ -56,10 +45,7 @@ def load_named(
 
 
 def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
-    """Refuse a pickle with another opcode or a wasteful memo index.
-
-    A memo index beyond the opcodes read so far would claim memory and hold nothing.
-    """
+    """Refuse a pickle with another opcode or a memo index that only claims memory."""
     try:
         for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
             if opcode.name not in allowed:
@@ -76,10 +62,7 @@ def first_line(error: Exception) -> str:
 
 
 def plain_keys(keys: Iterable[object]) -> None:
-    """Raise `UnsafePickle` where a key is no plain value.
-
-    Plain: text, a number, bytes, a flag or None. Hashing another object could run code.
-    """
+    """Raise `UnsafePickle` where a key is no plain value: hashing it could run code."""
     for key in keys:
         if type(key) not in _KEYS:
             raise UnsafePickle(

@@ -9,23 +9,17 @@ target and how often the network runs each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.data.tenset.node_graph import Node, NodeGraph
+import orjson
+
 from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, load_named
 from pruner.errors import DataError
 
-HARDWARE_FIELDS = (
-    "num_cores", "vector_unit_bytes", "cache_line_bytes", "max_shared_memory_per_block",
-    "max_local_memory_per_block", "max_threads_per_block", "max_vthread_extent", "warp_size",
-)  # fmt: skip
-"""Order of the hardware parameters in measurement records."""
-
-NETWORK_INFO = "network_info"
-"""Their folder beside ``measure_records``."""
+NETWORK_INFO = "network_info"  # their folder beside ``measure_records``
 
 PATTERN = "*.task.pkl"
 
@@ -35,17 +29,14 @@ MAX_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickledTask:
-    """One tuning task of a network.
+    """One tuning task of a network, which runs it ``weight`` times.
 
-    ``target`` is TVM's target text and ``hardware_params`` the eight integers of
-    :data:`HARDWARE_FIELDS` (empty when the file has none), both as measurement records write
-    them; ``weight`` counts how often the network runs the subgraph; ``compute_dag`` is the JSON
-    object graph of the task's tensors.
+    ``target`` is TVM's target text as measurement records write it; ``compute_dag`` the JSON object
+    graph of the task's tensors.
     """
 
     workload_key: str
     target: str
-    hardware_params: tuple[int, ...]
     weight: int
     compute_dag: str
 
@@ -53,8 +44,8 @@ class PickledTask:
 def read_task_pickle(path: Path) -> list[PickledTask]:
     """Read all tasks of a ``*.task.pkl`` file.
 
-    Raises :class:`UnsafePickle` when the file names anything but TenSet's own types, and
-    :class:`DataError` when it is missing, damaged or holds something else.
+    Raises :class:`UnsafePickle` for other types than TenSet's, :class:`DataError` for a damaged
+    file.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -74,10 +65,7 @@ def load_inert(payload: bytes) -> Any:
 
 
 class Inert:
-    """Stand-in for an object: keeps its arguments and state.
-
-    It does nothing with them.
-    """
+    """Stand-in for an object: keeps its arguments and state, and does nothing."""
 
     name = ""
 
@@ -103,10 +91,7 @@ class Inert:
 
 
 class _NewObject(Inert):
-    """Stand-in for TVM's ``_new_object``: makes an empty object of a type.
-
-    A class and no function: pickles can set attributes of a function.
-    """
+    """Stand-in for TVM's ``_new_object``, a class: pickles can set attributes of a function."""
 
     def __new__(cls, *args: object) -> Any:
         """Return an empty object of the only argument, a type."""
@@ -147,17 +132,12 @@ def _tasks(loaded: Any) -> Iterable[PickledTask]:
     for task, weight in pairs:
         if not isinstance(task, Inert) or task.name != "SearchTask" or not isinstance(weight, int):
             raise DataError("an entry is not a search task with an integer weight")
-        key, given = task.attribute("workload_key"), task.attribute("hardware_params")
+        key = task.attribute("workload_key")
         if isinstance(key, Inert) and key.name == "String" and len(key.args) == 1:  # TVM's
             key = key.args[0]
-        hardware: tuple[int, ...] = ()
-        if given is not None:
-            root = NodeGraph.parse(_handle(given)).root
-            hardware = tuple(root.integer(name) for name in HARDWARE_FIELDS)
         yield PickledTask(
             workload_key=_plain(key),
             target=target_text(NodeGraph.parse(_handle(task.attribute("target"))).root),
-            hardware_params=hardware,
             weight=weight,
             compute_dag=_plain(_inert(task.attribute("compute_dag")).attribute("tensors")),
         )
@@ -181,10 +161,7 @@ def _handle(value: object) -> str:
 
 
 def target_text(target: Node) -> str:
-    """Return a saved target as TVM writes it.
-
-    ``kind -keys=... -attribute=value ...``, sorted by name.
-    """
+    """Return a saved target as TVM writes it: ``kind -keys=... -attribute=value ...``."""
     words = [target.ref("kind").ref("name").text]
     keys = [key.text for key in target.ref("keys").items]
     if keys:
@@ -208,3 +185,91 @@ def _attribute_text(value: Node) -> str | None:
             return ",".join(p for p in parts if p is not None) if None not in parts else ""
         case _:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A saved object; accessors raise :class:`DataError` for bad fields."""
+
+    graph: NodeGraph
+    number: int
+
+    @property
+    def type_key(self) -> str:
+        """Type, for example ``"tir.Add"``; empty for a null reference."""
+        return str(self._record.get("type_key", ""))
+
+    @property
+    def text(self) -> str:
+        """Value of a string, or name of a global object (an operator)."""
+        return str(self._record.get("repr_str", ""))
+
+    @property
+    def items(self) -> tuple[Node, ...]:
+        """Elements of an array, values of a map."""
+        return tuple(self.graph.node(i) for i in self._record.get("data", ()))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of a map with string keys, in the order of :attr:`items`."""
+        return tuple(str(key) for key in self._record.get("keys", ()))
+
+    def field(self, name: str) -> str:
+        """Return a plain attribute as it is written."""
+        attrs = self._record.get("attrs")
+        if not isinstance(attrs, dict) or name not in attrs:
+            raise DataError(f"object graph: node {self.number} ({self.type_key}) has no {name!r}")
+        return str(attrs[name])
+
+    def integer(self, name: str) -> int:
+        """Return an integer attribute."""
+        try:
+            return int(self.field(name))
+        except ValueError as error:
+            raise DataError(f"object graph: node {self.number}: {name} is no integer") from error
+
+    def ref(self, name: str) -> Node:
+        """Return the node that an attribute points to."""
+        return self.graph.node(self.integer(name))
+
+    @property
+    def _record(self) -> dict[str, Any]:
+        return self.graph.records[self.number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeGraph:
+    """All nodes of one saved object; compare nodes by their number."""
+
+    records: tuple[dict[str, Any], ...]
+    root_number: int
+
+    @classmethod
+    def parse(cls, text: str) -> NodeGraph:
+        """Read the JSON text; raise :class:`DataError` if malformed."""
+        try:
+            raw = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"object graph: not JSON ({error})") from error
+        nodes = raw.get("nodes") if isinstance(raw, dict) else None
+        if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
+            raise DataError("object graph: no list of nodes")
+        root = raw.get("root")
+        if not isinstance(root, int):
+            raise DataError("object graph: no root")
+        return cls(tuple(nodes), root)
+
+    @property
+    def root(self) -> Node:
+        """The saved object itself."""
+        return self.node(self.root_number)
+
+    def node(self, number: int) -> Node:
+        """Return node ``number``; raise :class:`DataError` when there is none."""
+        if not isinstance(number, int) or not 0 <= number < len(self.records):
+            raise DataError(f"object graph: no node {number!r}")
+        return Node(self, number)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield every node in order."""
+        return (Node(self, i) for i in range(len(self.records)))

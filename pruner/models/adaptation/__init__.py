@@ -1,7 +1,6 @@
 """Carry a cost model to another platform while that platform is measured.
 
-* `base`: what every method has, and what it starts from
-* `keeping`: its models as checkpoints, with the tasks that they have seen
+* `base`: what every method has, what it starts from, and its models as checkpoints
 * `fitting`: the fit of one online round
 * `warm`: no adaptation, and the plain fits
 * `moa`: Pruner's momentum

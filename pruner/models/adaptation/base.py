@@ -1,24 +1,29 @@
 """The base of adaptation methods: rounds of target programs in, ranker out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from pruner import features
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
+from pruner.features.dataflow import DataflowKind
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
-from pruner.models.checkpoint.checkpoint import ADAPTED
+from pruner.models.checkpoint.checkpoint import ADAPTED, CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.model import RankingNetwork
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center, ColumnScaler
 from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec
+from pruner.models.training.recipe import Start
 from pruner.models.training.training import build_network
 
 _STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) has its own stream
@@ -67,11 +72,7 @@ class Setting:
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:
-    """At most `most` source programs as inputs of the source model.
-
-    Drawn evenly from all programs, relative to their whole tasks, labelled by the best of the
-    sample. Raises PrunerError where the setting has no source model or no source programs.
-    """
+    """At most `most` source programs, relative to their whole tasks, as inputs."""
     ranker, store = setting.needed_source(method), setting.needed_store(method)
     generator = torch.Generator().manual_seed(setting.seed)
     index = torch.randperm(store.num_programs, generator=generator)[:most]
@@ -118,10 +119,7 @@ class Adaptation(ABC):
         return self._ranker
 
     def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """Set a task's centre to the mean of its first population.
-
-        Later calls change nothing.
-        """
+        """Set a task's centre to the mean of its first population, once."""
         valid = population.valid
         if self.ranker.relative and key not in self.ranker.centers and valid.any():
             batch = ProgramBatch.of(population.take(valid), key.platform)
@@ -132,9 +130,8 @@ class Adaptation(ABC):
         if self.ranker.relative:
             for number in store.task.unique().tolist():
                 if (key := store.keys[number]) not in self.ranker.centers:
-                    self.ranker.centers[key] = Center.of(
-                        store.programs(store.programs_of([number]))
-                    )
+                    own = store.programs(store.programs_of([number]))
+                    self.ranker.centers[key] = Center.of(own)
         self._update(store)
         self.round += 1
 
@@ -144,21 +141,17 @@ class Adaptation(ABC):
 
     @property
     def models(self) -> dict[str, NeuralRanker]:
-        """The resulting rankers by name, of the class of the source.
-
-        `ADAPTED` is the present ranker.
-        """
+        """The resulting rankers by name, of the class of the source."""
         return {ADAPTED: self.ranker}
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact continuation; `torch.save` can write it."""
+        centers = self.ranker.centers.items()
         return {
             "round": self.round,
             "network": _copied(self.ranker.network),
             "scaler": _copied(self.ranker.scaler),
-            "centers": [
-                (asdict(key), asdict(center)) for key, center in self.ranker.centers.items()
-            ],
+            "centers": [(asdict(key), asdict(center)) for key, center in centers],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,3 +202,46 @@ class FittedAdaptation(Adaptation):
 
 def _copied(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def adapted_info(
+    adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
+) -> CheckpointInfo:
+    """The description of an adaptation's models: the tasks still in their weights.
+
+    Those of `start` (not after training from scratch), and `keys` (not without updates).
+    """
+    version = features.FEATURE_SET_VERSION
+    if start is None:  # random weights; raises PrunerError for a class unknown to checkpoints
+        spec = ModelSpec.of(adaptation.setting.make_network)
+        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
+    elif adaptation.keeps_source:
+        info = replace(start.info, **start.inherited)
+    else:
+        info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
+    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
+    return info.with_seen(keys) if adaptation.learns else info
+
+
+def save_models(
+    adaptation: Adaptation,
+    path_of: Callable[[str], Path],
+    *,
+    start: Start | None,
+    dataflow: DataflowKind,
+    keys: Iterable[TaskKey],
+    about: Mapping[str, Any],
+) -> dict[str, Path]:
+    """Write every model of an adaptation; returns file by name.
+
+    `start` is the source model, `keys` the tasks learned from since, `about` information.
+    """
+    try:
+        info = adapted_info(adaptation, start, dataflow, keys)
+    except PrunerError:  # made by a function: nobody could build it again
+        return {}
+    written = {name: path_of(name) for name in adaptation.models}
+    for name, ranker in adaptation.models.items():
+        config = {**info.config, "adapted": {**about, "model": name}}
+        save_checkpoint(written[name], ranker, replace(info, config=config))
+    return written

@@ -54,17 +54,11 @@ class ElasticWeights(FittedAdaptation):
 def fisher_diagonal(
     network: nn.Module, example: Example, fit: OnlineFit, seed: int
 ) -> dict[str, Tensor]:
-    """Diagonal Fisher information of each parameter, divided by its mean.
-
-    It is the mean over the batches of one epoch of the squared gradients.
-    """
+    """Mean squared gradients of one epoch's batches by parameter, divided by their mean."""
     total = {name: torch.zeros_like(value) for name, value in network.named_parameters()}
     num_batches = fit.batches.num_batches(example.store.task[example.index])
-    batches = example.batches(fit.batches, seed)
-    for _ in range(num_batches):
-        batch = next(batches)
+    for loss in fit.losses(network, example, seed):
         network.zero_grad()
-        loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
         loss.backward()
         for name, value in network.named_parameters():
             if value.grad is not None:

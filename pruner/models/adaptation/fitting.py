@@ -1,12 +1,9 @@
-"""The fit of an online round: a plain loop over normalised programs.
-
-About 10,000 programs a second a core. Normalisation does not change during a fit, so all programs
-are normalised once before it.
-"""
+"""The fit of an online round: a plain loop over normalised programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int
@@ -71,9 +68,8 @@ def adam() -> MakeOptimizer:
 class OnlineFit:
     """Fit `epochs` passes over the programs, at most `max_steps` batches.
 
-    The cap keeps a round's cost from growing with the measurements: 40 batches of 512 programs are
-    about two seconds on one core. A new optimiser every time, gradients clipped to norm `clip`
-    (None: not at all).
+    The cap keeps a round's cost from growing: 40 batches of 512 programs are two seconds on one
+    core. Gradients are clipped to norm `clip` (None: not at all).
     """
 
     def __init__(
@@ -113,17 +109,12 @@ class OnlineFit:
         also_trained: Sequence[Tensor] = (),
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Train the network in place; it ends in evaluation mode.
-
-        `also_trained` are parameters that only `penalty` uses.
-        """
+        """Train the network (and `also_trained`, which only `penalty` uses) in place."""
         trained = [*(p for p in network.parameters() if p.requires_grad), *also_trained]
         # A new optimiser: moments of the last round belong to other data.
         optimizer = self.optimizer(trained)
-        batches = example.batches(self.batches, seed)
         network.train()
-        for _ in range(self.num_steps(example)):
-            batch = next(batches)
+        for batch in islice(example.batches(self.batches, seed), self.num_steps(example)):
             score = network(batch.programs)
             loss: Tensor = self.loss(score, batch.label, batch.task)
             if penalty is not None:
@@ -137,6 +128,12 @@ class OnlineFit:
                 after_step()
         network.eval()
 
+    def losses(self, network: nn.Module, example: Example, seed: int) -> Iterator[Tensor]:
+        """Yield the loss of every batch of one epoch."""
+        num = self.batches.num_batches(example.store.task[example.index])
+        for batch in islice(example.batches(self.batches, seed), num):
+            yield self.loss(network(batch.programs), batch.label, batch.task)
+
     def num_steps(self, example: Example) -> int:
         """Batches of one fit."""
         steps = self.epochs * self.batches.num_batches(example.store.task[example.index])
@@ -146,9 +143,8 @@ class OnlineFit:
 def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
     """Our fit for trained weights: Adam at 2e-4 without decay.
 
-    Adam's decay is part of the gradient it normalises: a weight whose inputs do not occur among the
-    few target programs has no other gradient, and even 1e-6 then moves it by nearly the full rate a
-    step towards zero. What the source learned about such inputs is gone after some hundred steps.
+    Adam normalises its decay, too: where inputs do not occur among the few target programs, even
+    1e-6 moves a weight by nearly the full rate a step, and what the source learned there is gone.
     """
     return OnlineFit(
         epochs=epochs, max_steps=max_steps, optimizer=partial(torch.optim.Adam, lr=2e-4)
@@ -156,10 +152,7 @@ def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
 
 
 def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
-    """The fit of the release: 50 epochs, 512 programs as one list.
-
-    Batches mix all tasks; Adam 7e-4.
-    """
+    """The fit of the release: Adam 7e-4, batches of 512 programs of all tasks."""
     return OnlineFit(
         epochs=epochs,
         max_steps=max_steps,
@@ -170,11 +163,6 @@ def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit
 
 def released_fine_tuning(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
     """``pruner_fine_tune_model.py``: plain SGD 7e-4, no momentum, no decay, no clipping."""
-    return OnlineFit(
-        epochs=epochs,
-        max_steps=max_steps,
-        batches=MixedBatches(programs=512),
-        loss=LambdaRank(lists="batch"),
-        optimizer=partial(torch.optim.SGD, lr=7e-4),
-        clip=None,
-    )
+    fit = official_fit(epochs=epochs, max_steps=max_steps)
+    fit.optimizer, fit.clip = partial(torch.optim.SGD, lr=7e-4), None
+    return fit

@@ -72,8 +72,8 @@ class MomentumAdaptation(FittedAdaptation):
     def models(self) -> dict[str, NeuralRanker]:
         """The adapted model, and the Siamese model for the next platform.
 
-        The Siamese model has the source's normalisation, whatever the fits were normalised by: most
-        of its weight is the source's (after k fits at least ``momentum ** k``).
+        That has the source's normalisation: after k fits at least ``momentum ** k`` of it is the
+        source's.
         """
         siamese = deepcopy(self.setting.needed_source("moa"))
         siamese.network.load_state_dict(self.siamese)
@@ -94,10 +94,7 @@ class MomentumAdaptation(FittedAdaptation):
 def follow(
     siamese: dict[str, torch.Tensor], target: nn.Module, momentum: float, *, average_buffers: bool
 ) -> None:
-    """Move parameters in place: ``s <- m s + (1-m) t``.
-
-    With `average_buffers` also for buffers of floating-point numbers.
-    """
+    """Average parameters (and buffers) in place: ``s <- m s + (1-m) t``."""
     averaged: dict[str, torch.Tensor] = dict(target.named_parameters())
     if average_buffers:
         averaged |= {n: b for n, b in target.named_buffers() if b.is_floating_point()}

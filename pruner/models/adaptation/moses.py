@@ -39,11 +39,7 @@ class Moses(FittedAdaptation):
         network = self.ranker.network
         network.load_state_dict(self.setting.needed_source("moses").network.state_dict())
         keep = transferable_masks(network, self._gradients(store, index), self.transferable)
-        specific = {
-            name: value.detach().clone()
-            for name, value in network.named_parameters()
-            if name in keep
-        }
+        specific = {name: value.detach().clone() for name, value in network.named_parameters()}
 
         @torch.no_grad()
         def decay_the_rest() -> None:
@@ -57,13 +53,9 @@ class Moses(FittedAdaptation):
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
         """Gradient of the loss over one epoch of target programs."""
         # In evaluation mode, so that batch norm keeps the source's statistics.
-        network, fit = self.ranker.network.eval(), self.fit
+        network = self.ranker.network.eval()
         network.zero_grad()
-        example = self.example(store, index)
-        batches = example.batches(fit.batches, self.stream())
-        for _ in range(fit.batches.num_batches(store.task[index])):
-            batch = next(batches)
-            loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
+        for loss in self.fit.losses(network, self.example(store, index), self.stream()):
             loss.backward()
         return {
             name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
@@ -74,10 +66,7 @@ class Moses(FittedAdaptation):
 def transferable_masks(
     network: nn.Module, gradients: dict[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """True for the `share` of parameters with the largest ``|theta g|``.
-
-    The share counts over the whole network; masks by parameter name.
-    """
+    """Mask by name the `share` of all parameters with the largest ``|theta g|``."""
     xi = {name: (value * gradients[name]).abs() for name, value in network.named_parameters()}
     ranked = torch.cat([value.detach().flatten() for value in xi.values()])
     count = max(1, round(share * len(ranked)))

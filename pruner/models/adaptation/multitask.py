@@ -14,8 +14,7 @@ from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 
-HEAD = "head"
-"""Parameters whose names begin so are a platform's own; the rest is the shared trunk."""
+HEAD = "head"  # parameters whose names begin so are a platform's own; the rest is the shared trunk
 
 
 class MultiTask(FittedAdaptation):
@@ -45,9 +44,8 @@ class MultiTask(FittedAdaptation):
             if name.startswith(HEAD)
         }
         if not self.source_head:
-            raise PrunerError(
-                f"method=multi_task: {type(network).__name__} has no layer named {HEAD!r}"
-            )
+            name = type(network).__name__
+            raise PrunerError(f"method=multi_task: {name} has no layer named {HEAD!r}")
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         # Another stream than the target's batches, or both would be shuffled alike.
@@ -60,9 +58,8 @@ class MultiTask(FittedAdaptation):
             loss: Tensor = self.fit.loss(score, batch.label, batch.task)
             return self.source_weight * loss
 
-        self.run_fit(
-            store, index, penalty=source_loss, also_trained=list(self.source_head.values())
-        )
+        trained = list(self.source_head.values())
+        self.run_fit(store, index, penalty=source_loss, also_trained=trained)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the base class, and the source head."""

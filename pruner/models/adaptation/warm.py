@@ -9,11 +9,7 @@ from pruner.models.training.training import build_network
 
 
 class Unchanged(Adaptation):
-    """Always score with the source model (``pam-no-update`` of the release).
-
-    The reference for every adaptation. Centres of tasks are set as in the other methods, so that
-    only the weights differ. Without a source model its scores mean nothing.
-    """
+    """Always score with the source model (``pam-no-update`` of the release)."""
 
     learns = False
 
@@ -24,8 +20,7 @@ class Unchanged(Adaptation):
 class Scratch(FittedAdaptation):
     """A new random network every round, normalised by target programs alone.
 
-    Online Pruner and online Ansor of the release (``PAMModelInternal.fit_base`` without a loaded
-    model). A source only determines the kind of inputs.
+    Online Pruner and Ansor of the release (``PAMModelInternal.fit_base`` without a loaded model).
     """
 
     keeps_source = False
@@ -59,11 +54,7 @@ class FineTune(FittedAdaptation):
 
 
 class Continue(FittedAdaptation):
-    """Continue every round from the last: ``theta_r = fit(theta_{r-1})``.
-
-    As TVM's MetaSchedule does with its MLP between full refits. Without a source, round 0 starts
-    from random weights and normalisation of the first target programs.
-    """
+    """Continue every round from the last: ``theta_r = fit(theta_{r-1})``."""
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         # Once: later programs would shift the inputs under weights that were fitted to the first

@@ -10,8 +10,7 @@
 * `switches`: terms to leave out; the terms of the hardware form, also on tensor cores
 * `constants`: rates of the hardware form
 * `columns`: the analyzer's terms of a program, as inputs of a learned model
-* `size_estimate`: code and scratch memory of CPU programs
-* `energy_model`: joules of a program, modelled
+* `estimates`: code and scratch memory of CPU programs, modelled joules
 * `derivatives`: scores in torch, differentiable in tile sizes
 * `calibrate`: rates fitted to a few measurements
 * `quality`: quality of the draft: Best-k

@@ -1,8 +1,4 @@
-"""Score step lists or loop nests on GPUs and CPUs.
-
-The paper's form and ours (`SymbolAnalyzer`) read symbols, which calibration and tables store; the
-released form (`ReleasedAnalyzer`) computes its own eleven symbols from the loop nests.
-"""
+"""Score step lists or loop nests on GPUs and CPUs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -38,6 +34,8 @@ GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
     "paper": PaperSwitches,
     "hardware": HardwareSwitches,
 }
+# amounts [.., program], and the largest amount allowed
+Limits = Sequence[tuple[PerProgram | PerStatement, float]]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
@@ -73,10 +71,7 @@ class Analyzer(ABC):
         """Scores of loop nests, assumed to fit the device."""
 
     def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of one task's recorded step lists, assumed to fit the device.
-
-        Minus infinity where the engine cannot replay a program.
-        """
+        """Scores of recorded step lists; minus infinity where one cannot be replayed."""
         out = np.full(len(steps), -np.inf)
         for rows, scores in replay(dag, steps, self._unlimited, _CHUNK).parts:
             out[rows] = scores
@@ -97,12 +92,16 @@ class SymbolAnalyzer(Analyzer):
         """Symbols of several loop nests, computed at once where that is cheaper."""
         return [self.symbols(one) for one in nests]
 
+    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
+        """See :class:`Analyzer`."""
+        return [self.scores(symbols) for symbols in self.all_symbols(nests)]
+
     @abstractmethod
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""
 
     @abstractmethod
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """Amounts [.., program] that the device limits, and the largest amount allowed."""
 
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
@@ -151,14 +150,12 @@ class GpuAnalyzer(SymbolAnalyzer):
         """Programs that stage operands in shared memory."""
         return symbols.stages
 
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """See :func:`_block_limits`."""
         return _block_limits(symbols, self.device)
 
 
-def _block_limits(
-    symbols: Symbols, device: GpuDevice
-) -> list[tuple[PerProgram | PerStatement, float]]:
+def _block_limits(symbols: Symbols, device: GpuDevice) -> Limits:
     """Threads, shared memory, vectors and virtual threads of a block, and their limits."""
     shared_limit = device.shared_bytes_per_block
     if symbols.shared_bytes is not None:  # dynamic memory may use the opt-in limit
@@ -172,9 +169,7 @@ def _block_limits(
     ]
 
 
-def _within(
-    limits: Sequence[tuple[PerProgram | PerStatement, float]], num: int
-) -> Bool[np.ndarray, " program"]:
+def _within(limits: Limits, num: int) -> Bool[np.ndarray, " program"]:
     fits = np.ones(num, bool)
     for amount, most in limits:
         fits &= (amount <= most).reshape(-1, num).all(axis=0)
@@ -214,10 +209,6 @@ class CpuAnalyzer(SymbolAnalyzer):
         """See :class:`SymbolAnalyzer`."""
         return cpu_symbols_of(nests, self.device)
 
-    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
-        """See :class:`Analyzer`."""
-        return [self.scores(symbols) for symbols in self.all_symbols(nests)]
-
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""
         terms = CpuSwitches.without(self.without)
@@ -227,7 +218,7 @@ class CpuAnalyzer(SymbolAnalyzer):
         """True for all programs."""
         return True
 
-    def limits(self, symbols: Symbols) -> list[tuple[PerProgram | PerStatement, float]]:
+    def limits(self, symbols: Symbols) -> Limits:
         """None."""
         return []
 
@@ -236,22 +227,16 @@ class CpuAnalyzer(SymbolAnalyzer):
 def load_analyzer(
     conf: Path, platform: str, *, form: Formula = "hardware", without: str | None = None
 ) -> SymbolAnalyzer: ...
-
-
 @overload
 def load_analyzer(
     conf: Path, platform: str, *, form: AnyFormula, without: str | None = None
 ) -> Analyzer: ...
-
-
 def load_analyzer(
     conf: Path, platform: str, *, form: AnyFormula = "hardware", without: str | None = None
 ) -> Analyzer:
     """The analyzer of a platform from ``<conf>/platform`` and ``<conf>/draft``.
 
-    Raises:
-        DataError: unknown platform or a missing constant, with the fix.
-        PrunerError: the paper's or the released form for a CPU.
+    Raises DataError for an unknown platform, PrunerError for another form than hardware for a CPU.
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
     if isinstance(device, GpuDevice):
@@ -265,4 +250,4 @@ def load_analyzer(
             f"platform={platform}: the {form} form is for GPUs; use draft.form=hardware"
         )
     cpu = load_constants(conf / "draft", platform, CpuRates)
-    return CpuAnalyzer(device=device, constants=cpu, form=form, without=without)
+    return CpuAnalyzer(device=device, constants=cpu, without=without)

@@ -1,8 +1,7 @@
 """Calibration: fit the analyzer's rates to a few measured programs.
 
-Least squares of the error of log latency, each task's mean removed (only the order inside a task
-matters), by Levenberg and Marquardt's method on the logarithms of the rates. These start from and
-are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
+Least squares of the error of log latency, each task's mean removed, by Levenberg and Marquardt's
+method on log rates; a ridge holds them near the defaults.
 """
 
 import dataclasses
@@ -35,10 +34,7 @@ _CLIP = 1.5  # log units: a larger error of a program counts no more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Measured programs of one task, by skeleton.
-
-    `latency_s` [N] is in the order of `symbols`.
-    """
+    """Measured programs of one task: `latency_s` [N] in the order of `symbols`."""
 
     symbols: tuple[Symbols, ...]
     latency_s: Float[np.ndarray, " program"]
@@ -47,10 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationResult:
-    """Fitted constants, and the error before and after.
-
-    The error is the weighted root mean square error of log latency.
-    """
+    """Fitted constants, and weighted root mean square errors of log latency."""
 
     constants: AnalyzerConstants[Any]
     num_programs: int
@@ -66,14 +59,10 @@ def calibrate(
     max_steps: int = 25,
     free: Sequence[str] = (),
 ) -> CalibrationResult:
-    """Fit rates to samples of measured programs.
+    """Fit the rates `free` (by default :data:`FREE`) to samples of measured programs.
 
-    The rates `free` are fitted, by default those in :data:`FREE`; the others stay. Fast programs
-    weigh more: ``sqrt(best / latency)``. The fit is a ridge regression towards the analyzer's
-    present rates.
-
-    Raises:
-        PrunerError: no task has two programs.
+    Fast programs weigh more: ``sqrt(best / latency)``. A ridge regression towards the analyzer's
+    present rates. Raises PrunerError where no task has two programs.
     """
     usable = [s for s in samples if len(s.latency_s) > 1]
     if not usable:
@@ -119,11 +108,7 @@ def _least_squares(
     start: Float[np.ndarray, " rate"],
     max_steps: int,
 ) -> Float[np.ndarray, " rate"]:
-    """Levenberg-Marquardt with finite differences.
-
-    The damping is scaled by the diagonal of the normal matrix (Marquardt), divided by 3 after an
-    improvement, times 4 otherwise.
-    """
+    """Levenberg-Marquardt with finite differences."""
     x, damping = start.copy(), 1e-2
     r = residual(x)
     for _ in range(max_steps):

@@ -33,13 +33,10 @@ class AnalyzerChoice(Model):
         """Raises `PrunerError` for an unknown form or term, with the valid names."""
         if self.form not in FORMULAS:
             raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMULAS)}")
-        known = dict.fromkeys(
-            name for kind in (GpuDevice, CpuDevice) for name in terms(self.form, kind).names()
-        )
-        if self.without is not None and self.without not in (*GROUPS, *known):
-            raise PrunerError(
-                f"model.without={self.without} is unknown; known: {', '.join([*GROUPS, *known])}"
-            )
+        kinds = (terms(self.form, kind) for kind in (GpuDevice, CpuDevice))
+        known = dict.fromkeys([*GROUPS, *(name for kind in kinds for name in kind.names())])
+        if self.without is not None and self.without not in known:
+            raise PrunerError(f"model.without={self.without} is unknown; known: {', '.join(known)}")
         if type(self.calibrate) is not int or self.calibrate < 0:
             raise PrunerError("model.calibrate must be a number of programs, 0 or more")
         if self.calibrate and self.form != "hardware":
@@ -48,13 +45,7 @@ class AnalyzerChoice(Model):
             )
 
     def scorer(self, conf: Path, device: Device) -> Analyzer:
-        """The analyzer of a device; rates from ``<conf>/draft``.
-
-        Raises:
-            DataError: unknown platform or a missing constant, with the fix.
-            PrunerError: a form other than ``hardware`` for a device that is no GPU, or an unknown
-                term.
-        """
+        """The analyzer of a device; raises DataError, or PrunerError for a GPU's form."""
         if self.form != "hardware" and not isinstance(device, GpuDevice):
             raise PrunerError(
                 f"platform={device.name}: the {self.form} form is for GPUs only; "

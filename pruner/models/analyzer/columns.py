@@ -37,10 +37,6 @@ _SOURCE = "this project, pruner.models.analyzer.columns"
 _TERMS = tuple(dict.fromkeys((*HardwareSwitches.names(), *CpuSwitches.names())))
 
 
-def _symbol(kind: str, name: str) -> str:
-    return f"{kind}.{name}"
-
-
 DRAFT_COLUMNS: tuple[Column, ...] = (
     Column(name="score", unit="log(1/s)", formula="-log(predicted seconds)", source=_SOURCE),
     *(
@@ -49,7 +45,7 @@ DRAFT_COLUMNS: tuple[Column, ...] = (
     ),
     *(
         Column(
-            name=_symbol(kind, column.name),
+            name=f"{kind}.{column.name}",
             unit="log2",
             formula=f"log2(1 + sum over statements of: {column.formula})",
             source=column.source,
@@ -87,15 +83,12 @@ class DraftColumns:
                 out[_PLACE[name]] = np.log(latency_s / analyzer.latency_s(symbols))
         total = np.log2(1.0 + symbols.values.sum(axis=0))
         for column, values in zip(symbols.columns, total, strict=True):
-            out[_PLACE[_symbol(self._analyzer.device.kind, column.name)]] = values
+            out[_PLACE[f"{self._analyzer.device.kind}.{column.name}"]] = values
         cut = np.nan_to_num(out, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
         return np.ascontiguousarray(cut.clip(-_LARGEST, _LARGEST).T, dtype=np.float32)
 
 
 @cache
 def draft_columns(platform: str) -> DraftColumns:
-    """The columns of a platform of ``conf/platform``, with the default rates.
-
-    Raises DataError for a platform without a description.
-    """
+    """The columns of a described platform by the default rates; raises DataError for another."""
     return DraftColumns(load_analyzer(conf_folder(), platform).uncalibrated())

@@ -1,15 +1,12 @@
-"""The free constants (rates) of the hardware form.
+"""The free constants (rates) of the hardware form, by default equal for all GPUs.
 
-The defaults are the same for all GPUs. They were chosen by hand with the logs of four GPUs in view
-(experiments/draft), so these logs are not unseen for them. ``stage=clean`` of experiments/model
-fits rates inside each split instead. Calibration fits the rates to measured programs of a platform
-by least squares and saves them as ``conf/draft/<platform>.yaml``.
+They were chosen by hand with the logs of four GPUs in view (experiments/draft).
 """
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import yaml
 
@@ -19,10 +16,7 @@ from pruner.models.analyzer.cpu import CpuRates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRates:
-    """The free constants of GPUs.
-
-    Costs are in issued instructions of one thread unless named otherwise.
-    """
+    """The free constants of GPUs, in instructions of one thread unless named otherwise."""
 
     base_registers: float = 24.0  # of addresses and loop counters
     reserved_registers: float = 4.0  # not available for the tile
@@ -67,16 +61,7 @@ class AnalyzerConstants(Generic[R]):
 
 
 def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConstants[R]:
-    """Read ``<folder>/<platform>.yaml``; the defaults where it is missing.
-
-    Args:
-        folder: of one YAML file a platform.
-        platform: its name.
-        kind: rates of a GPU or of a CPU.
-
-    Raises:
-        DataError: the file is no YAML mapping, or has an unknown key.
-    """
+    """Read ``<folder>/<platform>.yaml``, else defaults; raises DataError if damaged."""
     path = folder / f"{platform}.yaml"
     if not path.is_file():
         return AnalyzerConstants(rates=kind())
@@ -86,20 +71,16 @@ def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConsta
     if unknown := sorted(values.keys() - {"rates", "origin"}):
         raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
     origin = str(values.get("origin", path.name))
-    return AnalyzerConstants(rates=_rates(kind, values["rates"], path), origin=origin)
+    known, rates = [field.name for field in dataclasses.fields(kind)], values["rates"]
+    if unknown := sorted(rates.keys() - set(known)):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
+    for name, value in rates.items():
+        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
+    return AnalyzerConstants(rates=kind(**rates), origin=origin)
 
 
 def save_constants(path: Path, constants: AnalyzerConstants[R]) -> None:
     """Write a platform's file."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-
-
-def _rates(kind: type[R], values: dict[str, Any], path: Path) -> R:
-    known = [field.name for field in dataclasses.fields(kind)]
-    if unknown := sorted(values.keys() - set(known)):
-        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
-    for name, value in values.items():
-        if type(value) not in (int, float) or not 0 <= value < float("inf"):
-            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
-    return kind(**values)

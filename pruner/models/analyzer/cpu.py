@@ -30,10 +30,7 @@ _FLOAT32_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """The free constants; the defaults suit any CPU.
-
-    In cycles of one core unless named otherwise.
-    """
+    """The free constants, in cycles of one core unless named otherwise."""
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0
@@ -71,7 +68,8 @@ def cpu_latency_s(
     """Predicted seconds of N programs."""
     on = switches or CpuSwitches()
     cycles = _core_cycles(symbols, device, rates, on)
-    transfer = _transfer_cycles(symbols, rates, on)
+    levels = ("l1_traffic", "l2_traffic") if on.cache_m else ("unique", "unique")
+    transfer = symbols[levels[0]] / rates.l1_bytes + symbols[levels[1]] / rates.l2_bytes
     share = symbols["balance"] * device.num_cores
     # Without the term a parallel program counts as perfectly balanced, a serial one as one core.
     if not on.balance_c:
@@ -123,9 +121,3 @@ def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatemen
     # A quarter of the vector registers holds operands, so spilling begins at three quarters.
     over = np.clip(s["accumulators"] / device.vector_registers - 0.75, 0, 1)
     return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
-
-
-def _transfer_cycles(s: Symbols, c: CpuRates, on: CpuSwitches) -> PerStatement:
-    if not on.cache_m:
-        return s["unique"] / c.l1_bytes + s["unique"] / c.l2_bytes
-    return s["l1_traffic"] / c.l1_bytes + s["l2_traffic"] / c.l2_bytes

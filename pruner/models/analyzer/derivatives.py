@@ -1,8 +1,4 @@
-"""Evaluate the analyzer in torch, at tile sizes that are no integers.
-
-The formulas are those that :mod:`pruner.program.relaxed` recorded while the analyzer scored the
-programs.
-"""
+"""Evaluate the analyzer in torch, at tile sizes that are no integers."""
 
 from __future__ import annotations
 
@@ -35,17 +31,11 @@ class RelaxedScores:
             self._steps.append((_function(node), inputs))
         self._score, self._excess = place[score], [place[node] for node in excess]
 
-    @property
-    def num_operations(self) -> int:
-        """Number of torch operations of an evaluation."""
-        return len(self._steps)
-
     def __call__(self, decisions: Tensor) -> tuple[Tensor, Tensor]:
-        """Score decisions float64 [M, d] of the recorded batch.
+        """Score decisions float64 [M, d] of the recorded batch: scores [N], and excess [N].
 
-        Returns:
-            Scores [N], and how far each program is beyond the limits of the device [N]: the sum of
-            squared logarithms of amounts relative to their limits.
+        The excess over the device's limits is the sum of squared logarithms of the relative
+        amounts.
         """
         values: list[Tensor] = []
         for function, inputs in self._steps:
@@ -60,10 +50,7 @@ class RelaxedScores:
 
 
 def relaxed_scores(nests: LoopNests, analyzer: SymbolAnalyzer) -> RelaxedScores | None:
-    """Record how scores and limits follow from relaxed decisions of loop nests.
-
-    None where no tile size changes the score.
-    """
+    """Record scores and limits as formulas; None where no tile size changes the score."""
     symbols = analyzer.symbols(nests)
     score = -np.log(analyzer.latency_s(symbols))
     shares = [amount / most for amount, most in analyzer.limits(symbols)]
@@ -104,10 +91,7 @@ def _function(node: FormulaNode) -> Callable[[Tensor, list[Tensor]], Tensor]:
 
 
 def _index(options: tuple[Any, ...]) -> Any:
-    """Return an index that torch takes.
-
-    None for the reversed order of the first axis.
-    """
+    """Return an index for torch; None for the reversed order of the first axis."""
     if isinstance(options[0], slice) and options[0].step == -1:
         return None
     return tuple(torch.as_tensor(p) if isinstance(p, np.ndarray) else p for p in options)

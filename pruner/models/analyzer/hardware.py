@@ -22,7 +22,7 @@ blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
+from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.models.analyzer.tensor import tensor_latency_s
@@ -104,11 +104,9 @@ class _Staged:
     def _register_limit(self) -> PerProgram:
         device = self._device
         block = device.compiled_threads_per_block
-        per_thread = device.registers_per_block / (
-            # Where the compiler does not know the block it leaves registers for one of this size.
-            self._lanes if block is None else np.full_like(self._lanes, block)
-        )
-        return np.minimum(device.max_registers_per_thread, per_thread)
+        # Where the compiler does not know the block it leaves registers for one of this size.
+        lanes = self._lanes if block is None else np.full_like(self._lanes, block)
+        return np.minimum(device.max_registers_per_thread, device.registers_per_block / lanes)
 
     def _resident(self) -> PerProgram:
         """Blocks [program] that a multiprocessor holds at once."""
@@ -126,7 +124,9 @@ class _Staged:
     def _arithmetic(self) -> PerProgram:
         s, c = self._s, self._c
         iterations = s["thread_iterations"][self._main].sum(axis=0)
-        work = s["l0_comp_count"] * self._cost_of_types()
+        device = self._device  # which does not pack 16-bit floats in pairs
+        half = (device.half_flops_per_s or 2 * device.peak_flops_per_s) / 2
+        work = s["l0_comp_count"] * (1 + s["half_share"] * (device.peak_flops_per_s / half - 1))
         out = work[self._main].sum(axis=0) / 2 * c.multiply_add
         if self._on.issue_c:
             loads = s["shared_loads"][self._main].sum(axis=0)
@@ -134,19 +134,11 @@ class _Staged:
             ways = s["shared_cycles"][self._main].sum(axis=0) / np.maximum(loads, 1)
             kept = np.minimum(loads, least * c.kept_operands)
             # 32 lanes load from shared memory at a time, however many lanes multiply
-            lanes = self._device.float32_lanes_per_sm / _LOAD_LANES
+            lanes = device.float32_lanes_per_sm / _LOAD_LANES
             out = out + kept * lanes * (c.shared_load + c.bank_conflict * (ways - 1))
             body = np.maximum(s["unroll"][self._main].max(axis=0), c.unrolled_body)
             out = out + iterations / np.minimum(iterations / self._passes, body) * c.loop
         return out * self._slowdown()
-
-    def _cost_of_types(self) -> PerStatement:
-        """Cost of an operation relative to float32.
-
-        16-bit floats are not packed in pairs here, so half of their nominal peak counts.
-        """
-        half = (self._device.half_flops_per_s or 2 * self._device.peak_flops_per_s) / 2
-        return 1 + self._s["half_share"] * (self._device.peak_flops_per_s / half - 1)
 
     def _slowdown(self) -> PerProgram:
         """Slow-down of a tile that does not stay in registers."""

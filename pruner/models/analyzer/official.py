@@ -29,10 +29,7 @@ class OfficialSwitches(Switches):
 
     @classmethod
     def group(cls, name: str) -> tuple[str, ...]:
-        """The penalties of compute (``c``), or of memory (``m``): registers.
-
-        The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
-        """
+        """The penalties of compute (``c``), or of memory (``m``), the paper's P_l0,m."""
         return ("wave", "warp", "reuse") if name == "c" else ("registers",)
 
 
@@ -47,8 +44,7 @@ def official_latency_ms(
     reuse reg / (peak wave warp)`` and ``t_m = #5 / bandwidth``, numbers as in docs/paper.md section
     2.5.
     """
-    on = switches or OfficialSwitches()
-    device = device.official()
+    on, device = switches or OfficialSwitches(), device.official()
     value = np.asarray(symbols, np.float64)
 
     def of(name: str) -> Float[np.ndarray, "program statement"]:
@@ -58,8 +54,7 @@ def official_latency_ms(
     warps = np.ceil(threads / device.warp_size)
     warp = threads / device.warp_size / warps if on.warp else 1.0
     wave = _wave(blocks, warps, device) if on.wave else 1.0
-    cap = device.register_cap
-    spill = np.maximum(of("registers") / cap, 1.0) if on.registers else 1.0
+    spill = np.maximum(of("registers") / device.register_cap, 1.0) if on.registers else 1.0
     reuse = 1 + 1 / np.maximum(of("reuse"), 1.0) if on.reuse else 1.0
     peak_gflops = device.peak_flops_per_s / 1e9
     compute = of("total_flops") * reuse / (peak_gflops * wave * warp / spill) / 1e6

@@ -37,10 +37,7 @@ from pruner.program.nests import ACCUMULATORS, SHARED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSwitches(Switches):
-    """Penalties by level, as in the ablations of Table 10.
-
-    ``_c`` are penalties of compute, ``_m`` of memory.
-    """
+    """Penalties of compute (``_c``) and memory (``_m``), as in the ablations of Table 10."""
 
     reuse_c: bool = True
     warp_c: bool = True

@@ -1,14 +1,13 @@
 """Judge the draft on measured records: Best-k, random and the oracle.
 
-The analyzer may be calibrated; then tasks are halved by the identity of their work, and the rates
-used on one half were fitted to programs of the other half only.
+Calibrated rates of one half of the tasks (by a hash of their work) come from the other half.
 """
 
 import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,35 +15,24 @@ from jaxtyping import Float
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import Symbols
-from pruner.models.analyzer.analyzer import SymbolAnalyzer
+from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.calibrate import CalibrationResult, Sample, calibrate
 from pruner.models.judging import metrics
-from pruner.models.judging.chance import expected_latency
+from pruner.models.judging.judge import draft_sizes, expected_latency
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import draft_sizes
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import Definition, Definitions, find_definition, nests_of
+from pruner.program.replay import Definitions, find_definition, nests_of
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
 _TASKS_FITTED = 20
 _PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
 
 
-class StepScorer(Protocol):
-    """Scores programs of one task from their step lists."""
-
-    def score_steps(
-        self, dag: Definition, steps: Sequence[list[list[Any]]]
-    ) -> Float[np.ndarray, " program"]:
-        """Higher is better; minus infinity for programs that cannot be scored."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskSymbols:
     """Measured programs of one task with symbols, by skeleton.
 
-    `groups` are pairs of rows of the task and their symbols. Rows in no group have a skeleton that
-    the engine cannot replay.
+    `groups`: pairs of rows of the task and their symbols; other rows cannot be replayed.
     """
 
     name: str
@@ -56,10 +44,7 @@ class TaskSymbols:
 
     @property
     def fold(self) -> int:
-        """Half 0 or 1, by a hash of the work.
-
-        The same work is in the same half on every platform.
-        """
+        """Half 0 or 1 by a hash of the work, equal on all platforms."""
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 
@@ -73,11 +58,7 @@ def of_another_gpu(records: TaskRecords, device: Device) -> bool:
 def task_symbols(
     records: TaskRecords, analyzer: SymbolAnalyzer, tasks: Definitions | None = None
 ) -> TaskSymbols:
-    """Symbols of a task's measured programs.
-
-    Raises:
-        UnsupportedProgram: the operator is not known.
-    """
+    """Symbols of a task's measured programs; raises UnsupportedProgram for an unknown operator."""
     records = records.select(records.valid)
     task = find_definition(records.workload_key, records.fused, records.steps, tasks)
     groups = [(rows, analyzer.symbols(nests)) for rows, nests in nests_of(task, records.steps)]
@@ -101,23 +82,14 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
-    return ScoredTask(
-        name=task.name,
-        latency_s=task.latency_s,
-        score=score,
-        timed_s=task.timed_s,
-        key=task.key,
-    )
+    names = ("name", "latency_s", "timed_s", "key")
+    return ScoredTask(score=score, **{name: getattr(task, name) for name in names})
 
 
 def score_records(
-    records: TaskRecords, scorer: StepScorer, tasks: Definitions | None = None
+    records: TaskRecords, scorer: Analyzer, tasks: Definitions | None = None
 ) -> ScoredTask:
-    """Scores of a task's measured programs, without storing symbols.
-
-    Raises:
-        UnsupportedProgram: the operator is not known.
-    """
+    """Scores of a task's programs without stored symbols; raises as `task_symbols`."""
     records = records.select(records.valid)
     dag = find_definition(records.workload_key, records.fused, records.steps, tasks)
     return ScoredTask(
@@ -137,18 +109,10 @@ def sample_programs(
     *,
     every_task: bool = False,
 ) -> list[Sample]:
-    """Draw about `num` measured programs from 20 tasks that have rates.
-
-    With `every_task`, from all tasks with two programs or more.
-    """
+    """Draw about `num` programs from 20 tasks that have rates, or from `every_task`."""
     least, most = (2, None) if every_task else (_PROGRAMS_FITTED, _TASKS_FITTED)
-    useful = [
-        task
-        for task in tasks
-        if len(task.latency_s) >= least
-        and task.groups
-        and (every_task or analyzer.has_rates_for(task.groups[0][1]))
-    ]
+    useful = [task for task in tasks if len(task.latency_s) >= least and task.groups]
+    useful = [t for t in useful if every_task or analyzer.has_rates_for(t.groups[0][1])]
     chosen = rng.permutation(len(useful))[:most]
     # Two at least: the fit removes each task's mean, so a single program would say nothing.
     each = max(2, num // max(1, len(chosen)))
@@ -173,13 +137,7 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 def cross_calibrated(
     tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, SymbolAnalyzer], dict[int, CalibrationResult]]:
-    """Analyzers and fits by fold, each fitted to the other fold.
-
-    Fits start from the default rates: the rates of a platform's file may have seen these tasks.
-
-    Raises:
-        PrunerError: a half has no task to fit to.
-    """
+    """Analyzers and fits by fold, from default rates; raises PrunerError without tasks."""
     fits = {}
     analyzer = analyzer.uncalibrated()
     for fold in (0, 1):
@@ -204,18 +162,16 @@ def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
     }
     best_s = sum(task.best_s for task in tasks)
     for name, sizes in draft_sizes(tasks).items():
-        ours = metrics.best_k(tasks, 1, sizes)
-        chance = best_s / sum(expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True))
-        own = [
-            t.best_s / metrics.best_k_latency(t, 1, k) for t, k in zip(tasks, sizes, strict=True)
-        ]
-        random = [t.best_s / expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True)]
+        pairs = list(zip(tasks, sizes, strict=True))
+        expected_s = [expected_latency(task, k) for task, k in pairs]
+        ours, chance = metrics.best_k(tasks, 1, sizes), best_s / sum(expected_s)
+        own = np.mean([task.best_s / metrics.best_k_latency(task, 1, k) for task, k in pairs])
+        random = np.mean([t.best_s / s for t, s in zip(tasks, expected_s, strict=True)])
         out[f"best1_at_{name}"] = ours
         out[f"random_at_{name}"] = chance
         out[f"regret_ratio_at_{name}"] = metrics.regret_against_random(ours, chance)
-        out[f"task_mean_regret_ratio_at_{name}"] = metrics.regret_against_random(
-            float(np.mean(own)), float(np.mean(random))
-        )
+        mean_regret = metrics.regret_against_random(float(own), float(random))
+        out[f"task_mean_regret_ratio_at_{name}"] = mean_regret
     return out
 
 

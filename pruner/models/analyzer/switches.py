@@ -9,10 +9,7 @@ GROUPS = {"c": "compute", "m": "memory"}
 
 
 class Switches:
-    """Base of frozen dataclasses of flags, all on by default.
-
-    Names end in their group: ``_c`` terms of compute, ``_m`` of memory (the paper's ablations).
-    """
+    """Base of dataclasses of flags: ``_c`` terms of compute, ``_m`` of memory."""
 
     __slots__ = ()
 
@@ -28,10 +25,7 @@ class Switches:
 
     @classmethod
     def without(cls, name: str | None) -> Self:
-        """All terms except a group or a single term; None: all terms.
-
-        Raises `PrunerError` for an unknown name, with the valid names.
-        """
+        """All terms except a group or a term; raises `PrunerError` for an unknown name."""
         if name is None:
             return cls()
         left_out = cls.group(name) if name in GROUPS else (name,)
@@ -43,10 +37,7 @@ class Switches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSwitches(Switches):
-    """Terms of the hardware form on GPUs, by group.
-
-    ``_c`` are terms of compute, ``_m`` of memory.
-    """
+    """Terms of the hardware form on GPUs: ``_c`` of compute, ``_m`` of memory."""
 
     issue_c: bool = True
     wave_c: bool = True

@@ -54,18 +54,13 @@ def tensor_latency_s(
     symbols: Symbols,
     device: GpuDevice,
     switches: HardwareSwitches | None = None,
-    rates: TensorRates | None = None,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs that accumulate in fragments."""
-    on = switches or HardwareSwitches()
-    return _OnTensorCores(symbols, device, on, rates or TensorRates()).seconds()
+    return _OnTensorCores(symbols, device, switches or HardwareSwitches()).seconds()
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
-    """Peak of the device's matrix units (operations/s) for a kernel's types.
-
-    The types are those of the operands and of the accumulator.
-    """
+    """Peak of the matrix units (operations/s) for types of operands and accumulator."""
     width = symbols["own_bytes"].max(axis=1)
     operands = {int(width[i]) for i, s in enumerate(symbols.scopes) if s in OPERAND_FRAGMENTS}
     accumulator = next(int(width[i]) for i, s in enumerate(symbols.scopes) if s in ACCUMULATORS)
@@ -74,15 +69,10 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 
 
 class _OnTensorCores:
-    """A kernel: fetch operands, load fragments, multiply, store results.
+    """A kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
-    Results are stored through shared memory.
-    """
-
-    def __init__(
-        self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches, rates: TensorRates
-    ) -> None:
-        self._s, self._device, self._on, self._c = symbols, device, on, rates
+    def __init__(self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches) -> None:
+        self._s, self._device, self._on, self._c = symbols, device, on, TensorRates()
         scopes = symbols.scopes
         self._main = next(i for i, scope in enumerate(scopes) if scope in ACCUMULATORS)
         self._fetches = [i for i, s in enumerate(scopes) if s == SHARED and i < self._main]
@@ -160,10 +150,7 @@ class _OnTensorCores:
         return passes
 
     def _registers(self) -> PerProgram:
-        """Registers of one thread.
-
-        See ``_HOLDERS`` of the symbols for the holders of an element.
-        """
+        """Registers of one thread; ``_HOLDERS`` of the symbols has the holders of an element."""
         operands = (self._s["l0_mem_alloc"] * self._bytes)[self._operands].sum(axis=0)
         if self._s.copies_ahead:
             more = self._passes(self._operands) > self._passes(self._fetches)

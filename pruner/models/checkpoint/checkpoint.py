@@ -21,11 +21,10 @@ from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
 from pruner.features.versions import unchanged_rows
-from pruner.models.checkpoint.convert import load_content
-from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
+from pruner.models.checkpoint.tensors import SUFFIX, load_content, save_tensors
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.registry import MODELS, ModelSpec, Trainable
+from pruner.models.registry import MODELS, ModelSpec, ModelTable, Trainable
 from pruner.models.trees.xgboost import TreeRanker
 from pruner.paths import boxed_checkpoints
 
@@ -93,10 +92,7 @@ class CheckpointInfo:
         )
 
     def inherited(self, path: Path) -> dict[str, Any]:
-        """Fields of a model that continues this model, read from `path`.
-
-        These are the lineage and the seen tasks.
-        """
+        """Lineage and seen tasks of a model that continues this model of `path`."""
         own = {
             "checkpoint": "/".join(path.parts[-2:]),
             "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -118,19 +114,10 @@ def save_checkpoint(
     features, which exceed float16, stay float32. Reading gives float32 again. Raises PrunerError
     for weights beyond float16.
     """
-    content = {
-        "format": FORMAT,
-        "model": {"name": info.model.name, "arguments": _plain(info.model.arguments)},
-        "feature_version": info.feature_version,
-        "dataflow": info.dataflow,
-        "config": _plain(info.config),
-        "git_commit": info.git_commit,
-        "seen_tasks": _plain(info.seen_tasks),
-        "metrics": _plain(info.metrics),
-        "seen_workloads": _plain(info.seen_workloads),
-        "lineage": _plain(info.lineage),
-        "state": _halved(_state(ranker), ranker) if half else _state(ranker),
-    }
+    content: dict[str, Any] = {"format": FORMAT}  # in the order of the fields
+    content |= {name: _plain(getattr(info, name)) for name in CheckpointInfo.__dataclass_fields__}
+    content["model"] = {"name": info.model.name, "arguments": _plain(info.model.arguments)}
+    content["state"] = _state(ranker, half=half)
     save_tensors(path, content)
 
 
@@ -138,7 +125,7 @@ def load_checkpoint(
     path: Path,
     *,
     feature_version: str | None = None,
-    models: Mapping[str, type[Trainable]] = MODELS,
+    models: ModelTable = MODELS,
 ) -> tuple[Ranker, CheckpointInfo]:
     """Read a checkpoint, in evaluation mode, on the CPU.
 
@@ -167,21 +154,22 @@ def load_checkpoint(
 
 def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     """The description in a file; raises KeyError, TypeError or ValueError."""
-    names = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
-    fields = {name: content[name] for name in names}
+    known = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
+    fields = {name: content[name] for name in known}
     info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
-    for value in (info.feature_version, info.git_commit):
-        if not isinstance(value, str):
-            raise TypeError(f"{value!r:.40} is no text")
-    for mapping in (info.config, info.seen_tasks, info.metrics, info.seen_workloads):
-        if not isinstance(mapping, dict):
-            raise TypeError(f"{mapping!r:.40} is no mapping")
+    for names, kind, what in (
+        (("feature_version", "git_commit"), str, "text"),
+        (("config", "seen_tasks", "metrics", "seen_workloads"), dict, "mapping"),
+    ):
+        for value in (getattr(info, name) for name in names):
+            if not isinstance(value, kind):
+                raise TypeError(f"{value!r:.40} is no {what}")
     if info.dataflow not in NUM_ROWS:
         raise ValueError(f"dataflow {info.dataflow!r:.40}")
     if not all(isinstance(tasks, list) for tasks in info.seen_tasks.values()):
         raise TypeError("seen tasks that are no lists")
-    for known in info.seen_workloads.values():
-        if not isinstance(known, dict) or not all(isinstance(one, str) for one in known.values()):
+    for found in info.seen_workloads.values():
+        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
             raise TypeError("seen workloads that are no mappings of texts")
     if not isinstance(info.lineage, list) or not all(
         isinstance(one, dict) and isinstance(one.get("says_seen"), bool) for one in info.lineage
@@ -190,9 +178,7 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     return info
 
 
-def _check_features(
-    info: CheckpointInfo, version: str, models: Mapping[str, type[Trainable]]
-) -> None:
+def _check_features(info: CheckpointInfo, version: str, models: ModelTable) -> None:
     """Raise DataError where columns of the model changed up to `version`."""
     if info.feature_version == version:
         return
@@ -208,35 +194,23 @@ def _check_features(
     )
 
 
-def _state(ranker: Ranker) -> dict[str, Any]:
-    match ranker:
-        case NeuralRanker():
-            return {
-                "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
-                "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
-                "relative": ranker.relative,
-            }
-        case TreeRanker():
-            return {"booster": ranker.state()}
-        case _:
-            raise TypeError(f"cannot store a {type(ranker).__name__}")
-
-
-def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:
-    """The state with parameters in float16; buffers (running statistics) stay."""
+def _state(ranker: Ranker, *, half: bool) -> dict[str, Any]:
+    """The state; with `half` parameters in float16, buffers (running statistics) as they are."""
+    if isinstance(ranker, TreeRanker):
+        return {"booster": ranker.state()}
     if not isinstance(ranker, NeuralRanker):
-        return state
-    network = dict(state["network"])
-    for name, _ in ranker.network.named_parameters():
+        raise TypeError(f"cannot store a {type(ranker).__name__}")
+    parts = {"network": ranker.network, "scaler": ranker.scaler}
+    found = {n: {k: v.detach().cpu() for k, v in p.state_dict().items()} for n, p in parts.items()}
+    network = found["network"]
+    for name, _ in ranker.network.named_parameters() if half else ():
         network[name] = network[name].half()
         if not bool(torch.isfinite(network[name]).all()):
             raise PrunerError(f"{name} has weights beyond float16; store it in float32")
-    return {**state, "network": network}
+    return {**found, "relative": ranker.relative}
 
 
-def _restored(
-    spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
-) -> Ranker:
+def _restored(spec: ModelSpec, state: Mapping[str, Any], models: ModelTable) -> Ranker:
     """The model from the state that `_state` returned."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
@@ -256,7 +230,7 @@ def _restored(
     return NeuralRanker(network, scaler, relative=state["relative"]).eval()
 
 
-def _without_weights(spec: ModelSpec, models: Mapping[str, type[Trainable]]) -> Trainable:
+def _without_weights(spec: ModelSpec, models: ModelTable) -> Trainable:
     try:
         with torch.device("meta"):  # costs no memory, whatever size the arguments claim
             return spec.build(models)
@@ -300,10 +274,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Reduce mappings and sequences to dict and list.
-
-    Reading then needs no class of ours.
-    """
+    """Reduce to dict and list, so that reading needs no class of ours."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -312,10 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def git_commit() -> str:
-    """Commit of the source tree of this code, or "unknown".
-
-    Uncommitted changes add "+changes".
-    """
+    """Commit of this code's source tree, with "+changes" if there are any, or "unknown"."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(

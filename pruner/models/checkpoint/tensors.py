@@ -1,22 +1,23 @@
 """Save nested content as safetensors: tensors as they are, JSON otherwise.
 
-The JSON is the entry ``pruner`` of the file's metadata, where `head -c` shows it. The format has no
-checksum, so the metadata hold a checksum over both: a flipped bit of a weight would give a model
-that ranks slightly differently.
+The JSON is the entry ``pruner`` of the file's metadata, which also hold a checksum over both: a
+flipped bit of a weight would give a model that ranks slightly differently.
 """
 
 import json
+import pickle
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pruner.data.tenset.safe_pickle import first_line
+from pruner.data.tenset.safe_pickle import UnsafePickle, first_line
 from pruner.errors import DataError
 from pruner.files import write_atomic
 
@@ -27,11 +28,7 @@ _NUMBER = "int:"  # begins a key that is a whole number, as in an optimizer's st
 
 
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file for `load_tensors`, atomically.
-
-    `content`: mappings, lists, text, numbers, and tensors as their values. Keys are text or whole
-    numbers; tuples become lists.
-    """
+    """Write a file for `load_tensors`, atomically; tuples become lists."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(content, (), tensors))
     metadata = {_CONTENT: text, _SHA256: _digest(text, tensors)}
@@ -41,11 +38,7 @@ def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """The content of a file, on the CPU.
-
-    Raises:
-        DataError: no such file, or a damaged file.
-    """
+    """The content of a file, on the CPU; raises DataError where absent or damaged."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
@@ -69,10 +62,7 @@ def load_tensors(path: Path) -> Any:
 
 
 def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """The same content with null for tensors.
-
-    The tensors go into `tensors` under the keys that lead to them.
-    """
+    """The same content with null for tensors, which go into `tensors` by their keys."""
     if isinstance(content, Tensor):
         # A copy: weights may share their bytes, which the format refuses.
         tensors[_SEPARATOR.join(way)] = content.detach().cpu().clone().contiguous()
@@ -107,3 +97,39 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+OLD_SUFFIX = ".pt"  # of files in PyTorch's format, which nothing writes any more
+_ZIP = b"PK"  # begins PyTorch's files; safetensors begins with a length
+
+
+def load_content(path: Path) -> Any:
+    """The content, on the CPU, of a file of this or an earlier version.
+
+    Raises UnsafePickle where the file needs more than plain data, DataError where it is absent or
+    damaged.
+    """
+    with path.open("rb") as file:
+        is_old = file.read(2) == _ZIP
+    return _load_archive(path) if is_old else load_tensors(path)
+
+
+def existing(path: Path) -> Path:
+    """The path, or the earlier version's file if only that exists."""
+    old = path.with_suffix(OLD_SUFFIX)
+    return old if old.is_file() and not path.is_file() else path
+
+
+def _load_archive(path: Path) -> Any:
+    """Read PyTorch's format; ``weights_only`` calls no function that the file names."""
+    try:
+        with ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:  # PyTorch checks no checksum
+                raise DataError(f"{damaged} does not match its checksum")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (DataError, MemoryError):
+        raise
+    except pickle.UnpicklingError as error:
+        raise UnsafePickle(f"refused: more than data in it ({first_line(error)[:120]})") from error
+    except Exception as error:  # a damaged archive fails in many ways
+        raise DataError(f"damaged ({type(error).__name__}: {first_line(error)[:120]})") from error

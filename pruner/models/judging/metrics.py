@@ -73,10 +73,7 @@ def top_k_latency(task: ScoredTask, k: int) -> float:
 
 
 def top_k(tasks: Sequence[ScoredTask], k: int) -> float:
-    """Top-k of several tasks (equation 2 of Pruner).
-
-    ``sum_i w_i best_i / sum_i w_i (best latency among the k best-predicted)``.
-    """
+    """Top-k, equation 2: ``sum_i w_i best_i / sum_i w_i (best of the k best-predicted)``."""
     return _ratio_of_sums(tasks, [top_k_latency(task, k) for task in tasks])
 
 
@@ -86,28 +83,21 @@ def top_k_task_mean(tasks: Sequence[ScoredTask], k: int) -> float:
 
 
 def best_k_latency(task: ScoredTask, k: int, size: int) -> float:
-    """k-th best latency (seconds) among the `size` best-drafted programs.
-
-    With fewer than k programs, that of the worst of them.
-    """
+    """k-th best latency (s) of the `size` best-drafted programs, or their worst."""
     kept = np.sort(task.latency_s[ranking(task.score)[:size]])
     return float(kept[min(k, len(kept)) - 1])
 
 
 def best_k(tasks: Sequence[ScoredTask], k: int, sizes: Sequence[int]) -> float:
-    """Best-k of several tasks (equation 3 of Pruner).
-
-    ``sum_i w_i best_i / sum_i w_i (k-th best among the sizes[i] best-drafted)``.
-    """
+    """Best-k, equation 3: ``sum_i w_i best_i / sum_i w_i (k-th best of sizes[i])``."""
     pairs = zip(tasks, sizes, strict=True)
     return _ratio_of_sums(tasks, [best_k_latency(task, k, size) for task, size in pairs])
 
 
 def pair_agreement(task: ScoredTask) -> float:
-    """Share of unordered pairs whose order bit agrees.
+    """Share of pairs whose order agrees; a tie is not greater (TenSet).
 
-    The bit is ``score_i > score_j`` against ``latency_i < latency_j``: a tie counts as not greater,
-    as in TenSet. 1.0 for a single program.
+    The bit is ``score_i > score_j`` against ``latency_i < latency_j``; 1.0 for a single program.
     """
     n, agree = task.num_programs, 0
     if n < 2:
@@ -129,8 +119,7 @@ def pairwise_accuracy(tasks: Sequence[ScoredTask]) -> float:
 def peak_score(tasks: Sequence[ScoredTask], k: int) -> float:
     """Peak score: mean best label of the top 1 to k.
 
-    Mean over j = 1..k of (best label among the top j) / (best label); tasks weigh by their programs
-    (TenSet).
+    Each over the best label of all; tasks weigh by their programs (TenSet).
     """
     values = []
     for task in tasks:

@@ -33,16 +33,10 @@ class HardwareEncoder(nn.Module):
         self.register_buffer("center", known.mean(dim=0))
         # A constant that all devices share has no spread and must not divide by zero.
         self.register_buffer("scale", known.std(dim=0).clamp(min=1e-3))
-        columns = known.shape[1]
-        self.layers = nn.Sequential(
-            nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
+        self.layers = statement_encoder(known.shape[1], width)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
-        """A vector for each program.
-
-        Raises DataError for a platform without a description.
-        """
+        """A vector for each program; raises DataError for a platform without a description."""
         if batch.platform is None or "" in batch.platforms:
             raise DataError("this model reads the device; name the platform of the programs")
         devices = torch.stack([_vector(name) for name in batch.platforms]).to(self.center.device)
@@ -52,10 +46,7 @@ class HardwareEncoder(nn.Module):
 
 
 class HardwareAttention(RankingNetwork):
-    """Rank programs from statement features and device constants.
-
-    Higher scores are predicted faster.
-    """
+    """Rank programs from statement features and device constants; higher is predicted faster."""
 
     def __init__(self, *, width: int = 128, num_heads: int = 4, num_residual: int = 2) -> None:
         super().__init__()

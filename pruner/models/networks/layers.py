@@ -1,6 +1,7 @@
 """Building blocks shared by the neural rankers."""
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -23,9 +24,17 @@ def segment_sum(
     return zeros.index_add(0, segment, rows)
 
 
+def dense_layers(*widths: int, last_relu: bool = True) -> nn.Sequential:
+    """Linear layers between these widths, each with a ReLU (perhaps not the last)."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*(layers if last_relu else layers[:-1]))
+
+
 def statement_encoder(columns: int, width: int) -> nn.Sequential:
     """Two layers with ReLU per statement row, as in TenSet and Pruner."""
-    return nn.Sequential(nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+    return dense_layers(columns, width, width)
 
 
 class ResidualLayer(nn.Module):
@@ -41,10 +50,7 @@ class ResidualLayer(nn.Module):
 
 
 def residual_layers(width: int, number: int) -> nn.Sequential:
-    """A stack of `number` residual layers.
-
-    Raises ValueError for more than `MAX_RESIDUAL`.
-    """
+    """A stack of `number` residual layers; raises ValueError for more than `MAX_RESIDUAL`."""
     if not 0 <= number <= MAX_RESIDUAL:
         raise ValueError(f"num_residual={number}: a network has 0 to {MAX_RESIDUAL} of them")
     return nn.Sequential(*(ResidualLayer(width) for _ in range(number)))
@@ -75,6 +81,9 @@ class ProgramNorm(nn.BatchNorm1d):
             return functional.batch_norm(
                 x, None, None, self.weight, self.bias, training=True, eps=self.eps
             )
+        return self._by_averages(x)
+
+    def _by_averages(self, x: Tensor) -> Tensor:
         return functional.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
         )
@@ -83,9 +92,7 @@ class ProgramNorm(nn.BatchNorm1d):
         """Normalise in training mode by the programs of all processes."""
         count = float(summed(torch.tensor(float(len(x)), device=x.device)))
         if count <= 1:
-            return functional.batch_norm(
-                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-            )
+            return self._by_averages(x)
         exact = x.float()
         mean = summed(exact.sum(dim=0)) / count
         # Two passes: the difference of E[x^2] and the squared mean would cancel in float32.

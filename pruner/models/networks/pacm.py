@@ -5,8 +5,8 @@ statements. Dataflow branch: columns -> 64 -> 128 for every row of the data move
 self-attention with residual, summed over rows. Both are joined, normalised over programs and passed
 through two residual layers.
 
-Ours, off by default (:mod:`pruner.models.networks.branches`): branches that read the analyzer or
-the device, a score that begins as the analyzer's, branches that are dropped at random.
+Ours, off by default: branches that read the analyzer or the device, a score that begins as the
+analyzer's, branches that are dropped at random.
 """
 
 import torch
@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pruner.errors import PrunerError
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.model import RankingNetwork
-from pruner.models.networks.branches import BranchDropout, DraftBranch, DraftScore
 from pruner.models.networks.hardware_attention import HardwareEncoder
 from pruner.models.networks.layers import (
     NormStatistics,
     PooledSelfAttention,
     ProgramNorm,
     ResidualLayer,
+    dense_layers,
     segment_sum,
     statement_encoder,
 )
@@ -72,16 +73,8 @@ class PaCM(RankingNetwork):
         self.statement_encoder = (
             statement_encoder(NUM_STATEMENT_COLUMNS, width) if use_statement else None
         )
-        self.dataflow_encoder = (
-            nn.Sequential(
-                nn.Linear(NUM_DATAFLOW_COLUMNS, dataflow_hidden),
-                nn.ReLU(),
-                nn.Linear(dataflow_hidden, dataflow_width),
-                nn.ReLU(),
-            )
-            if use_dataflow
-            else None
-        )
+        of_dataflow = (NUM_DATAFLOW_COLUMNS, dataflow_hidden, dataflow_width)
+        self.dataflow_encoder = dense_layers(*of_dataflow) if use_dataflow else None
         self.attention = PooledSelfAttention(dataflow_width, num_heads) if use_dataflow else None
         self.fuse = nn.Linear(joined, width)
         self.norm = ProgramNorm(width, statistics=norm_statistics)
@@ -94,11 +87,7 @@ class PaCM(RankingNetwork):
         self.draft_score = DraftScore(self.head) if residual else None
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Scores [program] of normalised features.
-
-        Raises PrunerError when the dataflow block has another number of rows than the model, or the
-        programs lack the analyzer's columns.
-        """
+        """Scores [program]; raises PrunerError for lacking or other columns."""
         branches = self._branches(batch)
         if self.drop is not None:
             branches = self.drop(branches)
@@ -127,3 +116,81 @@ class PaCM(RankingNetwork):
         if self.draft_encoder is not None:
             branches.append(self.draft_encoder(batch))
         return branches
+
+
+def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
+    """The analyzer's columns of a batch; raises PrunerError where missing."""
+    if batch.draft is None:
+        raise PrunerError(
+            "this model reads the analyzer's terms, and these programs have none; train.py, "
+            "evaluate.py, pruner predict and tune.py compute them"
+        )
+    return batch.draft
+
+
+class DraftBranch(nn.Module):
+    """Encode the analyzer's columns (normalised over programs, not by the scaler) by two layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = ProgramNorm(NUM_DRAFT_COLUMNS)
+        self.layers = statement_encoder(NUM_DRAFT_COLUMNS, width)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
+        """A vector [width] for each program."""
+        encoded: Tensor = self.layers(self.norm(draft_of(batch)))
+        return encoded
+
+
+class DraftScore(nn.Module):
+    """``weight * score of the analyzer``, with a learned weight, initially 1.
+
+    `head` is the last layer of the network whose output is added; it begins at zero, so that an
+    untrained model ranks as the analyzer does and the residual is learned. A score
+    ``-log(seconds)`` has the size of the logits that ranking losses compare.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """A term of the score [program]."""
+        return self.weight * draft_of(batch)[:, SCORE]
+
+
+class BranchDropout(nn.Module):
+    """In training, zero at most one branch of a program at random.
+
+    After ModDrop (Neverova et al., TPAMI 2016): no branch can rely on another branch. The branch is
+    drawn anew for every program; nothing is rescaled. Draws continue from the number of batches
+    seen, which is stored with the weights, so a resumed fit draws as an uninterrupted fit.
+    """
+
+    stream: Tensor
+    batches: Tensor
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        if not 0 < probability < 1:
+            raise ValueError(f"branch_dropout: got {probability}; it must be above 0 and below 1")
+        self.probability = probability
+        # Drawn at construction: it depends on the fit's seed, and is stored with the weights.
+        self.register_buffer("stream", torch.randint(2**31, ()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(
+        self, branches: list[Float[Tensor, "program _"]]
+    ) -> list[Float[Tensor, "program _"]]:
+        """Zero branches in training mode; a single branch is never zeroed."""
+        if not self.training or len(branches) < 2:
+            return branches
+        generator = torch.Generator().manual_seed(int(self.stream) + 1_000_003 * int(self.batches))
+        self.batches += 1
+        num = len(branches[0])
+        dropped = torch.rand(num, generator=generator) < self.probability
+        which = torch.randint(len(branches), (num,), generator=generator)
+        kept = [~(dropped & (which == place))[:, None] for place in range(len(branches))]
+        return [one * keep.to(one.device) for one, keep in zip(branches, kept, strict=True)]

@@ -10,7 +10,6 @@ the longest program of the batch.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
 from pruner.models.model import RankingNetwork
-from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer
+from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, dense_layers
 from pruner.models.programs.batch import ProgramBatch
 
 ENCODER = (64, 128, 256, 256)
@@ -39,11 +38,11 @@ class TLP(RankingNetwork):
     def __init__(self, *, platforms: Sequence[str] = (), num_heads: int = 8) -> None:
         super().__init__()
         self.platforms = tuple(platforms)
-        self.encoder = _layers((NUM_COLUMNS, *ENCODER), last_relu=True)
+        self.encoder = dense_layers(NUM_COLUMNS, *ENCODER)
         self.attention = MaskedSelfAttention(ENCODER[-1], num_heads)
         self.residual = nn.Sequential(ResidualLayer(ENCODER[-1]), ResidualLayer(ENCODER[-1]))
         self.heads = nn.ModuleList(
-            _layers((ENCODER[-1], *HEAD), last_relu=False) for _ in self.platforms or ("",)
+            dense_layers(ENCODER[-1], *HEAD, last_relu=False) for _ in self.platforms or ("",)
         )
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
@@ -76,13 +75,6 @@ class TLP(RankingNetwork):
             )
         numbers = [self.platforms.index(name) for name in batch.platforms]
         return torch.tensor(numbers, device=batch.platform.device)[batch.platform]
-
-
-def _layers(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*(layers if last_relu else layers[:-1]))
 
 
 def _step_sum(head: nn.Module, hidden: Tensor, real: Tensor) -> Float[Tensor, " program"]:

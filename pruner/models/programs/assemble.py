@@ -12,14 +12,13 @@ from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.models.programs.program_table import ProgramTable
 
+Programs = Int[Tensor, " program"]
+Kept = Int[Tensor, " kept"]
 _RANGES = 20  # of label, see `spread`
 
 
-def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[Tensor, " program"]:
-    """Programs of the store on `side` of the split, in store order.
-
-    Failed programs are on the training side only: they can be learned from, but not judged by.
-    """
+def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Programs:
+    """Programs on `side` of the split, in store order; failed programs only on "train"."""
     parts = []
     for number, key in enumerate(store.keys):
         programs = store.programs_of([number])
@@ -30,26 +29,19 @@ def programs_on_side(store: ProgramTable, split: TaskSplit, side: Side) -> Int[T
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
 
-def divide(store: ProgramTable, split: TaskSplit) -> dict[Side, Int[Tensor, " program"]]:
+def divide(store: ProgramTable, split: TaskSplit) -> dict[Side, Programs]:
     """Programs of every side of the split."""
     return {side: programs_on_side(store, split, side) for side in SIDES}
 
 
-def small_tasks_removed(
-    store: ProgramTable, index: Int[Tensor, " program"], least: int
-) -> Int[Tensor, " kept"]:
+def small_tasks_removed(store: ProgramTable, index: Programs, least: int) -> Kept:
     """Remove programs of tasks with fewer than `least` programs in `index`."""
     kept = [programs for programs in store.by_task(index) if len(programs) >= least]
     return torch.cat(kept) if kept else index[:0]
 
 
-def sampled(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
-    """Draw this share of every task's programs, at least two a task.
-
-    Draws are nested: with the same seed a smaller share is part of a larger share.
-    """
+def sampled(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
+    """Draw this share of every task's programs, two at least; draws are nested."""
     if share >= 1:
         return index
     generator = torch.Generator().manual_seed(seed)
@@ -61,13 +53,8 @@ def sampled(
     return torch.cat(kept) if kept else index[:0]
 
 
-def sampled_tasks(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
-    """Draw this share of the tasks in `index`, with all their programs.
-
-    At least two tasks; draws are nested.
-    """
+def sampled_tasks(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
+    """Draw this share of the tasks in `index`, two at least; draws are nested."""
     tasks = store.by_task(index)
     order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
     chosen = order[: max(2, round(share * len(tasks)))].sort().values.tolist()
@@ -80,9 +67,7 @@ def keys_of(store: ProgramTable, parts: Iterable[Tensor]) -> list[TaskKey]:
     return [store.keys[number] for number in numbers]
 
 
-def spread(
-    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
-) -> Int[Tensor, " kept"]:
+def spread(store: ProgramTable, index: Programs, share: float, seed: int) -> Kept:
     """Keep a share of every task's programs, spread over its labels.
 
     Verma et al. (arXiv 2304.05430) train on 55 % of TenSet at equal pairwise accuracy. How they
@@ -103,7 +88,7 @@ def spread(
 
 def _spread_task(
     store: ProgramTable, programs: Tensor, share: float, generator: torch.Generator
-) -> Int[Tensor, " kept"]:
+) -> Kept:
     label = store.label[programs]
     span = (label.max() - label.min()).clamp(min=1e-12)
     ranges = ((label - label.min()) / span * _RANGES).long().clamp(max=_RANGES - 1)

@@ -7,8 +7,8 @@ schedules or platforms.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,12 +26,21 @@ NUM_DATAFLOW_COLUMNS = len(DATAFLOW_COLUMNS)
 NUM_PLACES = NUM_STEPS * NUM_COLUMNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramTokens:
-    """Tokens of programs over skeletons (:class:`pruner.features.primitives.PrimitiveTokens`).
+class OnDevice:
+    """Base of frozen dataclasses of tensors."""
 
-    The tables stay complete when programs are taken: they are small compared with the programs.
-    """
+    __slots__ = ()
+
+    def to(self, device: Any, **kwargs: Any) -> Self:
+        """Return the content on another device; Lightning calls this name."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        moved = {n: part.to(device, **kwargs) for n, part in parts.items() if hasattr(part, "to")}
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTokens(OnDevice):
+    """Tensors of :class:`pruner.features.primitives.PrimitiveTokens`; tables stay complete."""
 
     structure: Float[Tensor, "skeleton step column"]
     place: Int[Tensor, "skeleton decision"]
@@ -41,43 +50,21 @@ class ProgramTokens:
     @staticmethod
     def of(tokens: PrimitiveTokens) -> "ProgramTokens":
         """The same tokens as tensors."""
-        return ProgramTokens(
-            structure=torch.from_numpy(tokens.structure),
-            place=torch.from_numpy(tokens.place),
-            skeleton=torch.from_numpy(tokens.skeleton),
-            number=torch.from_numpy(tokens.number),
-        )
+        names = [f.name for f in fields(ProgramTokens)]
+        return ProgramTokens(**{n: torch.from_numpy(getattr(tokens, n)) for n in names})
 
     def arrays(self) -> PrimitiveTokens:
         """The same tokens as arrays."""
-        return PrimitiveTokens(
-            structure=self.structure.numpy(),
-            place=self.place.numpy(),
-            skeleton=self.skeleton.numpy(),
-            number=self.number.numpy(),
-        )
+        return PrimitiveTokens(**{f.name: getattr(self, f.name).numpy() for f in fields(self)})
 
     def take(self, index: Int[Tensor, " program"] | slice) -> "ProgramTokens":
         """The given programs."""
         return replace(self, skeleton=self.skeleton[index], number=self.number[index])
 
-    def to(self, device: Any, **kwargs: Any) -> "ProgramTokens":
-        """The same tokens on another device."""
-        return ProgramTokens(
-            structure=self.structure.to(device, **kwargs),
-            place=self.place.to(device, **kwargs),
-            skeleton=self.skeleton.to(device, **kwargs),
-            number=self.number.to(device, **kwargs),
-        )
-
     def place_means(
         self, group: Int[Tensor, " program"], num_groups: int
     ) -> Float[Tensor, "group place"]:
-        """Mean decision at every place (step x column), by group of programs.
-
-        Zero where no program of the group decides. Places do not depend on skeletons, so the means
-        of a task suit any other store of its programs.
-        """
+        """Mean decision [group, step x column] by group of programs, zero without any."""
         place = self.place[self.skeleton]
         there = place >= 0
         # One index for (group, place), so that one scatter gives all means.
@@ -113,7 +100,7 @@ class ProgramTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramBatch:
+class ProgramBatch(OnDevice):
     """Programs without labels; rows of a program are neighbours, in order.
 
     `platform` [program] indexes the names in `platforms`; the name of an unknown platform is "".
@@ -167,21 +154,9 @@ class ProgramBatch:
                 draft=None if self.draft is None else self.draft[part],
             )
 
-    def to(self, device: Any, **kwargs: Any) -> "ProgramBatch":
-        """Return the same programs on another device."""
-        return replace(
-            self,
-            statement=self.statement.to(device, **kwargs),
-            program=self.program.to(device, **kwargs),
-            dataflow=self.dataflow.to(device, **kwargs),
-            platform=None if self.platform is None else self.platform.to(device, **kwargs),
-            tokens=None if self.tokens is None else self.tokens.to(device, **kwargs),
-            draft=None if self.draft is None else self.draft.to(device, **kwargs),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledBatch:
+class LabelledBatch(OnDevice):
     """Programs with labels; `task` numbers the tasks, `index` the store's programs.
 
     In a batch that several processes share, `programs` are the part of this process, which begins
@@ -193,13 +168,3 @@ class LabelledBatch:
     task: Int[Tensor, " program"]
     index: Int[Tensor, " program"]
     first: int = 0
-
-    def to(self, device: Any, **kwargs: Any) -> "LabelledBatch":
-        """Return the same batch on another device; Lightning calls this name."""
-        return LabelledBatch(
-            programs=self.programs.to(device, **kwargs),
-            label=self.label.to(device, **kwargs),
-            task=self.task.to(device, **kwargs),
-            index=self.index.to(device, **kwargs),
-            first=self.first,
-        )

@@ -47,20 +47,13 @@ _LEVEL = 1  # features repeat themselves: a thirtieth of the size, faster than w
 
 
 class FeatureCache:
-    """Entries below a folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
-
-    A record file with the same settings has one entry: a newer entry replaces it.
-    """
+    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings."""
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
-        self._settings: dict[str, Any] = {
-            "dataflow": spec.dataflow,
-            "duplicates": spec.duplicates,
-        }
+        self._settings: dict[str, Any] = {"dataflow": spec.dataflow, "duplicates": spec.duplicates}
         # Named only where set: entries without them keep their names.
-        self._settings |= {"draft": True} if spec.draft else {}
-        self._settings |= {"failures": True} if spec.failures else {}
+        self._settings |= {n: True for n in ("draft", "failures") if getattr(spec, n)}
         self._basis = {
             **self._settings,
             "feature_version": features.FEATURE_SET_VERSION,
@@ -81,11 +74,7 @@ class FeatureCache:
 
     @staticmethod
     def content(file: TaskFile) -> str:
-        """A digest of a record file, for the other methods.
-
-        Take it before reading the file. It is of the content, not of the time stamp: a copied or
-        touched file keeps its entry.
-        """
+        """A digest of a record file's content for the other methods, made before reading."""
         return digest_of([file.path])
 
     def _key(self, file: TaskFile, content: str) -> str:
@@ -94,12 +83,16 @@ class FeatureCache:
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
     def load(self, file: TaskFile, content: str) -> FilePrograms | None:
-        """The entry of a record file; None without entry for this content.
+        """The entry of a record file; None without a good one for this content.
 
-        Without the analyzer's columns, an entry that has them serves, too, if all its programs have
-        features. A damaged entry counts as missing, with a warning.
+        Without the analyzer's columns, an entry that has them serves, too, if all programs have
+        features.
         """
-        found = self._entry(file, content)
+        path, found = self.path(file), None
+        try:
+            found = read_entry(path, self._key(file, content)) if path.is_file() else None
+        except _DAMAGE as error:
+            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
         if found is not None or self._with_draft is None:
             return found
         found = self._with_draft.load(file, content)
@@ -107,16 +100,6 @@ class FeatureCache:
             return None
         bare = [replace(one, features=replace(one.features, extra=None)) for one in found.tasks]
         return replace(found, tasks=bare)
-
-    def _entry(self, file: TaskFile, content: str) -> FilePrograms | None:
-        path = self.path(file)
-        if not path.is_file():
-            return None
-        try:
-            return read_entry(path, self._key(file, content))
-        except _DAMAGE as error:
-            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
-            return None
 
     def task(self, file: TaskFile, content: str, number: int) -> ProgramTable:
         """A single task of an entry; raises DataError if it is gone."""
@@ -131,10 +114,7 @@ class FeatureCache:
 
 
 def read_entry(path: Path, key: str) -> FilePrograms | None:
-    """The entry in a file; None where it has another key.
-
-    Raises one of the errors in `_DAMAGE` for a damaged file.
-    """
+    """The entry in a file, None for another key; raises `_DAMAGE` where damaged."""
     stored = read_arrays(io.BytesIO(zstandard.decompress(path.read_bytes())))
     about = json.loads(stored["about"].tobytes())
     return _unpacked(about, stored) if about["key"] == key else None
@@ -188,15 +168,12 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
         number, dot, name = full.partition(".")
         if dot:
             by_task[int(number)][name] = stored[full]
+    failures, counts = Counter(about["failures"]), Counter(about["counts"])
     return FilePrograms(
         tasks=[_task(arrays, known) for arrays, known in zip(by_task, about["tasks"], strict=True)],
         quarantined=[tuple(line) for line in about["set_aside"]],
         refused=[tuple(line) for line in about["refused"]],
-        tally=Tally(
-            failures=Counter(about["failures"]),
-            counts=Counter(about["counts"]),
-            left_out=about["left_out"],
-        ),
+        tally=Tally(failures=failures, counts=counts, left_out=about["left_out"]),
     )
 
 
@@ -216,19 +193,13 @@ def _task(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> TaskPro
 
 
 def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files that define the records' workloads.
-
-    These are TenSet's tasks and the design spaces.
-    """
+    """Names and sizes of the files that define workloads: TenSet's tasks, design spaces."""
     return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
 
 
 @cache
 def _code_digest() -> str:
-    """A digest of the sources that determine the content of an entry.
-
-    So an entry from before a change of a rule is invalid even if no version was raised.
-    """
+    """A digest of the sources that determine an entry, valid without a raised version."""
     return digest_of(
         path
         for room in _ROOMS

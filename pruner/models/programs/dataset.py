@@ -37,11 +37,7 @@ TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Programs with features, and counts of their reading.
-
-    `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
-    `num_files` record files came from the cache.
-    """
+    """Programs with features, and counts of their reading, of lines and of files."""
 
     store: ProgramTable
     platforms: tuple[str, ...]
@@ -74,15 +70,7 @@ def load_programs(
 ) -> Dataset:
     """Read all records of the platforms and compute their features.
 
-    Args:
-        root: the record folder.
-        platforms: the sub-folders to read.
-        spec: options of reading; by default all measured programs, without a cache.
-        report: file for the list of unreadable lines; None: they are only counted.
-        watch: shows progress.
-
-    Raises:
-        DataError: a platform has no records, no record is usable, or no program has features.
+    `report`: file for the list of unreadable lines. Raises DataError without a usable program.
     """
     start = time.perf_counter()
     reader = RecordReader(root, spec or ReadSpec())
@@ -100,10 +88,7 @@ def load_programs(
 
 
 class RecordReader:
-    """Reads record files one after another, from the cache where possible.
-
-    `tally` counts the records by result, `num_cached` of `num_files` came from the cache.
-    """
+    """Reads record files one after another, from the cache where possible (`num_cached`)."""
 
     def __init__(self, root: RecordRoot, spec: ReadSpec) -> None:
         self.root, self.spec, self.tally = root, spec, Tally()
@@ -126,10 +111,7 @@ class RecordReader:
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
     ) -> list[TaskPrograms]:
-        """All tasks of the given platforms with a featurised program.
-
-        Raises DataError where a platform has no records, or no record is usable.
-        """
+        """All tasks with a featurised program; raises DataError without a usable record."""
         files = self.root.task_files(list(platforms))
         found: list[TaskPrograms] = []
         measured = 0
@@ -207,9 +189,6 @@ class RecordReader:
 
 
 def example(part: TaskPrograms) -> TaskPrograms:
-    """A task with the features of a single program that has dataflow.
-
-    All other arrays stay complete.
-    """
+    """A task with the features of a single program that has dataflow, otherwise complete."""
     place = part.features.dataflow.any(axis=(1, 2)).argmax()
     return replace(part, features=part.features.take(np.array([place])))

@@ -1,8 +1,7 @@
 """Load the batches of a fit, complete or shared among processes.
 
-Where features stay on disk, the batches of an epoch are determined before the first batch, and so
-are the first and the last batch that need a task. Tasks are loaded in the order of their first
-batch, each once, and dropped after the last batch that has a program of them.
+Features on disk are loaded task by task, once an epoch, from the first batch to the last that needs
+the task: all batches of an epoch are known before the first.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from pruner.models.programs.batch import LabelledBatch
 
@@ -29,10 +27,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Part number `rank` of `of` equal parts, give or take one program.
-
-    Every process of a fit has the labels of whole batches, and the features of its share.
-    """
+    """Part number `rank` of `of` equal parts of a batch, for one process."""
 
     rank: int = 0
     of: int = 1
@@ -63,36 +58,8 @@ class EpochIndices(Sized, Iterable[Tensor], Protocol):
         """Choose the epoch of the next batches."""
 
 
-class Loader(Sized, Iterable[LabelledBatch], Protocol):
-    """Batches of an epoch; Lightning sets the epoch of its `sampler`."""
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of the programs."""
-
-
-class _Gathered(Dataset[LabelledBatch]):
-    """A gather for each index tensor."""
-
-    def __init__(self, batch: Callable[[Tensor], LabelledBatch]) -> None:
-        self._batch = batch
-
-    def __getitem__(self, index: Tensor) -> LabelledBatch:
-        return self._batch(index)
-
-
-def as_is(batch: Any) -> Any:
-    """Return the batch unchanged, as a DataLoader's collate function."""
-    return batch
-
-
-def gathering(batch: Callable[[Tensor], LabelledBatch], sampler: EpochIndices) -> Loader:
-    """Batches gathered in this process, one after another."""
-    return DataLoader(_Gathered(batch), sampler=sampler, batch_size=None, collate_fn=as_is)
-
-
-class Arriving:
-    """Batches that `batches` makes from all indices of an epoch."""
+class Loader:
+    """Batches made from all indices of an epoch; Lightning sets that of its `sampler`."""
 
     def __init__(
         self,
@@ -124,22 +91,14 @@ def ahead(load: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_
             yield waiting.popleft().result()
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The tasks that the batches of an epoch need.
+def needs_of(task: Tensor, indices: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, int]]:
+    """The tasks that an epoch's batches need; `task` [N] covers the table's programs.
 
-    `parts`: the programs of every task, in the order in which tasks are first needed. `last`: the
-    number of the last batch that needs a task, by task number.
+    Returns the programs of every task, in the order in which tasks are first needed, and the number
+    of the last batch that needs a task, by task number.
     """
-
-    parts: list[Tensor]
-    last: dict[int, int]
-
-
-def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
-    """The needs of an epoch's batches; `task` [N] covers the table's programs."""
     if not indices:
-        return Needs([], {})
+        return [], {}
     # Sorted, the programs of a task are neighbours, as tasks are in the table.
     programs, order = torch.cat(list(indices)).sort()
     sizes = torch.tensor([len(index) for index in indices])
@@ -150,10 +109,8 @@ def needs_of(task: Tensor, indices: Sequence[Tensor]) -> Needs:
     last = torch.zeros(len(numbers), dtype=torch.long).scatter_reduce(0, which, batch, "amax")
     first = torch.full((len(numbers),), len(indices)).scatter_reduce(0, which, batch, "amin")
     parts = programs.split(counts.tolist())
-    return Needs(
-        [parts[place] for place in first.argsort(stable=True).tolist()],
-        dict(zip(numbers.tolist(), last.tolist(), strict=True)),
-    )
+    ordered = [parts[place] for place in first.argsort(stable=True).tolist()]
+    return ordered, dict(zip(numbers.tolist(), last.tolist(), strict=True))
 
 
 def streamed_batches(
@@ -161,8 +118,8 @@ def streamed_batches(
 ) -> Iterator[LabelledBatch]:
     """The batches of an epoch for a table with features on disk."""
     own = [share(index) for index in indices]
-    needs = needs_of(table.task, own)
-    arriving = zip(needs.parts, table.loaded(needs.parts), strict=True)
+    needed, last = needs_of(table.task, own)
+    arriving = zip(needed, table.loaded(needed), strict=True)
     alive: dict[int, tuple[Tensor, ProgramTable]] = {}
     for number, (index, mine) in enumerate(zip(indices, own, strict=True)):
         tasks = table.task[mine]
@@ -172,10 +129,10 @@ def streamed_batches(
             programs, found = next(arriving)
             alive[int(table.task[programs[0]])] = programs, found
         places = [(tasks == task).nonzero().squeeze(1) for task in present]
-        parts = []
-        for task, where in zip(present, places, strict=True):
-            programs, found = alive[task]
-            parts.append(found.take(torch.searchsorted(programs, mine[where])))
+        parts = [
+            alive[task][1].take(torch.searchsorted(alive[task][0], mine[where]))
+            for task, where in zip(present, places, strict=True)
+        ]
         # The parts are concatenated by task; this restores the mixed order of the batch.
         mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
         yield LabelledBatch(
@@ -186,5 +143,5 @@ def streamed_batches(
             first=share.bounds(len(index))[0],
         )
         for task in present:
-            if needs.last[task] == number:
+            if last[task] == number:
                 del alive[task]

@@ -9,7 +9,7 @@ cache (:mod:`pruner.models.programs.cache`), which loads them task by task.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,12 +30,10 @@ from pruner.models.programs.batch import (
 )
 from pruner.models.programs.loading import (
     WHOLE,
-    Arriving,
     EpochIndices,
     Loader,
     Share,
     ahead,
-    gathering,
     streamed_batches,
 )
 from pruner.models.programs.scaler import Center, ColumnScaler, group_means, positive_or_one
@@ -84,15 +82,6 @@ class TaskPrograms:
             timed_s=timed_s[keep],
             num_failed=int((~keep).sum()),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskView:
-    """Some `programs` of a task; `store` holds these as programs `own`."""
-
-    programs: Tensor
-    store: "ProgramTable"
-    own: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -235,10 +224,7 @@ class ProgramTable:
         return self.concatenate(list(ahead(self.load, range(len(self.keys)))))
 
     def loaded(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator["ProgramTable"]:
-        """Load features from disk: a table for each part.
-
-        A part has ascending programs of one task.
-        """
+        """Load features from disk: a table for each part, ascending programs of one task."""
         assert self.load is not None
         load = self.load
 
@@ -248,19 +234,21 @@ class ProgramTable:
 
         return ahead(one, parts)
 
-    def each_task(self, index: Int[Tensor, " program"]) -> Iterator[TaskView]:
-        """The given programs with their features, task by task."""
+    def each_task(
+        self, index: Int[Tensor, " program"]
+    ) -> "Iterator[tuple[Tensor, ProgramTable, Tensor]]":
+        """Task by task: programs, a table with their features, and their numbers there."""
         parts = self.by_task(index)
         if self.load is None:
-            return (TaskView(part, self, part) for part in parts)
+            return ((part, self, part) for part in parts)
         both = zip(parts, self.loaded(parts), strict=True)
-        return (TaskView(part, found, torch.arange(len(part))) for part, found in both)
+        return ((part, found, torch.arange(len(part))) for part, found in both)
 
     def loader(self, sampler: EpochIndices, share: Share) -> Loader:
         """Batches of the programs that `sampler` yields, with this process's share."""
         if self.load is None:
-            return gathering(lambda index: self.batch(index, share), sampler)
-        return Arriving(lambda indices: streamed_batches(self, indices, share), sampler)
+            return Loader(lambda indices: (self.batch(i, share) for i in indices), sampler)
+        return Loader(lambda indices: streamed_batches(self, indices, share), sampler)
 
     def sample(self, index: Int[Tensor, " program"]) -> Int[Tensor, " kept"]:
         """A fixed draw of at most `SCALER_PROGRAMS` programs of `SCALER_TASKS` tasks."""
@@ -304,18 +292,14 @@ class ProgramTable:
         )
 
     def subset(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs, in store order; tasks keep their numbers.
+        """The given programs, in store order; tasks keep their numbers, empty tasks stay.
 
-        Empty tasks stay, too. Labels are computed anew: the best latency of the subset / latency,
-        as for an online learner, whose best is the best so far.
+        Labels are computed anew: the best latency of the subset / latency.
         """
         return self.take(index.sort().values)
 
     def take(self, index: Int[Tensor, " program"]) -> "ProgramTable":
-        """The given programs in the given order.
-
-        The order must keep programs of a task together.
-        """
+        """The given programs in the given order, which must keep tasks together."""
         rows, _ = self.row_index(index)
         counts = self.row_start[index + 1] - self.row_start[index]
         return replace(
@@ -359,12 +343,9 @@ class ProgramTable:
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
         flow = group_means(flat, self.task, len(self.keys))
-        tokens, decided = self.tokens, torch.zeros(0)
-        if tokens is not None:
-            decided = tokens.place_means(self.task, len(self.keys))
-        drafted = None
-        if self.draft is not None:
-            drafted = group_means(self.draft, self.task, len(self.keys))
+        tokens, draft, num = self.tokens, self.draft, len(self.keys)
+        decided: Any = None if tokens is None else tokens.place_means(self.task, num)
+        drafted: Any = None if draft is None else group_means(draft, self.task, num)
         for number, key in enumerate(self.keys):
             if centers and key in centers:
                 # A centre may have fewer or more places than this table: the longest program
@@ -372,15 +353,15 @@ class ProgramTable:
                 known = centers[key].statement[:width]
                 mean[number * width : number * width + len(known)] = known
                 flow[number] = centers[key].dataflow.reshape(-1)
-                if tokens is not None and (known_tokens := centers[key].tokens) is not None:
-                    decided[number] = known_tokens
-                if drafted is not None and (known_draft := centers[key].draft) is not None:
-                    drafted[number] = known_draft
+                for means, own in (
+                    (decided, centers[key].tokens),
+                    (drafted, centers[key].draft),
+                ):
+                    if means is not None and own is not None:
+                        means[number] = own
         dataflow = (flat - flow[self.task]).view_as(self.dataflow)
         tokens = None if tokens is None else tokens.minus(decided, self.task)
-        draft = None
-        if self.draft is not None and drafted is not None:
-            draft = self.draft - drafted[self.task]
+        draft = None if draft is None else draft - drafted[self.task]
         rows = self.rows - mean[group]
         return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
 
@@ -397,7 +378,7 @@ class ProgramTable:
         """
         if self.load is not None:
             sample = self.sample(index)
-            held = self.concatenate([view.store for view in self.each_task(sample)])
+            held = self.concatenate([table for _, table, _ in self.each_task(sample)])
             return held.fit_scaler(torch.arange(held.num_programs), kind)
         rows, _ = self.row_index(index)
         # Of tasks that occur in `index` only: others may be test tasks.
@@ -410,11 +391,10 @@ class ProgramTable:
         mean, square = _column_moments(self.rows, rows)
         mean = torch.cat([mean, flags.mean(dim=0)])
         square = torch.cat([square, flags.square().mean(dim=0)])
+        slots = torch.arange(self.num_dataflow_rows)
+        every = (index[:, None] * self.num_dataflow_rows + slots).view(-1)
         flow_mean, flow_square = _column_moments(
-            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS),
-            (index[:, None] * self.num_dataflow_rows + torch.arange(self.num_dataflow_rows)).view(
-                -1
-            ),
+            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS), every
         )
         return ColumnScaler.standard(
             (mean, _deviation(mean, square)), (flow_mean, _deviation(flow_mean, flow_square))

@@ -13,7 +13,7 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
-from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
+from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
@@ -28,13 +28,10 @@ log = logging.getLogger(__name__)
 class ReadSpec:
     """Options of reading records.
 
-    Attributes:
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        duplicates: ``drop`` keeps one record of every program.
-        draft: also compute the analyzer's terms of every program.
-        failures: also keep programs that did not build or run, with an infinite latency.
-        cache: folder of cached features; None: no cache.
-        stream: leave features in the cache, and load them task by task where they are read.
+    ``dataflow``: ``paper`` (with the epilogue) or ``official`` rows; ``duplicates="drop"`` keeps
+    one record of every program; ``draft``: also the analyzer's terms; ``failures``: also programs
+    that did not build or run, with an infinite latency; ``cache``: folder of cached features;
+    ``stream``: leave features in the cache, and load them task by task where they are read.
     """
 
     dataflow: DataflowKind = "paper"
@@ -89,10 +86,7 @@ class FilePrograms:
     refused: Sequence[tuple[int, str]] = ()
 
     def report_quarantined(self, file: TaskFile, quarantine: Quarantine) -> None:
-        """Report the lines set aside and the programs refused to `quarantine`.
-
-        An entry of the cache reports them as a fresh reading does.
-        """
+        """Report the lines set aside and the programs refused, as a fresh reading does."""
         for line, reason, detail, excerpt in self.quarantined:
             quarantine.add(
                 file=str(file.path),
@@ -122,10 +116,7 @@ class _QuarantinedLines(Quarantine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecords:
-    """The records of a file by task, without features.
-
-    `quarantined`: see :class:`FilePrograms`.
-    """
+    """The records of a file by task; `quarantined` as in :class:`FilePrograms`."""
 
     file: TaskFile
     tasks: Sequence[TaskRecords]
@@ -135,29 +126,16 @@ class FileRecords:
 def read_records(
     file: TaskFile, duplicates: Duplicates, parser: LineParser | None = None
 ) -> FileRecords:
-    """Read a record file.
-
-    :meth:`FilePrograms.report_quarantined` reports the lines that were set aside.
-    """
+    """Read a record file, and keep the lines that were set aside."""
     quarantined = _QuarantinedLines()
-    tasks = read_tasks(
-        file.path,
-        quarantined,
-        platform=file.platform,
-        task=file.task,
-        duplicates=duplicates,
-        parser=parser,
-    )
+    tasks = file.read(quarantined, duplicates, parser)
     return FileRecords(file=file, tasks=tasks, quarantined=quarantined.lines)
 
 
 def featurize_files(
     files: Sequence[FileRecords], spec: ReadSpec, tasks: Definitions | None = None
 ) -> list[FilePrograms]:
-    """Featurise the records of files; traces of all files together.
-
-    `tasks` has the operators of TenSet's own tasks, and the design spaces of traces.
-    """
+    """Featurise the records of files by the definitions `tasks`; traces of all files together."""
     known = _features_of_traces(files, spec, tasks)
     out = []
     for one in files:
@@ -168,7 +146,7 @@ def featurize_files(
                 spec.dataflow,
                 tally,
                 tasks,
-                extra=_extra(spec, one.file.platform),
+                extra=draft_columns(one.file.platform) if spec.draft else None,
                 failures=spec.failures,
                 refused=refused,
                 found=known.get(id(records)),
@@ -180,10 +158,6 @@ def featurize_files(
             FilePrograms(tasks=found, tally=tally, quarantined=one.quarantined, refused=refused)
         )
     return out
-
-
-def _extra(spec: ReadSpec, platform: str) -> Extra | None:
-    return draft_columns(platform) if spec.draft else None
 
 
 def _taken(records: TaskRecords, *, failures: bool) -> TaskRecords:
@@ -247,20 +221,13 @@ def featurize_task(
         # The operator is unknown, so no program of the task can be featurised.
         tally.failures[error.reason] += num_measured
         refused.append((int(taken.line[0]), of_all(error.reason, num_measured)))
-        message = f"{records.file} left out ({num_measured} programs): {error}"
-        tally.left_out.append(message)
-        log.warning("%s", message)
+        tally.left_out.append(f"{records.file} left out ({num_measured} programs): {error}")
+        log.warning("%s", tally.left_out[-1])
         return None
     without = {row: why for row, why in sorted(batch.failures.items()) if taken.valid[row]}
     tally.failures.update(without.values())
     refused += [(int(taken.line[row]), why) for row, why in without.items()]
-    part = TaskPrograms.of(
-        records.key,
-        batch,
-        taken.latency_s,
-        taken.line,
-        taken.digest,
-        timed_s=taken.timed_s,
-    )
+    columns = (taken.latency_s, taken.line, taken.digest, taken.timed_s)
+    part = TaskPrograms.of(records.key, batch, *columns)
     # Where every program failed there is no best latency for labels.
     return part if np.isfinite(part.latency_s).any() else None

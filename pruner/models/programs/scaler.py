@@ -49,10 +49,8 @@ class ColumnScaler(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        for kind, size in (
-            ("statement", NUM_STATEMENT_COLUMNS),
-            ("dataflow", NUM_DATAFLOW_COLUMNS),
-        ):
+        sizes = {"statement": NUM_STATEMENT_COLUMNS, "dataflow": NUM_DATAFLOW_COLUMNS}
+        for kind, size in sizes.items():
             self.register_buffer(f"{kind}_center", torch.zeros(size))
             self.register_buffer(f"{kind}_scale", torch.ones(size))
         self.register_buffer("limit", torch.tensor(torch.inf))
@@ -73,11 +71,9 @@ class ColumnScaler(nn.Module):
         dataflow: tuple[Float[Tensor, " dataflow"], Float[Tensor, " dataflow"]],
     ) -> "ColumnScaler":
         """Standard scores from (mean, deviation) of every column."""
-        scaler = ColumnScaler()
+        scaler = ColumnScaler.by_maximum(statement[1], dataflow[1])
         scaler.statement_center.copy_(statement[0])
-        scaler.statement_scale.copy_(statement[1])
         scaler.dataflow_center.copy_(dataflow[0])
-        scaler.dataflow_scale.copy_(dataflow[1])
         scaler.limit.fill_(STANDARD_LIMIT)
         return scaler
 
@@ -93,10 +89,7 @@ class ColumnScaler(nn.Module):
         return not self.is_standard and bool((scales == 1).all())
 
     def num_blind(self, other: "ColumnScaler") -> int:
-        """Number of columns that vary for `other` but not here.
-
-        They were no input of a network that learned with this normalisation.
-        """
+        """Number of columns that vary for `other` but were constant, so no input, here."""
         pairs = (
             (self.statement_scale, other.statement_scale),
             (self.dataflow_scale, other.dataflow_scale),
@@ -126,11 +119,9 @@ def group_means(
 
 
 def rank_in_task(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
-    """Place of every row inside its program.
+    """Place of every row inside its program; rows of a program are neighbours.
 
-    Rows of a program are neighbours.
-
-    >>> places(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
+    >>> rank_in_task(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
     [0, 1, 2, 0, 1, 0]
     """
     if not len(program):
@@ -161,21 +152,16 @@ class Center:
         place = rank_in_task(batch.program)
         # The longest program decides; means of its last places are those of few programs.
         num_places = int(place.max()) + 1 if len(place) else 0
-        rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
+        rows, tokens = batch.statement[:, :NUM_STATEMENT_FEATURES], batch.tokens
         return Center(
             group_means(rows, place, num_places),
             batch.dataflow.mean(dim=0),
-            None
-            if batch.tokens is None
-            else batch.tokens.place_means(torch.zeros_like(batch.tokens.skeleton), 1)[0],
+            None if tokens is None else tokens.place_means(torch.zeros_like(tokens.skeleton), 1)[0],
             None if batch.draft is None else batch.draft.mean(dim=0),
         )
 
     def over(self, other: "Center") -> "Center":
-        """This mean, with the other's values for missing places.
-
-        A place is missing where no program of this mean had a statement.
-        """
+        """This mean, with the other's values for places without any statement here."""
         missing = other.statement[len(self.statement) :]
         return replace(self, statement=torch.cat([self.statement, missing]))
 

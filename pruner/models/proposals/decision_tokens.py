@@ -164,10 +164,7 @@ class ChoiceToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocationToken:
-    """The location of a block.
-
-    ``offered`` lists values [V], and where each is legal [N, V].
-    """
+    """The location of a block; ``offered``: values [V], and which are legal [N, V]."""
 
     slot: int
     offered: Callable[[Decisions], tuple[Ints, Mask]]
@@ -229,11 +226,7 @@ class TokenSequences:
 
 
 def encode(space: TokenSpace, rows: Decisions) -> tuple[TokenSequences, Mask]:
-    """List the options along each vector int64 [N, d].
-
-    Returns:
-        The sequences of the vectors whose decisions are all legal, and which they are [N].
-    """
+    """List the options along vectors [N, d]; the second result marks the legal vectors."""
     listed = [token.options(rows) for token in space.tokens]
     legal = np.ones(len(rows), bool)
     places = np.zeros((len(rows), len(listed)), np.int64)
@@ -259,8 +252,7 @@ def log_ways(
 ) -> Floats:
     """Count ordered factorisations of each value into `parts` factors, as logs.
 
-    Exponents of each prime are distributed over the factors by stars and bars. Without parts, 1 has
-    a single way and other values none.
+    Stars and bars over the exponents of each prime; without parts, 1 has one way, others none.
     """
     if not parts:
         return np.where(values == 1, 0.0, -np.inf)

@@ -22,17 +22,18 @@ from torch import Tensor
 
 from pruner.arrays import Floats
 from pruner.models.proposals.decision_tokens import TokenSequences
-from pruner.models.proposals.proposal_model import ProposalModel, log_likelihoods, prior_of
-from pruner.models.proposals.proposal_network import ProposalNetwork
+from pruner.models.proposals.proposal_model import (
+    ProposalModel,
+    ProposalNetwork,
+    log_likelihoods,
+    prior_of,
+)
 from pruner.progress import Log, silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskSequences:
-    """The measured programs of a task: a part for each design space.
-
-    ``latency_s``: [N] of each part, in the order of its programs.
-    """
+    """The measured programs of a task: sequences and ``latency_s`` [N] by design space."""
 
     parts: tuple[TokenSequences, ...]
     latency_s: tuple[Floats, ...]
@@ -46,14 +47,8 @@ class TaskSequences:
         for part, seconds in zip(self.parts, self.latency_s, strict=True):
             order = torch.randperm(len(seconds), generator=generator).numpy()
             rows = order[: max(1, round(num * len(seconds) / total))]
-            parts.append(
-                replace(
-                    part,
-                    chosen=part.chosen[rows],
-                    prior=part.prior[rows],
-                    columns=part.columns[rows],
-                )
-            )
+            names = ("chosen", "prior", "columns")
+            parts.append(replace(part, **{name: getattr(part, name)[rows] for name in names}))
             latency_s.append(seconds[rows])
         return TaskSequences(parts=tuple(parts), latency_s=tuple(latency_s))
 
@@ -90,11 +85,7 @@ def fit_proposals(
     seed: int,
     log: Log = silent,
 ) -> ProposalModel:
-    """Train on tasks, and keep the best epoch.
-
-    That is the epoch with the lowest loss on the validation tasks. Without validation tasks, the
-    last epoch is kept.
-    """
+    """Train on tasks; keep the epoch of the lowest validation loss, or the last."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from pruner.arrays import Decisions, Floats
 from pruner.errors import DataError, PrunerError
@@ -21,10 +22,10 @@ from pruner.models.proposals.decision_tokens import (
     TokenSpace,
     encode,
 )
-from pruner.models.proposals.proposal_network import ProposalNetwork
 from pruner.paths import checkpoints_folder
 
 FORMAT = 1
+_COLUMNS = [list(TOKEN_COLUMNS), list(OPTION_COLUMNS)]
 
 
 def bundled_weights() -> Path:
@@ -34,11 +35,7 @@ def bundled_weights() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProposalModel:
-    """A trained proposal network.
-
-    ``kinds`` of the design spaces that trained it; ``about``: what it learned from, as plain
-    values.
-    """
+    """A trained network, the ``kinds`` of its design spaces, and plain values ``about`` it."""
 
     network: ProposalNetwork
     kinds: frozenset[str]
@@ -61,10 +58,7 @@ class ProposalModel:
     def draw(
         self, space: TokenSpace, num: int, rng: np.random.Generator
     ) -> tuple[Decisions, Floats]:
-        """Draw programs int64 [num, d].
-
-        The second result are their log likelihood ratios [num] to the prior.
-        """
+        """Draw programs int64 [num, d], with their log likelihood ratios [num] to the prior."""
         rows, ratio = np.tile(space.start, (num, 1)), np.zeros(num)
         _, first, embedded = self._begun(space)
         state = first.expand(num, -1)
@@ -85,10 +79,7 @@ class ProposalModel:
 
     @torch.inference_mode()
     def log_ratio(self, space: TokenSpace, rows: Decisions) -> Floats:
-        """Compute log likelihood ratios [N] of vectors [N, d] to the prior.
-
-        Minus infinity where a decision is none of the legal options.
-        """
+        """Log likelihood ratios [N] of vectors [N, d] to the prior; -inf where illegal."""
         sequences, legal = encode(space, rows)
         out = np.full(len(rows), -np.inf)
         if legal.any():
@@ -101,26 +92,19 @@ class ProposalModel:
 
     def save(self, path: Path) -> None:
         """Write the weights in float16, atomically."""
-        state = {name: value.half() for name, value in self.network.state_dict().items()}
-        save_tensors(
-            path,
-            {
-                "format": FORMAT,
-                "columns": [list(TOKEN_COLUMNS), list(OPTION_COLUMNS)],
-                "arguments": self.network.arguments,
-                "kinds": sorted(self.kinds),
-                "about": self.about,
-                "state": state,
-            },
-        )
+        content = {
+            "format": FORMAT,
+            "columns": _COLUMNS,
+            "arguments": self.network.arguments,
+            "kinds": sorted(self.kinds),
+            "about": self.about,
+            "state": {name: value.half() for name, value in self.network.state_dict().items()},
+        }
+        save_tensors(path, content)
 
     @staticmethod
     def load(path: Path) -> ProposalModel:
-        """Read weights, for proposals on the CPU.
-
-        Raises:
-            PrunerError: there is no such file, or it is no proposal model of this version.
-        """
+        """Read weights on the CPU; raises PrunerError without a file of this version."""
         if not path.is_file():
             raise PrunerError(
                 f"policy.weights={path}: no such file, so no trained weights; train them: python "
@@ -128,10 +112,7 @@ class ProposalModel:
             )
         try:
             content = load_tensors(path)
-            if content.get("format") != FORMAT or content["columns"] != [
-                list(TOKEN_COLUMNS),
-                list(OPTION_COLUMNS),
-            ]:
+            if content.get("format") != FORMAT or content["columns"] != _COLUMNS:
                 raise DataError("made for other columns than this version has")
             state = {name: value.float() for name, value in content["state"].items()}
             if not all(bool(torch.isfinite(value).all()) for value in state.values()):
@@ -177,3 +158,51 @@ def prior_of(programs: TokenSequences) -> Tensor:
     """The log prior [N, T] of each decision."""
     chosen = torch.from_numpy(programs.chosen)
     return torch.from_numpy(programs.prior).gather(2, chosen[..., None])[..., 0]
+
+
+class ProposalNetwork(nn.Module):
+    """A recurrent network over decision tokens.
+
+    A space (device, operator, counts of instructions, the mean of its tokens) starts the state;
+    each decided option moves it; the score of an option depends on the state, the token and the
+    option. ``dropout``: of the columns of the space and of the states: the records have few tasks.
+    """
+
+    def __init__(self, *, num_space: int, width: int = 64, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.arguments = {"num_space": num_space, "width": width, "dropout": dropout}
+        self.token = nn.Linear(len(TOKEN_COLUMNS), width)
+        self.space = nn.Linear(num_space + width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.start = nn.Linear(width, width)
+        self.recurrent = nn.GRU(width + len(OPTION_COLUMNS), width, batch_first=True)
+        self.of_state = nn.Linear(width, width)
+        self.of_token = nn.Linear(width, width, bias=False)
+        self.of_option = nn.Linear(len(OPTION_COLUMNS), width, bias=False)
+        self.score = nn.Linear(width, 1, bias=False)
+        self.space_score = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.space_score.weight)
+
+    def begin(
+        self, space: Float[Tensor, " column"], tokens: Float[Tensor, "token column"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Read a design space: score, first state [width], embedded tokens [token, width]."""
+        embedded = torch.relu(self.token(tokens))
+        mean = embedded.mean(dim=0) if len(tokens) else embedded.new_zeros(self.token.out_features)
+        known = torch.relu(self.space(torch.cat([self.dropout(space), mean])))
+        return self.space_score(known)[0], torch.tanh(self.start(known)), embedded
+
+    def advance(self, embedded: Tensor, decided: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Move states [N, width] along decided options [N, T, column] of tokens [T, width].
+
+        Returns the states after each token [N, T, width], and the last state.
+        """
+        inputs = torch.cat([embedded.expand(len(decided), -1, -1), decided], dim=2)
+        states, last = self.recurrent(inputs, state[None].contiguous())
+        return states, last[0]
+
+    def scores(self, states: Tensor, embedded: Tensor, options: Tensor) -> Tensor:
+        """Score options [..., V, column] by states and tokens [..., width]."""
+        known = (self.of_state(self.dropout(states)) + self.of_token(embedded))[..., None, :]
+        return self.score(torch.relu(known + self.of_option(options)))[..., 0]

@@ -28,11 +28,7 @@ _Part = TypeVar("_Part")
 
 
 def mean_weights(parts: list[Weights]) -> Weights:
-    """Mean of weights and floating-point buffers; the last of other buffers.
-
-    Raises ValueError where the parts are not of one model.
-    """
-    first = parts[0]
+    """Mean of weights and float buffers, else the last; raises ValueError for other shapes."""
     shapes = [{name: value.shape for name, value in part.items()} for part in parts]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError("weights of different models have no mean")
@@ -40,17 +36,14 @@ def mean_weights(parts: list[Weights]) -> Weights:
         name: torch.stack([part[name] for part in parts]).mean(dim=0)
         if value.is_floating_point()
         else parts[-1][name].clone()
-        for name, value in first.items()
+        for name, value in parts[0].items()
     }
 
 
 def greedy(
-    members: Sequence[_Part],
-    value: Callable[[Sequence[_Part]], float],
+    members: Sequence[_Part], value: Callable[[Sequence[_Part]], float]
 ) -> tuple[list[_Part], float]:
-    """The members that stay, and the value of their mean.
-
-    ``value`` judges a mean of members.
+    """The members that stay, and the `value` of their mean.
 
     >>> greedy([1.0, 4.0, 2.0], lambda parts: -abs(sum(parts) / len(parts) - 2.5))
     ([2.0, 4.0], -0.5)

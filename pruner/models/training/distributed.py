@@ -1,8 +1,4 @@
-"""Run a fit in several processes: copies of this process, the first.
-
-A copy shares all data that this process has read, and ends with the fit. Results, progress and
-checkpoints are those of the first process.
-"""
+"""Run a fit in several processes: copies of the first, with its data."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +23,7 @@ _FAREWELL_S = 60.0  # for a copy to end after the first, which computed the same
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Process number `rank` of `of` in a fit.
-
-    All connect to `port` of this machine.
-    """
+    """Process number `rank` of `of` in a fit, connected to `port` of this machine."""
 
     rank: int = 0
     of: int = 1
@@ -55,10 +48,7 @@ SINGLE_PROCESS = Process()
 
 
 class _Given(LightningEnvironment):
-    """Lightning's environment for a process that already exists.
-
-    Lightning starts no process itself.
-    """
+    """Lightning's environment for a process that exists: Lightning starts none."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -81,11 +71,7 @@ class _Given(LightningEnvironment):
 
 
 def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
-    """Run `run` in `number` processes; return the first's result.
-
-    This process is the first. Raises PrunerError where this process cannot be copied, or where a
-    copy failed.
-    """
+    """Run in `number` processes, this being the first; raises PrunerError where one fails."""
     if number == 1:
         return run(SINGLE_PROCESS)
     # CUDA's context does not survive a fork.
@@ -114,10 +100,7 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
 
 @contextmanager
 def _threads_stay() -> Iterator[None]:
-    """Set the number of threads for copies; Lightning would divide the cores.
-
-    A value that is set already stays.
-    """
+    """Set the threads of copies, unless set; Lightning would divide the cores."""
     name = "OMP_NUM_THREADS"
     before = os.environ.get(name)
     os.environ[name] = before or str(torch.get_num_threads())

@@ -36,19 +36,16 @@ from pruner.models.checkpoint.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from pruner.models.checkpoint.convert import OLD_SUFFIX, existing
-from pruner.models.checkpoint.tensors import SUFFIX
+from pruner.models.checkpoint.tensors import OLD_SUFFIX, SUFFIX, existing
 from pruner.models.model import Model, RankingNetwork
 from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import greedy, mean_weights
-from pruner.models.training.datamodule import RankingData
 from pruner.models.training.distributed import Process, in_processes
-from pruner.models.training.lit import RankingModule
-from pruner.models.training.recipe import Pick, Recipe
-from pruner.models.training.start import Scaling, Start
+from pruner.models.training.lit import RankingData, RankingModule
+from pruner.models.training.recipe import Recipe, Scaling, Start
 from pruner.models.training.training import (
     FitResult,
     Throughput,
@@ -139,11 +136,7 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The file of a checkpoint, a bundled name, or a run folder.
-
-    A run folder has one fit or one adapted model; bundled names are those of
-    `pruner.paths.boxed_checkpoints`. Raises PrunerError for a run folder with several models.
-    """
+    """The file of a checkpoint, bundled name or run folder; raises PrunerError."""
     path = checkpoint_named(path)
     if not path.is_dir():
         return path
@@ -161,16 +154,7 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
-    """Load a model from a checkpoint or from a run folder.
-
-    Args:
-        path: the file, or the folder of a run with one model.
-        own: your classes that the checkpoint may name.
-
-    Raises:
-        DataError: the file is damaged.
-        PrunerError: its feature-set version differs, or its class is unknown.
-    """
+    """Load a model; `own`: further classes; raises DataError or PrunerError."""
     return load_checkpoint(
         checkpoint_file(path),
         feature_version=features.FEATURE_SET_VERSION,
@@ -179,12 +163,7 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
 
 def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
-    """Load the checkpoint of a file or run folder as a start.
-
-    Raises:
-        DataError: as `ranker_of`.
-        PrunerError: as `ranker_of`, and for trees, which cannot continue.
-    """
+    """Load a start; raises as `ranker_of`, and PrunerError for trees, which cannot continue."""
     file = checkpoint_file(path)
     ranker, info = ranker_of(file, own)
     if not isinstance(ranker, NeuralRanker):
@@ -193,13 +172,6 @@ def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling =
             "networks continue: leave checkpoint= out, or name a network's"
         )
     return Start(ranker=ranker, info=info, inherited=info.inherited(file), scaling=scaling)
-
-
-def chosen_programs(
-    programs: ProgramTable, index: Tensor, *, pick: Pick, share: float, seed: int
-) -> Tensor:
-    """The share of the programs in `index` to train on."""
-    return PICKS[pick](programs, index, share, seed)
 
 
 def fit(
@@ -233,10 +205,10 @@ def fit(
         PrunerError: the recipe is impossible, or the fit diverged (``best.safetensors`` is older).
     """
     folder.mkdir(parents=True, exist_ok=True)
+    options: Mapping[str, Any] = {"loggers": loggers, "stop_after": stop_after}
     if recipe.soup:
-        options = {"loggers": loggers, "stop_after": stop_after, "start": start}
         one = partial(fit, programs=programs, split=split, config=config, callbacks=callbacks)
-        return _fit_soup(recipe, programs, split, one, folder, options)
+        return _fit_soup(recipe, programs, split, one, folder, {**options, "start": start})
     if start is not None:
         start.check(programs)
         recipe = start.recipe(recipe)
@@ -248,33 +220,17 @@ def fit(
         if isinstance(model, TreeRanker):
             fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
         else:
-            fitted = _fit_network(
-                recipe,
-                programs,
-                sides,
-                model,
-                info,
-                folder,
-                callbacks=callbacks,
-                loggers=loggers,
-                stop_after=stop_after,
-                start=start,
-            )
+            options = {**options, "callbacks": callbacks}
+            fitted = _fit_network(recipe, programs, sides, model, info, folder, start, options)
         seconds = round(time.perf_counter() - began, 2)
     return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
 
 
 def _sides(recipe: Recipe, programs: ProgramTable, split: TaskSplit) -> dict[Side, Tensor]:
     """Programs of every side; the training side as the recipe picks."""
-    sides = divide(programs, split)
+    sides, pick = divide(programs, split), PICKS[recipe.train_pick]
     # Only the training side is thinned: the other sides must stay comparable between shares.
-    sides["train"] = chosen_programs(
-        programs,
-        sides["train"],
-        pick=recipe.train_pick,
-        share=recipe.train_share,
-        seed=recipe.seed,
-    )
+    sides["train"] = pick(programs, sides["train"], recipe.train_share, recipe.seed)
     return sides
 
 
@@ -326,12 +282,10 @@ def _fit_network(
     network: RankingNetwork,
     info: CheckpointInfo,
     folder: Path,
-    *,
-    callbacks: Sequence[Callback],
-    loggers: Sequence[Logger],
-    stop_after: int | None,
     start: Start | None,
+    options: Mapping[str, Any],
 ) -> Fitted:
+    """Fit a network; `options` are further arguments of `fit_network`."""
     store = programs.relative() if recipe.relative else programs
     fresh = store.fit_scaler(sides["train"], recipe.scale)
     scaler = fresh if start is None else start.scaler(fresh)
@@ -344,6 +298,7 @@ def _fit_network(
         seed=recipe.seed if recipe.batch_seed is None else recipe.batch_seed,
     )
     throughput = Throughput()
+    options = {**options, "callbacks": [throughput, *options["callbacks"]]}
 
     def save(metrics: dict[str, float]) -> None:
         save_checkpoint(folder / BEST, ranker, replace(info, metrics=metrics))
@@ -358,25 +313,32 @@ def _fit_network(
             make_trainer=lambda **options: make_trainer(recipe, **options),
             save_best=save,
             monitor=recipe.monitor,
-            callbacks=[throughput, *callbacks],
-            loggers=loggers,
-            stop_after=stop_after,
             goes_on=start is not None,
             keep_last=recipe.keep == "last",
             patience=recipe.patience,
             average_epochs=recipe.average_epochs,
             process=process,
+            **options,
         )
 
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)
     checkpoint = existing(folder / BEST)
     best, best_info = load_checkpoint(checkpoint, models=models_with([type(network)]))
-    blind = {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
+    numbers = {
+        "monitor": recipe.monitor,
+        "best_valid": result.best_value,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+        "num_train_programs": len(sides["train"]),
+        "train_programs_per_second": round(throughput.programs_per_second),
+    }
+    if start is not None:
+        numbers["num_blind_columns"] = scaler.num_blind(fresh)
     return Fitted(
         ranker=best,
         info=best_info,
         checkpoint=checkpoint,
-        numbers=_numbers(recipe, result, sides, throughput) | blind,
+        numbers=numbers,
         finished=result.finished,
     )
 
@@ -389,11 +351,7 @@ def _fit_soup(
     folder: Path,
     options: Mapping[str, Any],
 ) -> Fitted:
-    """Average a fit with `options` and fits that continue it.
-
-    Each has a folder below `folder`. Raises PrunerError for trees, which have no weights to
-    average.
-    """
+    """Average a fit and fits that continue it; raises PrunerError for trees."""
     if not build_network(recipe.model, recipe.seed).is_network:
         name = ModelSpec.of(recipe.model).name
         raise PrunerError(f"schedule.soup={recipe.soup}: {name} has no weights to average")
@@ -433,16 +391,3 @@ def _fit_soup(
     numbers = {**first.numbers, "best_valid": value, "soup_members": len(kept)}
     numbers["fit_seconds"] = round(seconds, 2)
     return Fitted(ranker=soup, info=info, checkpoint=folder / BEST, numbers=numbers)
-
-
-def _numbers(
-    recipe: Recipe, result: FitResult, sides: Mapping[Side, Tensor], throughput: Throughput
-) -> dict[str, Any]:
-    return {
-        "monitor": recipe.monitor,
-        "best_valid": result.best_value,
-        "best_epoch": result.best_epoch,
-        "epochs": result.epochs,
-        "num_train_programs": len(sides["train"]),
-        "train_programs_per_second": round(throughput.programs_per_second),
-    }

@@ -21,6 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 ListKind = Literal["batch", "task"]
+Values = Float[Tensor, "list item"]
+Items = Bool[Tensor, "list item"]
+Losses = Float[Tensor, " list"]
 SIGMOID_FLOOR = 1e-10  # of the official code: a pair more wrong than this gives no gradient
 
 
@@ -29,7 +32,7 @@ def as_lists(
     label: Float[Tensor, " program"],
     task: Int[Tensor, " program"],
     kind: ListKind,
-) -> tuple[Float[Tensor, "list item"], Float[Tensor, "list item"], Bool[Tensor, "list item"]]:
+) -> tuple[Values, Values, Items]:
     """Pack one batch into padded lists of (score, label, mask)."""
     if kind == "batch":
         mask = torch.ones_like(score, dtype=torch.bool)
@@ -69,12 +72,7 @@ class RankingLoss(ABC):
         return self.of_lists(*as_lists(score.float(), label, task, self.lists)).sum()
 
     @abstractmethod
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return the loss of each list."""
 
 
@@ -100,12 +98,7 @@ class LambdaRank(RankingLoss):
     maxDCG``. Summed, not averaged.
     """
 
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return the weighted pair loss of each list."""
         with torch.no_grad():
             # The lambda weights count as constants: ranks have no gradient, and the pair loss has
@@ -134,12 +127,7 @@ class RankNet(RankingLoss):
     list length keeps a list's share of the batch gradient in proportion to its programs.
     """
 
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return each list's mean pair loss, times its number of items."""
         pairs = _pair_mask(label, mask)
         loss = -functional.logsigmoid(score[:, :, None] - score[:, None, :]) * pairs
@@ -160,12 +148,7 @@ class ListNet(RankingLoss):
             raise ValueError(f"loss.temperature: got {temperature}; it must be positive")
         self.temperature = temperature
 
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return the cross-entropy of each list, in nats."""
         # A large finite filler: minus infinity times a zero probability would be NaN. Padding gets
         # target 0 and so adds nothing.
@@ -177,12 +160,7 @@ class ListNet(RankingLoss):
 class MeanSquare(RankingLoss):
     """Sum of ``(s - y)^2``: regression on the label, regardless of lists."""
 
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return the summed square error of each list."""
         return ((score - label).square() * mask).sum(dim=1)
 
@@ -214,12 +192,7 @@ class TopShare(RankingLoss):
             )
         self.share, self.weight, self.beside = share, weight, beside
 
-    def of_lists(
-        self,
-        score: Float[Tensor, "list item"],
-        label: Float[Tensor, "list item"],
-        mask: Bool[Tensor, "list item"],
-    ) -> Float[Tensor, " list"]:
+    def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
         """Return the weighted surprise of each list, plus the other loss."""
         best = self._best(label, mask)
         # A large finite filler, as in ListNet; a list without any label above 0 adds nothing.
@@ -228,7 +201,7 @@ class TopShare(RankingLoss):
         loss = -self.weight * torch.where(best.any(dim=1), inside, 0.0)
         return loss if self.beside is None else loss + self.beside.of_lists(score, label, mask)
 
-    def _best(self, label: Tensor, mask: Tensor) -> Bool[Tensor, "list item"]:
+    def _best(self, label: Tensor, mask: Tensor) -> Items:
         # Less a little: a tenth of thirty is three, whatever 0.1 is in binary.
         count = (self.share * mask.sum(dim=1) - 1e-4).ceil().long().clamp(min=1)
         ordered = label.masked_fill(~mask, -math.inf).sort(dim=1, descending=True).values

@@ -17,12 +17,12 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import Sampler
 
+Tasks = Int[Tensor, " program"]  # task numbers of the training programs
+Positions = Int[Tensor, " position"]
+
 
 class BatchPlan(ABC):
-    """A division of an epoch into batches.
-
-    `window`: the number of tasks that are mixed, None for all.
-    """
+    """A division of an epoch into batches that mix `window` tasks (None: all)."""
 
     def __init__(self, window: int | None = None) -> None:
         if window is not None and window < 1:
@@ -30,13 +30,11 @@ class BatchPlan(ABC):
         self.window = window
 
     @abstractmethod
-    def epoch(
-        self, task: Int[Tensor, " program"], generator: torch.Generator
-    ) -> list[Int[Tensor, " position"]]:
+    def epoch(self, task: Tasks, generator: torch.Generator) -> list[Positions]:
         """Batches of positions into `task`, the task numbers of the training programs."""
 
     @abstractmethod
-    def num_batches(self, task: Int[Tensor, " program"]) -> int:
+    def num_batches(self, task: Tasks) -> int:
         """Number of batches of every epoch."""
 
     def _order(
@@ -54,10 +52,7 @@ class BatchPlan(ABC):
 
 
 class MixedBatches(BatchPlan):
-    """Programs of all tasks shuffled together, as in the official code.
-
-    A single program left over is dropped.
-    """
+    """Programs of all tasks shuffled together, as released; a single program left is dropped."""
 
     def __init__(self, *, programs: int = 512, window: int | None = None) -> None:
         super().__init__(window)
@@ -65,14 +60,12 @@ class MixedBatches(BatchPlan):
             raise ValueError(f"batches.programs: got {programs}; a list needs at least 2")
         self.programs = programs
 
-    def epoch(
-        self, task: Int[Tensor, " program"], generator: torch.Generator
-    ) -> list[Int[Tensor, " position"]]:
+    def epoch(self, task: Tasks, generator: torch.Generator) -> list[Positions]:
         """Cut one random permutation."""
         order = self._order(task, generator)
         return [part for part in order.split(self.programs) if len(part) > 1]
 
-    def num_batches(self, task: Int[Tensor, " program"]) -> int:
+    def num_batches(self, task: Tasks) -> int:
         """Full batches, and a last batch of at least two programs."""
         full, rest = divmod(len(task), self.programs)
         return full + (rest > 1)
@@ -106,9 +99,7 @@ class TaskBatches(BatchPlan):
         self.programs = programs
         self.per_task = per_task
 
-    def epoch(
-        self, task: Int[Tensor, " program"], generator: torch.Generator
-    ) -> list[Int[Tensor, " position"]]:
+    def epoch(self, task: Tasks, generator: torch.Generator) -> list[Positions]:
         """Deal every task into lists, shuffle the lists, join lists to batches."""
         # One shuffle of all programs, then a stable sort: each task's programs are shuffled by one
         # draw.
@@ -126,7 +117,7 @@ class TaskBatches(BatchPlan):
         batches = [torch.cat([lists[i] for i in group]) for group in groups]
         return [batch for batch in batches if len(batch)]
 
-    def num_batches(self, task: Int[Tensor, " program"]) -> int:
+    def num_batches(self, task: Tasks) -> int:
         """Lists of all tasks, `tasks` a batch."""
         most = self.per_task
         counts = [count if most is None else min(count, most) for count in self._counts(task)]
@@ -143,16 +134,13 @@ class TaskBatches(BatchPlan):
 
 
 class EpochSampler(Sampler[Tensor]):
-    """Yield index batches of an epoch; Lightning calls `set_epoch` before each.
-
-    `index` are the training programs of the store and `task` their task numbers.
-    """
+    """Yield batches of training programs `index`; Lightning calls `set_epoch` before each epoch."""
 
     def __init__(
         self,
         plan: BatchPlan,
         index: Int[Tensor, " program"],
-        task: Int[Tensor, " program"],
+        task: Tasks,
         *,
         seed: int,
     ) -> None:

@@ -19,17 +19,14 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from pruner.errors import DataError, PrunerError
-from pruner.models.checkpoint.convert import load_content
-from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
-from pruner.models.judging.summary import ranking_metrics
+from pruner.models.checkpoint.tensors import SUFFIX, load_content, save_tensors
+from pruner.models.judging.judge import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
-from pruner.models.training.datamodule import RankingData
 from pruner.models.training.distributed import SINGLE_PROCESS, Process
-from pruner.models.training.keep_best import KeepBest
-from pruner.models.training.lit import RankingModule
+from pruner.models.training.lit import RankingData, RankingModule
 
 GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
@@ -41,15 +38,55 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """The result of a fit.
-
-    `finished` is False when `stop_after` ended it early; then it can continue.
-    """
+    """The result of a fit; not `finished`, it can continue."""
 
     best_value: float
     best_epoch: int
     epochs: int
     finished: bool
+
+
+class KeepBest(Callback):
+    """Call `save(metrics)` whenever the validation metric `monitor` improves.
+
+    The best value is stored in Lightning's own checkpoint, so that a resumed run keeps comparing
+    with it. With `last` every epoch counts as an improvement. Raises PrunerError for a metric that
+    validation does not log.
+    """
+
+    def __init__(
+        self, save: Callable[[dict[str, float]], None], *, monitor: str, last: bool = False
+    ) -> None:
+        self._save, self.monitor, self.last = save, monitor, last
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare, and save on the first process."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        # All processes compare, since all have the same metrics; only the first writes.
+        self.consider(values, trainer.current_epoch, saving=trainer.is_global_zero)
+
+    def consider(self, values: dict[str, float], epoch: int, *, saving: bool = True) -> None:
+        """Keep the model of an epoch if it is best."""
+        if self.monitor not in values:
+            known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
+            raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
+        value = values[self.monitor]
+        # A tie keeps the earlier epoch.
+        if self.best is not None and value <= self.best and not self.last:
+            return
+        self.best, self.best_epoch = value, epoch
+        if saving:
+            self._save({**values, "epoch": float(epoch)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a resumed run restores."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
 
 
 class StopAfter(Callback):
@@ -101,11 +138,8 @@ class StopFlat(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run restores."""
-        return {
-            "average": self._average,
-            "lowest": self._lowest,
-            "lowest_epoch": self._lowest_epoch,
-        }
+        lowest = {"lowest": self._lowest, "lowest_epoch": self._lowest_epoch}
+        return {"average": self._average, **lowest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -169,10 +203,7 @@ def are_flushed() -> bool:
 
 
 class CompleteFiles(TorchCheckpointIO):
-    """Write Lightning's checkpoints atomically, as all files of this project.
-
-    Lightning's own way uses the system's temporary files, and leaves a file there when killed.
-    """
+    """Write Lightning's checkpoints atomically, and without temporary files elsewhere."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -188,10 +219,7 @@ class CompleteFiles(TorchCheckpointIO):
 
 @contextmanager
 def ctrl_c_passes() -> Iterator[None]:
-    """Restore KeyboardInterrupt and its handler after Lightning.
-
-    Lightning turns an interrupt into exit code 1, and ignores the next interrupt.
-    """
+    """Restore KeyboardInterrupt and its handler, which Lightning turns into exit code 1."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -219,20 +247,19 @@ def build_network(make: Callable[[], _Made], seed: int) -> _Made:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's advice that does not apply here.
-
-    Batches are gathered in this process on purpose.
-    """
+    """Silence Lightning's advice that does not apply to batches gathered in this process."""
     lightning = logging.getLogger("pytorch_lightning")
     level = lightning.level
     lightning.setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
-        warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-        warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        # Every process computes the loss and the metrics of the whole batch.
-        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
+        for message in (
+            "does not have many workers",
+            "Checkpoint directory .* exists",
+            "smaller than the logging interval",
+            "isinstance.treespec, LeafSpec",
+            "sync_dist=True",  # every process computes the metrics of the whole batch
+        ):
+            warnings.filterwarnings("ignore", message=f".*{message}.*")
         try:
             yield
         finally:
@@ -241,20 +268,10 @@ def quiet_lightning() -> Iterator[None]:
 
 def _resumed(path: Path, module: RankingModule) -> str | None:
     """The file to continue from, or None; raises DataError if damaged."""
-    if not path.is_file():
-        path = path.with_name(OLD_LAST)
+    path = path if path.is_file() else path.with_name(OLD_LAST)
     if not path.is_file():
         return None
-    _check_readable(path, module)
-    return str(path)
-
-
-def _check_readable(path: Path, module: RankingModule) -> None:
-    """Raise DataError for a file that Lightning cannot load safely.
-
-    Lightning would fail in the middle of an archive, or run code in it.
-    """
-    try:
+    try:  # Lightning would fail in the middle of an archive, or run code in it
         found, wanted = load_content(path)["state_dict"], module.state_dict()
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
     except (DataError, KeyError, TypeError, AttributeError) as error:
@@ -263,6 +280,7 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         ) from error
     if not fits:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
+    return str(path)
 
 
 def validated(

@@ -20,10 +20,7 @@ class ForestSettings:
 
 
 class Forest:
-    """LightGBM in its random-forest mode, with a prediction per tree.
-
-    Raises MissingExtra when lightgbm is not installed.
-    """
+    """LightGBM's random forest, tree by tree; raises MissingExtra without lightgbm."""
 
     def __init__(
         self,

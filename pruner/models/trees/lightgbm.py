@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from pruner.errors import MissingExtra
+from pruner.lazy import optional
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.trees.validation import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
@@ -40,8 +40,7 @@ class LightGBMRanker(TreeRanker):
         relative: bool = True,
     ) -> None:
         super().__init__(pooling=pooling, relative=relative)
-        self.num_rounds = num_rounds
-        self.patience = patience
+        self.num_rounds, self.patience = num_rounds, patience
         self.ranks = objective in ("lambdarank", "rank_xendcg")
         self.parameters: dict[str, Any] = {
             "objective": objective,
@@ -62,24 +61,11 @@ class LightGBMRanker(TreeRanker):
                 "eval_at": [5],
             }
 
-    def fit(
-        self,
-        store: ProgramTable,
-        train: Int[Tensor, " program"],
-        valid: Int[Tensor, " held"],
-        *,
-        seed: int,
-        num_threads: int = 0,
-        grown: Grown | None = None,
+    def _grow(
+        self, data: Any, watch: list[Any], seed: int, num_threads: int, grown: Grown | None
     ) -> int:
-        """Grow trees on `train`, stop on `valid`; returns the rounds kept.
-
-        `valid` may be empty: then no round is dropped.
-        """
         lightgbm = import_lightgbm()
         parameters = {**self.parameters, "seed": seed, "num_threads": num_threads}
-        data = self._labelled(store, train)
-        watch = [self._labelled(store, valid, reference=data)] if len(valid) else []
         callbacks = [lightgbm.early_stopping(self.patience, verbose=False)] if watch else []
         if grown is not None:
             callbacks.append(lambda found: grown(found.iteration + 1, self.num_rounds))
@@ -104,23 +90,17 @@ class LightGBMRanker(TreeRanker):
         text = checked_lightgbm(state.numpy().tobytes().decode())
         self._booster = import_lightgbm().Booster(model_str=text)
 
-    def _labelled(self, store: ProgramTable, index: Tensor, *, reference: Any = None) -> Any:
-        # Rows of a task must be contiguous: LightGBM gets sizes of groups, not their names.
-        index = index.sort().values
+    def _labelled(self, store: ProgramTable, index: Tensor, like: Any) -> Any:
         label = store.label[index].numpy()
         _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)
         return import_lightgbm().Dataset(
             self.columns(store, index),
             label=np.rint(label * _LEVELS) if self.ranks else label,
             group=sizes.numpy() if self.ranks else None,
-            reference=reference,
+            reference=like,
         )
 
 
 def import_lightgbm() -> Any:
     """The library; raises MissingExtra when it is not installed."""
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise MissingExtra("lightgbm", "gbdt") from error
-    return lightgbm
+    return optional("lightgbm", "gbdt")

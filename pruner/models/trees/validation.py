@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_TREES = 1 << 16
-"""Of one booster: ours have some hundred."""
+MAX_TREES = 1 << 16  # of one booster: ours have some hundred
 _NUMBERS = {
     b"i": ">i1",
     b"U": ">u1",
@@ -32,14 +31,12 @@ _NODES = (
     "split_conditions", "split_indices", "split_type", "sum_hessian",
 )  # fmt: skip
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+_DAMAGED = (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 _HEADER, _TREE, _END = "tree", "Tree=", "end of trees"
 
 
 def check_xgboost(payload: bytes) -> None:
-    """Raise ValueError for content that is not XGBoost's own JSON.
-
-    Trees have one value a leaf, and no categories.
-    """
+    """Raise ValueError for content that is not XGBoost's JSON of plain trees."""
     try:
         learner = _read(payload)["learner"]
         booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
@@ -58,14 +55,7 @@ def check_xgboost(payload: bytes) -> None:
         for place, tree in enumerate(trees):
             _need(int(tree["id"]) == place, "order of trees")
             _check_nodes(tree, columns)
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"no booster of XGBoost ({type(error).__name__}: {error})") from error
 
 
@@ -97,10 +87,7 @@ def _check_nodes(tree: Mapping[str, Any], columns: int) -> None:
 
 
 def _check_tree(left: NDArray[Any], right: NDArray[Any], number: int) -> None:
-    """Check that every child is a node below the root, used once.
-
-    Then no path leads back.
-    """
+    """Check that every child is a node below the root, used once: no cycles."""
     children = np.concatenate([left, right])
     _need(bool(((children >= 1) & (children < number)).all()), "children")
     # With this and the range above a cycle is impossible, so the library's walk ends.
@@ -118,10 +105,7 @@ def _read(payload: bytes) -> Any:
 
 
 def _once(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of the items; a repeated key raises ValueError.
-
-    Such a key could mean one value here and another to XGBoost.
-    """
+    """A mapping; raises ValueError for a repeated key, which XGBoost may read otherwise."""
     found = dict(items)
     _need(len(found) == len(items), "a key that is there twice")
     return found
@@ -198,7 +182,7 @@ def checked_lightgbm(text: str) -> str:
             _need(number == str(place), "order of trees")
             _check_leaves(_lines(lines), columns)
         return f"{forest}\n{_END}\n"
-    except (KeyError, TypeError, IndexError, OverflowError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"no booster of LightGBM ({type(error).__name__}: {error})") from error
 
 

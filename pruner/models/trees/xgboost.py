@@ -9,13 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pruner.arrays import Scores
 from pruner.data.tasks import TaskKey
-from pruner.errors import MissingExtra
-from pruner.models.programs.batch import (
-    NUM_STATEMENT_FEATURES,
-    NUM_WORKLOAD_FLAGS,
-    ProgramBatch,
-)
+from pruner.lazy import optional
+from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, NUM_WORKLOAD_FLAGS, ProgramBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import group_means
 from pruner.models.ranker import Ranker
@@ -71,7 +68,6 @@ class TreeRanker(Ranker):
         self.relative = relative
         self._booster: Any = None
 
-    @abstractmethod
     def fit(
         self,
         store: ProgramTable,
@@ -84,8 +80,22 @@ class TreeRanker(Ranker):
     ) -> int:
         """Grow trees on `train`, stop on `valid`; returns the rounds kept.
 
-        `valid` may be empty. `grown` is called after every round.
+        With an empty `valid` no round is dropped. `grown` is called after every round.
         """
+        # Both libraries need the rows of a task next to each other.
+        data = self._labelled(store, train.sort().values, None)
+        watch = [self._labelled(store, valid.sort().values, data)] if len(valid) else []
+        return self._grow(data, watch, seed, num_threads, grown)
+
+    @abstractmethod
+    def _labelled(self, store: ProgramTable, index: Tensor, like: Any) -> Any:
+        """The library's own table of programs; ``like``: the training table."""
+
+    @abstractmethod
+    def _grow(
+        self, data: Any, watch: list[Any], seed: int, num_threads: int, grown: Grown | None
+    ) -> int:
+        """Grow the booster; returns its rounds."""
 
     @abstractmethod
     def state(self) -> Tensor:
@@ -115,12 +125,13 @@ class TreeRanker(Ranker):
     def _columns(self, batch: ProgramBatch, task: Int[Tensor, " program"]) -> np.ndarray:
         values = pooled(batch, self.pooling)
         if self.relative:
-            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], task)
+            # The mean of every task's programs is subtracted in place.
+            own = values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES]
+            names, group = torch.unique(task, return_inverse=True)
+            own -= group_means(torch.from_numpy(own), group, len(names)).numpy()[group.numpy()]
         return values
 
-    def score_batch(
-        self, batch: ProgramBatch, key: TaskKey | None = None
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, key: TaskKey | None = None) -> Scores:
         """Score programs of one task."""
         one_task = torch.zeros(batch.num_programs, dtype=torch.long)
         return self.predict(self._columns(batch, one_task)).astype(np.float32)
@@ -152,8 +163,7 @@ class XGBoostRanker(TreeRanker):
         relative: bool = True,
     ) -> None:
         super().__init__(pooling=pooling, relative=relative)
-        self.num_rounds = num_rounds
-        self.patience = patience
+        self.num_rounds, self.patience = num_rounds, patience
         self.parameters: dict[str, Any] = {
             "objective": objective,
             "max_depth": max_depth,
@@ -170,28 +180,14 @@ class XGBoostRanker(TreeRanker):
             self.parameters["lambdarank_pair_method"] = "mean"
             self.parameters["lambdarank_num_pair_per_sample"] = pairs_per_program
 
-    def fit(
-        self,
-        store: ProgramTable,
-        train: Int[Tensor, " train"],
-        valid: Int[Tensor, " valid"],
-        *,
-        seed: int,
-        num_threads: int = 0,
-        grown: Grown | None = None,
+    def _grow(
+        self, data: Any, watch: list[Any], seed: int, num_threads: int, grown: Grown | None
     ) -> int:
-        """Grow trees on `train`, stop on `valid`; returns the rounds kept.
-
-        `valid` may be empty: then no round is dropped.
-        """
-        xgboost = _xgboost()
-        parameters = {**self.parameters, "seed": seed, "nthread": num_threads}
-        watch = [(self._labelled(store, valid), "valid")] if len(valid) else []
-        self._booster = xgboost.train(
-            parameters,
-            self._labelled(store, train),
+        self._booster = _xgboost().train(
+            {**self.parameters, "seed": seed, "nthread": num_threads},
+            data,
             num_boost_round=self.num_rounds,
-            evals=watch,
+            evals=[(one, "valid") for one in watch],
             early_stopping_rounds=self.patience if watch else None,
             verbose_eval=False,
             callbacks=[] if grown is None else [_rounds_told(grown, self.num_rounds)],
@@ -219,18 +215,9 @@ class XGBoostRanker(TreeRanker):
         booster.load_model(bytearray(payload))
         self._booster = booster
 
-    def _labelled(self, store: ProgramTable, index: Tensor) -> Any:
-        # XGBoost needs the rows of a query next to each other.
-        index = index.sort().values
+    def _labelled(self, store: ProgramTable, index: Tensor, like: Any) -> Any:
         label, task = store.label[index].numpy(), store.task[index].numpy()
         return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)
-
-
-def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:
-    """Subtract the mean of every task's programs, in place."""
-    names, group = torch.unique(task, return_inverse=True)
-    mean = group_means(torch.from_numpy(values), group, len(names))
-    values -= mean.numpy()[group.numpy()]
 
 
 def _rounds_told(grown: Grown, most: int) -> Any:
@@ -243,8 +230,4 @@ def _rounds_told(grown: Grown, most: int) -> Any:
 
 
 def _xgboost() -> Any:
-    try:
-        import xgboost
-    except ImportError as error:
-        raise MissingExtra("xgboost", "gbdt") from error
-    return xgboost
+    return optional("xgboost", "gbdt")

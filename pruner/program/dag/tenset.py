@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pruner.data.tenset.node_graph import Node, NodeGraph
+from pruner.data.tenset.task_pickle import Node, NodeGraph
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage
 from pruner.program.dag.expr import (

@@ -1,6 +1,5 @@
 """Compare adaptation methods by online tuning on another platform's recorded pools.
 
 * `context`: tasks, labels and the source model
-* `cells`: a method with a seed, each a file
-* `method_tables`: summary, table, curves
+* `cells`: a method with a seed, each a file; their summary, table, curves
 """

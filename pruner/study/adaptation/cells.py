@@ -1,7 +1,4 @@
-"""Cells of a comparison: a method with a seed, a file each.
-
-They can be computed in any order.
-"""
+"""Cells of a comparison: a method with a seed, a file each."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,11 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pruner.files import as_written, read_json
-from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
-from pruner.models.adaptation.keeping import save_models
-from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
-from pruner.models.checkpoint.tensors import SUFFIX
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pruner.files import as_written, read_json, write_table
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting, save_models
+from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER, SIAMESE
+from pruner.models.checkpoint.tensors import SUFFIX, existing
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import (
     Quality,
@@ -23,8 +23,9 @@ from pruner.search.offline.adaptation_run import (
     tune,
     without_draft,
 )
-from pruner.search.offline.comparison import MethodRun
+from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.policy import RoundSettings
+from pruner.study import plots
 from pruner.study.adaptation.context import AdaptationContext, Budget
 from pruner.study.grid import Job, results
 
@@ -37,10 +38,7 @@ Wanted = tuple[str, int]  # method and seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """The files of a run's cells.
-
-    Results are under ``cells/``, adapted models under ``models/``.
-    """
+    """Paths of a run's results (``cells/``) and adapted models (``models/``)."""
 
     folder: Path
 
@@ -79,21 +77,12 @@ def run_cells(
     num_workers: int,
     progress: Progress,
 ) -> None:
-    """Compute and write cells, in `num_workers` processes.
-
-    `make` builds a method from its name and its starting point. Raises PrunerError where a process
-    ended without the result of a cell.
-    """
+    """Compute and write cells of methods by `make`; raises PrunerError without a result."""
     (cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
-    jobs = [
-        Job(
-            name=path.stem,
-            leaves=path,
-            run=partial(_run_cell, cells, cell, context, budget, settings, make),
-        )
-        for cell in wanted
-        for path in [cells.path(cell)]
-    ]
+    jobs = []
+    for path, cell in ((cells.path(cell), cell) for cell in wanted):
+        run = partial(_run_cell, cells, cell, context, budget, settings, make)
+        jobs.append(Job(name=path.stem, leaves=path, run=run))
     again = f"resume={cells.folder} keeps what is finished"
     found = results(jobs, num_workers=num_workers, log=progress.log, again=again)
     for _ in progress.track(found, title, len(jobs)):
@@ -108,10 +97,7 @@ def _run_cell(
     settings: RoundSettings,
     make: Callable[[str, Setting], Adaptation],
 ) -> dict[str, Any]:
-    """Compute a cell: tune, save models, judge by labels and source.
-
-    Returns the result as JSON.
-    """
+    """Compute a cell as JSON: tune, save models, judge by labels and source."""
     name, seed = wanted
 
     def begin() -> Adaptation:
@@ -147,3 +133,129 @@ def _run_cell(
         if context.source_held_out is not None:
             source = Quality.of(adaptation.ranker, context.source_held_out)
     return MethodRun(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
+
+
+TABLE, PLOT = "results.csv", "curves.png"
+_POINTS = 200
+_A_PANEL = 5  # methods that one panel of the plot can show, beside the references
+
+
+def compare(
+    cells: Sequence[MethodRun], baseline: str, source: str, target: str, folder: Path
+) -> dict[str, Any]:
+    """Summarise all methods; write the table of cells and the plot into `folder`."""
+    comparison = MethodComparison(cells, baseline)
+    rows = [{"source": source, "target": target, **_row(comparison, cell)} for cell in cells]
+    write_table(folder / TABLE, rows, floats=".6g")
+    plot_curves(comparison, folder / PLOT, f"{source} to {target}")
+    methods = {}
+    for name in comparison.methods:
+        methods[name] = comparison.summary(name)
+        best = min(comparison.cells(name), key=lambda cell: cell.curve.area)
+        for model, what in ((ADAPTED, "checkpoint"), (SIAMESE, SIAMESE)):
+            path = existing(Cells(folder=folder).model((name, best.seed), model))
+            if path.is_file():
+                methods[name][what] = str(path)
+    return {
+        "source": source,
+        "target": target,
+        "baseline": baseline,
+        "methods": methods,
+        "results": str(folder / TABLE),
+        "plot": str(folder / PLOT),
+    }
+
+
+def _row(comparison: MethodComparison, cell: MethodRun) -> dict[str, Any]:
+    trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
+    row = {
+        "method": cell.method,
+        "seed": cell.seed,
+        "area": cell.curve.area,
+        "final_relative_latency": cell.curve.final,
+        "reached_target": int(trials.reached),
+        "trials_to_target": trials.at,
+        "seconds_to_target": seconds.at,
+        "total_s": cell.curve.elapsed_s[-1],
+        "source_top1_after": None if cell.source is None else cell.source.top1,
+    }
+    for name, quality in cell.labels.items():
+        row |= {f"top1_labels_{name}": quality.top1, f"top5_labels_{name}": quality.top5}
+    return row
+
+
+def summary_rows(methods: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row of means for each method; trials and seconds to the baseline's latency."""
+    rows = []
+    for name, found in methods.items():
+        trials = found["trials_to_target"]
+        row = {"method": name, **{unit: found[unit]["mean"] for unit in ("area", "final")}}
+        row |= {"trials": trials["mean"], "seconds": found["seconds_to_target"]["mean"]}
+        rows.append({**row, "reached": f"{trials['reached']}/{trials['runs']}"})
+    return rows
+
+
+AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # columns of a curve
+
+
+def plot_curves(
+    comparison: MethodComparison, path: Path, title: str, units: Sequence[str] = tuple(AXES)
+) -> None:
+    """Plot relative latency against trials and seconds: mean and seed range."""
+    references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
+    methods = [m for m in comparison.methods if m not in references]
+    moa = [m for m in methods if m.startswith("moa")]
+    others = [m for m in methods if m not in moa]
+    shown = {}
+    for family, names in (("variants of MoA", moa), ("other methods", others)):
+        for n in range(0, len(names), _A_PANEL):
+            part = f", part {n // _A_PANEL + 1}" if len(names) > _A_PANEL else ""
+            shown[family + part] = names[n : n + _A_PANEL]
+    shown = shown or {"": []}
+    with plots.style():
+        size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
+        figure = Figure(figsize=size, layout="constrained")
+        what = f"Model carried from {plots.label(title)}"
+        plots.headline(figure, f"{what}: best latency so far (mean, range of seeds)")
+        axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
+        for row, (family, names) in zip(axes, shown.items(), strict=True):
+            row[0].set_title(family)
+            colour = plots.colours([*names, *references])
+            for name, marker in zip((*references, *names), plots.MARKERS, strict=False):
+                _draw(row, comparison, name, colour[name], marker, units)
+            row[0].set_ylabel("latency / best known\n(less is better)")
+            for axis in row:
+                plots.plain_log(axis, "y")
+                axis.grid(axis="y")
+        for axis, unit in zip(axes[-1], units, strict=True):
+            axis.set_xlabel(AXES[unit])
+        for row, names in zip(axes, shown.values(), strict=True):
+            plots.name_lines(row[-1], {name: plots.label(name) for name in (*names, *references)})
+        figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def _draw(
+    row: Sequence[Axes],
+    comparison: MethodComparison,
+    method: str,
+    colour: str,
+    marker: str,
+    units: Sequence[str],
+) -> None:
+    curves = [cell.curve for cell in comparison.cells(method)]
+    for axis, unit in zip(row, units, strict=True):
+        start = max(getattr(curve, unit)[0] for curve in curves)
+        end = min(getattr(curve, unit)[-1] for curve in curves)
+        grid = np.linspace(start, end, _POINTS)
+        values = np.stack([_steps(getattr(c, unit), c.relative_latency, grid) for c in curves])
+        every = _POINTS // 8
+        axis.plot(
+            grid, values.mean(axis=0), color=colour, marker=marker, markevery=every, label=method
+        )
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(grid, low, high, color=colour, alpha=0.1, lw=0)
+
+
+def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A step function at points of a grid, not before its first step."""
+    return values[np.searchsorted(at, grid, side="right") - 1]

@@ -11,7 +11,7 @@ import torch
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit
-from pruner.data.tasks import TaskKey, read_tasks
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import DataflowKind
 from pruner.models.adaptation.base import Setting
@@ -21,8 +21,8 @@ from pruner.models.model import RankingNetwork
 from pruner.models.programs.dataset import RecordReader
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import FilePrograms, ReadSpec
-from pruner.models.registry import MODELS, Trainable
-from pruner.models.training.start import Start
+from pruner.models.registry import MODELS, ModelTable
+from pruner.models.training.recipe import Start
 from pruner.program.replay import definitions_of
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import Quality
@@ -71,7 +71,7 @@ class AdaptationContext:
     start: Start
     source_store: ProgramTable | None
     source_held_out: ProgramTable | None
-    models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
+    models: ModelTable = field(default_factory=lambda: MODELS)
 
     def setting(self, seed: int) -> Setting:
         """The starting point of a method."""
@@ -109,17 +109,13 @@ class Chosen:
 
 
 def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget, *, num_seen: int = 0) -> Chosen:
-    """Divide tasks into tuned, held-out and labelled tasks.
+    """Divide tasks into tuned, held-out and labelled tasks, ordered by a hash.
 
-    A workload counts once; the order is that of a hash of the workload. `spreads`: median latency /
-    best of every usable task. Tasks below ``budget.spread``, whose programs are all about equally
-    fast, are tuned only where others are lacking: nothing can be won on them. Of few tasks about
-    two of three are tuned. `num_seen` tasks were left out because a given model has seen their
-    work.
-
-    Raises:
-        DataError: below three workloads.
-        PrunerError: not every tuned task would get a round.
+    `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
+    programs are about equally fast, are tuned only where others are lacking: nothing can be won on
+    them. Of few tasks about two of three are tuned. `num_seen`: tasks left out since a given model
+    has seen their work. Raises DataError below three workloads, PrunerError where a tuned task
+    would get no round.
     """
     unique = {key.identity: key for key in sorted(spreads, reverse=True)}
     order = sorted(unique.values(), key=lambda key: sha256(key.identity.encode()).hexdigest())
@@ -159,22 +155,17 @@ def prepare(
     dataflow: DataflowKind = "paper",
     draft: bool = False,
     cache: Path | None = None,
-    models: Mapping[str, type[Trainable]] = MODELS,
+    models: ModelTable = MODELS,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AdaptationContext:
-    """Read both platforms' records, choose tasks, and get the source model.
+    """Read both platforms' records, choose tasks, and get or train the source model.
 
-    The source model is given, or trained here. `analyzer` drafts on the target. `train` gets the
-    source's programs and a split whose test side holds the workloads that the source model must not
-    see; `dataflow` is its kind of dataflow rows, `draft` whether it reads the analyzer's columns.
-    `cache` is the folder of cached features (None: compute them, store nothing), `models` are the
-    allowed classes of the source model.
+    `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
+    holds the workloads that the source model must not see. `models`: its allowed classes.
 
-    Raises:
-        DataError: records of a platform are missing, too few tasks, or too few programs of one.
-        PrunerError: too few trials for the tasks, or the given model has seen workloads of
-            platforms that are not here.
+    Raises DataError for missing records, too few tasks or programs, PrunerError for too few trials,
+    or a given model that has seen workloads of platforms that are not here.
     """
     progress = progress or Progress()
     if given:
@@ -190,6 +181,7 @@ def prepare(
     programs = ProgramTable.build(ours.values())
     start = given or train(programs, source_split(programs, chosen, seed))
     pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
+    judged = [n for n, key in enumerate(programs.keys) if key.identity in chosen.unseen]
     known = "has seen none of the first two"
     if not start.info.says_seen:
         known = "does not say all that it has seen"
@@ -203,17 +195,13 @@ def prepare(
         labelled=ProgramTable.build(theirs[key] for key in chosen.labelled),
         start=start,
         source_store=_thinned(programs, chosen, budget.source_programs),
-        source_held_out=_of_workloads(programs, chosen.unseen),
+        source_held_out=programs.subset(programs.programs_of(judged)) if judged else None,
         models=models,
     )
 
 
 def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
-    """Raise DataError where a search would end before every task's first round.
-
-    `sizes`: measured programs of the tuned tasks; a search measures at most half of the smallest a
-    task (`pruner.search.offline.adaptation_run.affordable`).
-    """
+    """Raise DataError where searches of half of the smallest task miss a first round."""
     least = min(sizes)
     if len(sizes) * (least // 2) <= budget.batch * (len(sizes) - 1):
         raise DataError(
@@ -225,10 +213,7 @@ def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
 def spreads_of(
     tasks: Mapping[TaskKey, TaskPrograms], budget: Budget, seen: frozenset[str] = frozenset()
 ) -> dict[TaskKey, float]:
-    """Median latency / best, by task.
-
-    Only tasks with enough programs whose work is not in `seen`.
-    """
+    """Median latency / best of tasks with enough programs whose work is not `seen`."""
     return {
         key: float(np.median(task.latency_s) / task.latency_s.min())
         for key, task in tasks.items()
@@ -251,17 +236,13 @@ def read_programs(
 def pools_of(
     root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
 ) -> list[RecordedTask]:
-    """Pools of featurised tasks.
-
-    Their records are read again for schedules and costs.
-    """
+    """Pools of featurised tasks, whose records are read again for schedules and costs."""
     index, pools = definitions_of(root.path), []
-    paths = {file.task: file.path for file in root.task_files(target)}
+    files = {file.task: file for file in root.task_files(target)}
     for task in tasks:
-        key = task.key
         with Quarantine() as quarantine:
-            read = read_tasks(paths[key.task], quarantine, platform=target, task=key.task)
-        records = next(records for records in read if records.key == key)
+            read = files[task.key.task].read(quarantine)
+        records = next(records for records in read if records.key == task.key)
         pools.append(recorded_task(records, programs=task, analyzer=analyzer, tasks=index))
     return [pool for pool in pools if pool is not None]
 
@@ -307,11 +288,6 @@ def source_split(store: ProgramTable, chosen: Chosen, seed: int) -> TaskSplit:
         valid=tuple(valid),
         test=tuple(judges or valid),
     )
-
-
-def _of_workloads(store: ProgramTable, identities: frozenset[str]) -> ProgramTable | None:
-    tasks = [n for n, key in enumerate(store.keys) if key.identity in identities]
-    return store.subset(store.programs_of(tasks)) if tasks else None
 
 
 def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:

@@ -1,6 +1,6 @@
 """Items of the book: a table or figure, its commands, expected results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -34,7 +34,7 @@ class Number:
     `own` selects the rows of the rival, whose mean of the same column is shown for comparison; with
     `minus` it is the subtracted mean. `alone` gives the reason why chance or the rival's own row is
     lacking. `each` names the columns that distinguish the averaged rows: their values are then
-    shown, and how many runs reached the target. `gaps` lists the missing references of a number.
+    shown, and how many runs reached the target.
     """
 
     name: str
@@ -53,25 +53,8 @@ class Number:
 
     @property
     def is_factor(self) -> bool:
-        """Whether it is a factor of time.
-
-        The factor is 0 where a run never reaches the target.
-        """
+        """Whether it is a factor of time, 0 if the target is never reached."""
         return self.value.startswith(FACTORS)
-
-    @property
-    def gaps(self) -> list[str]:
-        """The missing references of the number, in words; empty if complete."""
-        own = self.own is not None or self.minus is not None
-        if not self.is_factor:
-            known = own or self.chance is not None or self.paper is not None or self.alone
-            return [] if known else ["chance, own, paper or alone"]
-        wanted = {
-            "each (the values it averages)": self.each,
-            "own (the rival's own row)": own,
-            "chance, or alone": self.chance is not None or self.alone,
-        }
-        return [name for name, given in wanted.items() if not given]
 
     def __post_init__(self) -> None:
         known, given = get_args(Source), self.expected
@@ -92,10 +75,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Means of columns, a row for each choice of `rows`.
-
-    `values`: column to heading.
-    """
+    """Means of columns (`values`: column to heading), a row for each choice of `rows`."""
 
     title: str
     rows: Sequence[str]
@@ -166,10 +146,7 @@ class Item:
 
     @property
     def in_parts(self) -> bool:
-        """Whether its results may come in parts.
-
-        Such an item needs hours or a device.
-        """
+        """Whether its results may come in parts, since it needs hours or a device."""
         return not {"full", "small"} & set(self.run)
 
 
@@ -180,12 +157,9 @@ def load_item(folder: Path) -> Item:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise PrunerError("it must map names to values")
-        parts: dict[str, Any] = {
-            "numbers": _all(Number, content.pop("numbers", ())),
-            "tables": _all(Table, content.pop("tables", ())),
-            "plots": _all(Plot, content.pop("plots", ())),
-        }
-        return _one(Item, content | parts | {"name": folder.name, "folder": folder})
+        for name, kind in (("numbers", Number), ("tables", Table), ("plots", Plot)):
+            content[name] = tuple(_one(kind, part) for part in content.get(name, ()))
+        return _one(Item, content | {"name": folder.name, "folder": folder})
     except (UnicodeDecodeError, yaml.YAMLError, PrunerError) as error:
         raise PrunerError(f"{path}: {error}") from error
 
@@ -196,10 +170,6 @@ def load_items(folder: Path) -> list[Item]:
     if not items:
         raise PrunerError(f"{folder}: no <item>/{ITEM_FILE} there")
     return items
-
-
-def _all(kind: type[_Part], contents: Iterable[Mapping[str, Any]]) -> tuple[_Part, ...]:
-    return tuple(_one(kind, content) for content in contents)
 
 
 def _one(kind: type[_Part], content: Mapping[str, Any]) -> _Part:

@@ -17,12 +17,7 @@ TextRows = list[list[str]]
 
 
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
-    """Rows of an item's CSV files; None while a file is missing.
-
-    Of an item that is run in parts the existing files are enough.
-
-    `results` is another folder of experiments to read from, such as that of a run of the book.
-    """
+    """Rows of an item's CSV files below `results`; None while files are missing."""
     folder = item.folder if results is None else results / item.name
     paths = [path for name in item.results if (path := folder / name).is_file()]
     if not paths or (len(paths) < len(item.results) and not item.in_parts):
@@ -55,10 +50,9 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNumber:
-    """A key number with its value and its references.
+    """A key number with its value, and the rival's (`own`) and chance's.
 
-    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
-    name, `reached` is how often the target was reached, of how many.
+    `parts`: the averaged values by name; `reached`: how often the target was reached, of how many.
     """
 
     number: Number
@@ -125,10 +119,9 @@ def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
 
 
 def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
-    """Number of runs that reached the target, and number of runs.
+    """Number of runs that reached the target, and number of runs (`seeds` a row).
 
-    A row is one run, or `seeds` runs of which `reached` got there. Without the column `reached` a
-    row with a factor above 0 counts.
+    Without the column `reached` a row with a factor above 0 counts.
     """
     if "reached" not in rows or rows.reached.isna().any():
         return int((rows[number.value] > 0).sum()), len(rows)
@@ -173,10 +166,7 @@ def _label(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """The data of one colour of a plot.
-
-    `x`: positions or names; `y`: means; `spread`: sample deviations.
-    """
+    """A colour of a plot: `x` (numbers or names), means `y`, sample deviations."""
 
     name: str
     x: Sequence[Any]
@@ -185,10 +175,7 @@ class Series:
 
 
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
-    """Data of a plot, rounded to visible digits.
-
-    So rebuilding the book on another machine gives the same text.
-    """
+    """Data of a plot, rounded: another machine gives the same text."""
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):

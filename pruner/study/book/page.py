@@ -111,9 +111,8 @@ def build_page(
 ) -> Page:
     """Read the results of every item and lay out the page.
 
-    `track` counts the items. With `results`, a folder of results other than the items' own, missing
-    results are left out; in the book itself a number, table or plot without rows is a PrunerError,
-    except for an item that runs in parts, where it is named as still to come.
+    With `results`, a folder of other results, missing results are left out; in the book itself a
+    number, table or plot without rows is a PrunerError, but for an item in parts.
     """
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, KeyNumber]] = []
@@ -123,55 +122,57 @@ def build_page(
         commands = "\n".join(item.run.get("full") or next(iter(item.run.values())))
         minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
         sections += [
-            PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),
-            _text(" ".join(item.shows.split())),
+            heading(f"{item.title} ({item.paper})"),
+            paragraph(" ".join(item.shows.split())),
             PageBlock(kind="code", text=commands.format(**SHOWN)),
-            _text(f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
+            paragraph(f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
         ]
         if item.verdict and results is None:
-            sections.append(_text(f"Verdict: {item.verdict}. {item.finding}"))
+            sections.append(paragraph(f"Verdict: {item.verdict}. {item.finding}"))
         if rows is None:
             waiting.append(item.title)
-            sections.append(_text("No results yet: run the command above."))
+            sections.append(paragraph("No results yet: run the command above."))
             continue
         complete = results is None and not item.in_parts
         measured, body, lacking = _contents(item, rows, complete=complete)
         sections += body
         if lacking and results is None:
-            sections.append(_text(f"Not run yet: {'; '.join(lacking)}."))
+            sections.append(paragraph(f"Not run yet: {'; '.join(lacking)}."))
         numbers += [(item, one) for one in measured]
-    top = [PageBlock(kind="title", text="Results book"), _text(INTRO)]
-    top += [_text(note)] if note else []
+    top = [PageBlock(kind="title", text="Results book"), paragraph(INTRO)]
+    top += [paragraph(note)] if note else []
     top += _verdicts(items) if results is None else []
     top += [PageBlock(kind="table", text="All key numbers", cells=_summary(numbers))]
-    top.append(_text(_duration(items)))
+    top.append(paragraph(_duration(items)))
     if waiting:
-        top.append(_text(f"Without results yet: {', '.join(waiting)}."))
+        top.append(paragraph(f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
 
 
-def _text(text: str) -> PageBlock:
+def paragraph(text: str) -> PageBlock:
+    """A block of text."""
     return PageBlock(kind="text", text=text)
+
+
+def heading(text: str) -> PageBlock:
+    """A heading of the second level."""
+    return PageBlock(kind="heading", text=text)
 
 
 def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
     """The book's summary sentences, then the verdict on every item."""
     for item in items:
         if item.summary:
-            yield _text(item.summary)
+            yield paragraph(item.summary)
     cells = [[i.title, i.paper, i.verdict, i.finding] for i in items if i.verdict]
     if cells:
-        yield _text(VERDICT)
+        yield paragraph(VERDICT)
         heads = ["item", "of the paper", "verdict", "finding"]
         yield PageBlock(kind="table", cells=[heads, *cells])
 
 
 def _duration(items: Sequence[Item]) -> str:
-    """Duration of the whole book with two workers.
-
-    It is half the sum, or the longest item alone. Items of the preset "alone" need an idle machine
-    and run one after another.
-    """
+    """Minutes with two workers: half the sum or the longest; "alone": a single worker."""
     totals = []
     for preset in dict.fromkeys(name for item in items for name in item.minutes):
         each = [item.minutes.get(preset, 0) for item in items]
@@ -241,7 +242,7 @@ def _contents(
             cells.append([number.name, *_values(one), why])
         blocks.append(PageBlock(kind="table", cells=cells))
     for table, cells in tables:
-        blocks += [_text(f"{table.title}:"), PageBlock(kind="table", cells=cells)]
+        blocks += [paragraph(f"{table.title}:"), PageBlock(kind="table", cells=cells)]
     for n, (plot, series) in enumerate(plots):
         block = PageBlock(
             kind="plot",
@@ -335,10 +336,7 @@ def write_page(page: Page, out: Path) -> None:
 
 
 def check_page(page: Page, out: Path) -> None:
-    """Raise a PrunerError where the Markdown page in `out` is outdated.
-
-    Only the digest of each plot must agree: drawings change with matplotlib.
-    """
+    """Raise a PrunerError where the page in `out`, or a plot's digest, is outdated."""
     path = out / MARKDOWN
     there = path.read_text(encoding="utf-8") if path.is_file() else ""
     if there != markdown(page):

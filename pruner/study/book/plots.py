@@ -6,21 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from pruner.study import plots
 from pruner.study.book.items import Plot
 from pruner.study.book.key_numbers import Series
-from pruner.study.plots import (
-    BLUE,
-    MANY,
-    MARKERS,
-    SYSTEMS,
-    bar_panels,
-    colours,
-    headline,
-    label,
-    name_lines,
-    picture,
-    plain_log,
-)
 
 SHARES = ("top", "pairwise", "best1", "relative_performance")  # columns of numbers from 0 to 1
 _REPEATED = "random"  # the series that every panel shows
@@ -34,20 +22,21 @@ def digest(plot: Plot, series: Sequence[Series]) -> str:
 def described(plot: Plot, series: Sequence[Series]) -> str:
     """The plot's content in words, as its alternative text."""
     shape = "Lines" if plot.kind == "line" else "Bars"
-    names = "; ".join(label(one.name) for one in series)
-    x = label(plot.xlabel or plot.x)
+    names = "; ".join(plots.label(one.name) for one in series)
+    x = plots.label(plot.xlabel or plot.x)
     return f"{shape} of {quantity(plot)} over {x}: {names}. {plot.title}"
 
 
 def quantity(plot: Plot, gap: str = " ") -> str:
     """The quantity of its numbers, and the better direction."""
-    return f"{label(plot.ylabel or plot.y)}{gap}({'more' if is_share(plot) else 'less'} is better)"
+    better = "more" if is_share(plot) else "less"
+    return f"{plots.label(plot.ylabel or plot.y)}{gap}({better} is better)"
 
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
     """A self-contained ``<svg>`` element, its digest in a comment."""
     draw = _lines if plot.kind == "line" else _bars
-    return picture(digest(plot, series), lambda: draw(plot, series))
+    return plots.picture(digest(plot, series), lambda: draw(plot, series))
 
 
 def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str, Series]]]:
@@ -55,12 +44,12 @@ def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str
     found: dict[str, list[tuple[str, Series]]] = {}
     for one in series:
         first, comma, rest = one.name.partition(", ") if parts else (one.name, "", "")
-        found.setdefault(label(first) if comma else "", []).append((rest or one.name, one))
+        found.setdefault(plots.label(first) if comma else "", []).append((rest or one.name, one))
     out = {}
     for title, mine in found.items():
         shared = [one for one in mine if one[0] == _REPEATED]
         own = [one for one in mine if one[0] != _REPEATED]
-        count = -(-len(mine) // MANY)
+        count = -(-len(mine) // plots.MANY)
         size = -(-len(own) // count)
         for n in range(count):
             name = title if count == 1 else f"{title}, part {n + 1} of {count}".removeprefix(", ")
@@ -70,12 +59,12 @@ def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str
 
 def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
     found = panels(series, parts=not isinstance(plot.series, str))
-    colour = colours([name for mine in found.values() for name, _ in mine])
+    colour = plots.colours([name for mine in found.values() for name, _ in mine])
     figure = Figure(figsize=(5.0, 0.7 + 2.3 * len(found)), layout="constrained")
-    headline(figure, plot.title)
+    plots.headline(figure, plot.title)
     axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axis, (title, mine) in zip(axes, found.items(), strict=True):
-        for (name, one), marker in zip(mine, MARKERS, strict=False):
+        for (name, one), marker in zip(mine, plots.MARKERS, strict=False):
             axis.plot(one.x, one.y, color=colour[name], marker=marker, label=name)
             y, spread = np.array(one.y), np.array(one.spread)
             if spread.any():
@@ -85,10 +74,10 @@ def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
         axis.set_ylabel(quantity(plot, "\n"))
         axis.grid(axis="y")
         for direction in plot.log:
-            plain_log(axis, direction)
-    axes[-1].set_xlabel(label(plot.xlabel or plot.x))
+            plots.plain_log(axis, direction)
+    axes[-1].set_xlabel(plots.label(plot.xlabel or plot.x))
     for axis, mine in zip(axes, found.values(), strict=True):
-        name_lines(axis, {name: label(name) for name, _ in mine})
+        plots.name_lines(axis, {name: plots.label(name) for name, _ in mine})
     return figure
 
 
@@ -100,8 +89,9 @@ def is_share(plot: Plot) -> bool:
 def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
     """A panel a group, a row a series, the best on top."""
     groups = list(dict.fromkeys(str(x) for one in series for x in one.x))
-    share, known = is_share(plot), any(p in SYSTEMS for one in series for p in one.name.split(", "))
-    colour = colours([one.name for one in series])
+    share, parts = is_share(plot), [part for one in series for part in one.name.split(", ")]
+    known = any(part in plots.SYSTEMS for part in parts)
+    colour = plots.colours([one.name for one in series])
     y = np.full((len(groups), len(series)), np.nan)
     spread = np.zeros((len(groups), 2, len(series)))
     for column, one in enumerate(series):
@@ -112,11 +102,11 @@ def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
     # Over the panel's mean: a series that was not run everywhere keeps its place among the others.
     place = np.nanmean(y / np.nanmean(y, axis=1, keepdims=True), axis=0)
     order = np.argsort(-place if share else place, kind="stable")
-    names = [label(group) for group in groups]
+    names = [plots.label(group) for group in groups]
     shown = [series[column].name for column in order]
-    return bar_panels(
+    return plots.bar_panels(
         plot.title,
-        {label(name): colour[name] if known else BLUE for name in shown},
+        {plots.label(name): colour[name] if known else plots.BLUE for name in shown},
         dict(zip(names, y[:, order], strict=True)),
         spread=dict(zip(names, spread[:, :, order], strict=True)),
         limit=1.0 if share else None,

@@ -19,10 +19,7 @@ Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exi
 
 
 def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
-    """The items to run: the named items, or all with the preset.
-
-    Raises `PrunerError` for an unknown name or preset, with the valid names.
-    """
+    """The named items, or all with the preset; raises `PrunerError` for unknown names."""
     known = {item.name: item for item in items}
     unknown = sorted(set(names or ()) - set(known))
     if unknown:
@@ -47,10 +44,7 @@ def remake(
     num_workers: int,
     log: Log,
 ) -> Ends:
-    """Run the items' commands in the folder `place`; results go to ``<folder>/<item>/``.
-
-    `root` holds the records. An item that has finished in `folder` is not run again.
-    """
+    """Run unfinished items' commands in `place`; results go to ``<folder>/<item>/``."""
     # The longest first: the last worker then has the least left to do.
     ordered = sorted(items, key=lambda item: -item.minutes.get(preset, 0))
     with Commands(place, ONE_THREAD) as commands:
@@ -87,10 +81,7 @@ def _run(
 
 
 def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:
-    """Replace the result files of finished items.
-
-    Copied are the listed results, and other files that the items' folders already have.
-    """
+    """Replace the listed results of finished items, and other files that are there already."""
     for item in items:
         made, there = folder / item.name, experiments / item.name
         names = {path.name for path in made.iterdir() if (there / path.name).is_file()}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from pruner.files import write_atomic
 from pruner.study.book.key_numbers import TextRows
-from pruner.study.book.page import PageBlock, html_page
+from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
 from pruner.study.plots import BLUE, GREY, bar_panels, colours, label, number, picture, short
 from pruner.study.tuning_plots import curve_figure, time_figure
@@ -24,14 +24,7 @@ _MANY = 24  # tasks that a picture shows
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
-    """Write ``report.html`` of a network's run.
-
-    `compare`: other runs whose curves it shows. The page leaves out everything that the folder
-    lacks.
-
-    Raises:
-        DataError: a folder is not the run of a network.
-    """
+    """Write ``report.html`` of a network's run; raises DataError for other folders."""
     run, others = read_network_run(folder), [read_network_run(other) for other in compare]
     path = folder / REPORT
     text = html_page(f"{run.name}, tuned", list(blocks(run, others)))
@@ -44,7 +37,7 @@ def blocks(run: NetworkRun, others: Sequence[NetworkRun] = ()) -> Iterator[PageB
     """The page from top to bottom."""
     yield PageBlock(kind="title", text=f"{run.name}, tuned")
     for line in _headline(run):
-        yield PageBlock(kind="text", text=line)
+        yield paragraph(line)
     yield from _latencies(run)
     yield from _tasks(run)
     yield from _variants(run)
@@ -126,12 +119,11 @@ def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
 def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
     if run.comparison is None:
         return
-    yield PageBlock(kind="heading", text="Compared with other libraries")
-    yield PageBlock(
-        kind="text",
-        text=f"Each library ran in a process of its own with {run.comparison.resources}, in turns. "
+    yield heading("Compared with other libraries")
+    yield paragraph(
+        f"Each library ran in a process of its own with {run.comparison.resources}, in turns. "
         f"Relative errors are those of the outputs against {run.comparison.reference}'s. Ready: "
-        "seconds from the start to the first run, with drafting and compiling.",
+        "seconds from the start to the first run, with drafting and compiling."
     )
     if run.comparison.ran:
         rows = sorted(run.comparison.ran, key=lambda row: float(row["median_s"]))
@@ -142,7 +134,7 @@ def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
         yield PageBlock(kind="table", cells=cells, names=[0])
     for row in run.comparison.rows:
         if row["error"] is not None:
-            yield PageBlock(kind="text", text=f"{label(row['label'])} did not run: {row['error']}")
+            yield paragraph(f"{label(row['label'])} did not run: {row['error']}")
 
 
 def _baseline_row(row: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
@@ -164,39 +156,36 @@ def _baseline_row(row: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
 def _curves(run: NetworkRun, others: Sequence[NetworkRun]) -> Iterator[PageBlock]:
     curves = [one.curve for one in (run, *others) if one.curve is not None]
     if curves:
-        yield PageBlock(kind="heading", text="The search")
-        yield PageBlock(
-            kind="text",
-            text="Calls x best latency of all tuned tasks, summed; a curve begins when each task "
-            "has a program that ran.",
+        yield heading("The search")
+        yield paragraph(
+            "Calls x best latency of all tuned tasks, summed; a curve begins when each task "
+            "has a program that ran."
         )
         yield _plot("curves", lambda: curve_figure(curves))
     timed = [(one.folder.name, one.seconds) for one in (run, *others) if one.seconds]
     if timed:
-        yield PageBlock(kind="heading", text="Where the seconds of the search went")
+        yield heading("Where the seconds of the search went")
         built_s = sum(run.deployed.get("seconds", {}).values())
         after = f" Then it took {built_s:.0f} s to build, check and time it." if built_s else ""
-        yield PageBlock(
-            kind="text",
-            text=f"The search took {sum(run.seconds.values()):.0f} s. The import of the network "
-            f"came before and is not in it.{after}",
+        yield paragraph(
+            f"The search took {sum(run.seconds.values()):.0f} s. The import of the network "
+            f"came before and is not in it.{after}"
         )
         yield _plot("phases", lambda: time_figure(timed))
 
 
 def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
-    yield PageBlock(kind="heading", text="Tasks")
+    yield heading("Tasks")
     measured = sorted((task for task in run.tasks if task.total_s), key=lambda task: -task.total_s)
     network_s = run.ours.get("median_s")
     whole_s = network_s or run.estimate_s
     if measured:
-        yield PageBlock(
-            kind="text",
-            text="A task is a part of the network that is compiled as one function. Roofline: the "
+        yield paragraph(
+            "A task is a part of the network that is compiled as one function. Roofline: the "
             f"least time by the platform's description{_described(run)}, arithmetic or memory, "
             "over the measured time; more than 100 % means that the data came from caches. "
             "Forecast: the time that is expected of the best program without a measurement. The "
-            "range contained nine of ten recorded programs (experiments/forecast).",
+            "range contained nine of ten recorded programs (experiments/forecast)."
         )
         yield _plot("tasks", lambda: _task_bars(measured, network_s))
         columns = [_columns(task, whole_s) for task in measured]
@@ -252,9 +241,9 @@ def _variants(run: NetworkRun) -> Iterator[PageBlock]:
     if not (run.folder / VARIANTS).is_file():
         return
     report = VariantReport.read(run.folder)
-    yield PageBlock(kind="heading", text="Algebraic variants")
+    yield heading("Algebraic variants")
     for line in (*lines(report), *(f"left out: {one}" for one in report.left_out)):
-        yield PageBlock(kind="text", text=line)
+        yield paragraph(line)
     head = ["part of the network", "times", "steps", "draft's estimate", "error", "chosen"]
     rows = [
         [
@@ -273,7 +262,7 @@ def _variants(run: NetworkRun) -> Iterator[PageBlock]:
 
 
 def _facts(run: NetworkRun) -> Iterator[PageBlock]:
-    yield PageBlock(kind="heading", text="How it was made")
+    yield heading("How it was made")
     if run.command:
         yield PageBlock(kind="code", text=run.command)
     names = ("network", "sizes", "layout", "precision", "platform", "target", "seed", "budget",
@@ -335,11 +324,7 @@ def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _task_bars(measured: Sequence[TaskLine], network_s: float | None) -> Figure:
-    """Plot milliseconds of all calls of each task, the longest on top.
-
-    The last bar is the rest of the network's time. Shares are of the network's `network_s`, or of
-    the tasks' sum where that was not measured.
-    """
+    """Plot milliseconds of all calls of each task, and the network's (or sum's) rest."""
     shown, rest = measured[:_MANY], measured[_MANY:]
     rows = {f"{short(task.name)}  x{task.weight:g}": (BLUE, task.total_s) for task in shown}
     if rest:

@@ -64,10 +64,7 @@ class TaskLine:
 
     @property
     def roofline(self) -> float | None:
-        """Ratio of the roofline's seconds to its best program's seconds.
-
-        Above 1: the data come from caches.
-        """
+        """Ratio of the roofline's seconds to its best program's (above 1: data of caches)."""
         return self.bound_s / self.best_s if self.bound_s and self.best_s else None
 
 
@@ -93,10 +90,7 @@ class NetworkRun:
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """Timings of the built network, interleaved with others or alone.
-
-        Empty where it was not timed.
-        """
+        """Timings of the built network, interleaved with others or alone; empty if untimed."""
         rows = self.comparison.ran if self.comparison is not None else []
         alone = self.deployed if self.deployed.get("median_s") is not None else {}
         return next((row for row in rows if row["name"] == OURS), alone)
@@ -108,10 +102,7 @@ class NetworkRun:
 
     @property
     def first_s(self) -> float:
-        """Sum of the seconds of all calls with each task's first program.
-
-        A task's best program counts where only earlier runs ran the first.
-        """
+        """Sum of all calls' seconds with each task's first (else best) program."""
         return sum(task.weight * (task.first_s or task.best_s or 0.0) for task in self.tasks)
 
 
@@ -140,10 +131,7 @@ def read_network_run(folder: Path) -> NetworkRun:
 
 
 def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Peak float32 FLOP/s and bytes/s of the target's cores.
-
-    They come from the platform's description.
-    """
+    """Peak float32 FLOP/s and bytes/s of the target's cores, by the platform's description."""
     platform = config.get("platform") or {}
     flops, traffic = platform.get("peak_flops_per_s"), platform.get("dram_bytes_per_s")
     if flops is None or traffic is None or config.get("precision", "float32") != "float32":

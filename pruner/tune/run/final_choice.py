@@ -1,7 +1,7 @@
 """The end of a run with another objective than latency.
 
 Where NVML or powercap counts joules, the fastest programs of a task are built again and run in
-turns. Where nothing counts them, a model (:mod:`pruner.models.analyzer.energy_model`) gives joules
+turns. Where nothing counts them, a model (:mod:`pruner.models.analyzer.estimates`) gives joules
 to every measured program, and all its columns are called a model.
 """
 

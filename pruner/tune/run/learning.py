@@ -19,8 +19,7 @@ from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
 from pruner.features.batch import ProgramFeatures
 from pruner.features.dataflow import DataflowKind, kind_of
-from pruner.models.adaptation.base import Adaptation
-from pruner.models.adaptation.keeping import save_models
+from pruner.models.adaptation.base import Adaptation, save_models
 from pruner.models.analyzer.columns import draft_columns
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,
@@ -33,7 +32,7 @@ from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.registry import ModelSpec
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History

@@ -16,7 +16,7 @@ from pruner.models.model import Model
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import Trainable
 from pruner.models.training.fit import ranker_of, start_of
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.models.training.training import build_network
 from pruner.progress import Log
 from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, TreeModel

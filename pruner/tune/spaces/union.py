@@ -19,8 +19,7 @@ from pruner.features.dataflow import DataflowKind
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.columns import DraftColumns
-from pruner.models.analyzer.energy_model import energy_model_j
-from pruner.models.analyzer.size_estimate import code_bytes, scratch_bytes
+from pruner.models.analyzer.estimates import code_bytes, energy_model_j, scratch_bytes
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import CpuDevice, Device
 from pruner.program.nests import LoopNests

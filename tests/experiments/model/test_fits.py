@@ -25,7 +25,7 @@ from experiments.model.ablation.run import Ablation
 from pruner.errors import PrunerError
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.checkpoint.tensors import load_tensors
-from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable

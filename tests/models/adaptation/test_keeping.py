@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from pruner import features
-from pruner.models.adaptation.base import Setting
-from pruner.models.adaptation.keeping import save_models
+from pruner.models.adaptation.base import Setting, save_models
 from pruner.models.adaptation.moa import MomentumAdaptation
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation
 

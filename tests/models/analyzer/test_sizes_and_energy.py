@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.models.analyzer.energy_model import CPU, energy_model_j
-from pruner.models.analyzer.size_estimate import code_bytes
+from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 from tests.models.analyzer.test_cpu import cpu, one
 
 

@@ -8,8 +8,7 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from pruner.models.checkpoint.convert import existing, load_content
-from pruner.models.checkpoint.tensors import load_tensors, save_tensors
+from pruner.models.checkpoint.tensors import existing, load_content, load_tensors, save_tensors
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import CompleteFiles

@@ -14,9 +14,10 @@ from torch import nn
 
 from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.errors import DataError
-from pruner.models.checkpoint.module_pickle import MODULE_NAMES, load_modules
 from pruner.models.checkpoint.official import (
     LAYERS,
+    MODULE_NAMES,
+    load_modules,
     official_ranker,
     our_name,
     read_official,

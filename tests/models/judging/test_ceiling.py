@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.judge import full_report, noise_ceiling
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
-from pruner.models.judging.summary import full_report
 
 
 def task(timed_s, name="a", latency_s=None):

@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
-from pruner.models.judging.chance import (
+from pruner.models.judging.judge import (
+    Report,
+    draft_sizes,
     expected_latency,
     expected_ratio,
+    full_report,
     random_ratio,
     rank_probabilities,
     unreached,
 )
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import draft_sizes, full_report, task_rows
 from tests.models import oracles
 
 
@@ -152,5 +154,5 @@ def test_tasks_of_one_name_are_told_apart_by_their_targets():
         return replace(scored([1.0, 2.0], [2, 1], key=key), name=name)
 
     shown = [task("a", "cuda -arch=sm_80"), task("a", "cuda -arch=sm_75"), task("b", "cuda -x")]
-    names = [row["task"] for row in task_rows([*shown, scored([1.0], [1])])]
+    names = [row["task"] for row in Report.of([*shown, scored([1.0], [1])]).rows]
     assert names == ["a -arch=sm_80", "a -arch=sm_75", "b", "t"]

@@ -8,8 +8,7 @@ import torch
 
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.columns import SCORE
-from pruner.models.networks.branches import BranchDropout
-from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.pacm import BranchDropout, PaCM
 from pruner.models.ranker import NeuralRanker
 from tests.models import synthetic
 

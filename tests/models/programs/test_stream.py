@@ -89,9 +89,9 @@ def test_features_of_some_programs_are_those_in_memory(store, streamed, relative
     if relative:
         store, streamed = store.relative(), streamed.relative()
     views = list(streamed.each_task(index))
-    assert torch.equal(torch.cat([view.programs for view in views]), index)
-    for view in views:
-        equal(view.store.programs(view.own), store.programs(view.programs))
+    assert torch.equal(torch.cat([programs for programs, _, _ in views]), index)
+    for programs, held, own in views:
+        equal(held.programs(own), store.programs(programs))
 
 
 def test_what_the_analyzer_makes_of_programs_and_failures_come_along(root, tmp_path):
@@ -215,10 +215,10 @@ def test_the_normalisation_is_that_of_a_sample_which_the_class_states(store, str
 def test_needs_by_hand():
     task = torch.tensor([0, 0, 1, 1, 2, 2, 2])
     batches = [torch.tensor([5, 1]), torch.tensor([3, 0]), torch.tensor([6])]
-    needs = needs_of(task, batches)
-    assert [part.tolist() for part in needs.parts] == [[0, 1], [5, 6], [3]]
-    assert needs.last == {0: 1, 1: 1, 2: 2}
-    assert needs_of(task, []).parts == []
+    parts, last = needs_of(task, batches)
+    assert [part.tolist() for part in parts] == [[0, 1], [5, 6], [3]]
+    assert last == {0: 1, 1: 1, 2: 2}
+    assert needs_of(task, []) == ([], {})
 
 
 def test_an_entry_that_is_gone_is_told(root, tmp_path):

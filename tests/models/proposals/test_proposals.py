@@ -10,8 +10,7 @@ import torch
 from pruner.errors import DataError, PrunerError
 from pruner.models.proposals.decision_tokens import ThreadBound, encode
 from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
-from pruner.models.proposals.proposal_model import ProposalModel
-from pruner.models.proposals.proposal_network import ProposalNetwork
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from tests.models.proposals.tiny import factorisations, tiny_space
 
 

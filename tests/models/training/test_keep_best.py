@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.models.training.keep_best import KeepBest
-from pruner.models.training.training import StopFlat
+from pruner.models.training.training import KeepBest, StopFlat
 
 
 def test_a_resumed_run_still_compares_with_the_best_before():

@@ -16,9 +16,8 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import fit, start_of
-from pruner.models.training.recipe import Recipe
+from pruner.models.training.recipe import Recipe, Start
 from pruner.models.training.sampler import TaskBatches
-from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 

@@ -12,8 +12,7 @@ from pruner.models.judging import metrics
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.datamodule import RankingData
-from pruner.models.training.lit import RankingModule
+from pruner.models.training.lit import RankingData, RankingModule
 from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
 from pruner.models.training.sampler import MixedBatches, TaskBatches
 from pruner.models.training.schedules import warmup_cosine

@@ -35,7 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             PickledTask(
                 workload_key=f'["k{extent}"]',
                 target="llvm",
-                hardware_params=(),
                 weight=1,
                 compute_dag=copy_graph(extent),
             )

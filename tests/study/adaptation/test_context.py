@@ -17,7 +17,7 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.models.training.start import Start
+from pruner.models.training.recipe import Start
 from pruner.paths import conf_folder
 from pruner.progress import Progress
 from pruner.search.offline.recorded import recorded_task

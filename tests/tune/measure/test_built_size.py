@@ -76,7 +76,7 @@ def test_code_is_the_executable_sections_that_readelf_lists(tmp_path):
 
 def test_the_engine_and_tvm_agree_on_scratch_memory(tmp_path, platform):
     """TVM may give a buffer the memory of another, never more than the buffers need."""
-    from pruner.models.analyzer.size_estimate import scratch_bytes
+    from pruner.models.analyzer.estimates import scratch_bytes
     from pruner.tune.measure.jobs import build
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.design import design_spaces

@@ -17,9 +17,8 @@ from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
-from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.judge import noise_ceiling, random_report
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import random_report
 from pruner.models.programs.dataset import load_programs
 from tests.checksums import assert_checksums
 from tests.paths import CONF, DATASETS

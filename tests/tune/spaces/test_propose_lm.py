@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pruner.models.proposals.decision_tokens import encode
-from pruner.models.proposals.proposal_model import ProposalModel
-from pruner.models.proposals.proposal_network import ProposalNetwork
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.decision_search import decision_search
 from pruner.search.propose_lm import ProposeLmSettings
 from pruner.search.proposer import Proposer

@@ -1,9 +1,9 @@
-"""A model of energy where no counter is: arithmetic, bytes from memory, and time.
+"""Energy where no counter is, and size of CPU programs, estimated from their loops.
 
     joules = operations * joules_per_flop + bytes from DRAM * joules_per_byte + watts * seconds
 
-It is no measurement. Caches, instruction fetch and clock frequencies are not in it, so it ranks
-programs of one device by time and traffic; its joules are an order of magnitude. Sources:
+Energies are modelled: caches, instruction fetch and clock frequencies are not in them. They rank
+programs of one device by time and traffic; joules are an order of magnitude. Sources:
 
 * *operations*: a 32-bit addition takes .38 pJ and a multiplication 1.31 pJ in 7 nm, so .85 pJ an
   operation [Jouppi et al., Ten lessons from three generations shaped Google's TPUv4i, ISCA 2021,
@@ -21,7 +21,9 @@ import numpy as np
 
 from pruner.arrays import Floats
 from pruner.features.symbols.symbol_table import Symbols
+from pruner.models.analyzer.cpu import CpuRates
 from pruner.program.device import CpuDevice, Device, GpuDevice
+from pruner.program.nests import Loop, LoopNests, Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +55,36 @@ def energy_model_j(symbols: Symbols, latency_s: Floats, device: Device) -> Float
         flops, bytes_ = symbols["comp_count"], symbols["l3_traffic"]
     switched = flops * rates.joules_per_flop + bytes_ * rates.joules_per_byte
     return np.asarray(switched.sum(axis=0) + units * rates.watts_per_unit * latency_s)
+
+
+_WHOLE_BYTES = 2000.0  # code of a program beside its loops: arguments are checked and unpacked
+_STATEMENT_BYTES = 40.0  # code of one unrolled statement: its loads, arithmetic and store
+
+
+def scratch_bytes(nests: LoopNests, cores: int) -> Floats:
+    """Return the bytes [N] of all buffers, once a thread in a parallel loop.
+
+    Exact but for memory that TVM shares between buffers.
+    """
+    out = np.zeros(nests.num_programs)
+    for one in nests.allocations.values():
+        if not one.buffer.is_param:
+            bytes_ = np.full(nests.num_programs, float(one.buffer.bytes_per_element))
+            for extent in one.extents:
+                bytes_ = bytes_ * extent
+            out += bytes_ * _threads(one.loops, cores, nests.num_programs)
+    return out
+
+
+def _threads(loops: tuple[Loop, ...], cores: int, num: int) -> Floats:
+    out = np.ones(num)
+    for loop in loops:
+        if loop.mark == Mark.PARALLEL:
+            out = out * loop.extent
+    return np.minimum(out, cores)
+
+
+def code_bytes(symbols: Symbols) -> Floats:
+    """Estimate the bytes of code [N], roughly, to rank programs."""
+    unrolled = np.maximum(symbols["body"], np.minimum(CpuRates().unroll_limit, symbols["tile"]))
+    return _WHOLE_BYTES + _STATEMENT_BYTES * unrolled.sum(axis=0)

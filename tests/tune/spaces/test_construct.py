@@ -64,7 +64,9 @@ def first_of(sizes, platform):
     return _FIRST[key]
 
 
-@pytest.mark.parametrize(("platform", "lanes"), [("cpu-avx512", 16), ("cpu-avx2", 8)])
+@pytest.mark.parametrize(
+    ("platform", "lanes"), [("cpu-avx512", 16), pytest.param("cpu-avx2", 8, marks=SLOW)]
+)
 def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(platform, lanes):
     rows = first_of(MATMUL, platform)
     assert len(set(rows)) == 16

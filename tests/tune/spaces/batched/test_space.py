@@ -39,7 +39,7 @@ OPERATORS = {
     "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
 }
-PROGRAMS = 3
+PROGRAMS = 2
 SLOW_MARK = pytest.mark.slow
 
 

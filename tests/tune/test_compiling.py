@@ -25,7 +25,7 @@ def mean(te):
     return [x, te.compute((32,), lambda i: total[i] / 49.0)]
 
 
-@pytest.mark.parametrize(("operator", "programs"), [(halves, 2), (mean, 4)])
+@pytest.mark.parametrize(("operator", "programs"), [(halves, 1), (mean, 4)])
 def test_what_the_draft_may_choose_is_written_as_cuda(operator, programs):
     import tvm.te as te
 
@@ -75,7 +75,7 @@ def unrolled():
     target = tvm.target.Target("nvidia/nvidia-a100")
     design = design_spaces(module, target)[0]
     rows = BatchedSpace(design).sample(60, np.random.default_rng(0))
-    chosen = rows[rows[:, -1] == rows[:, -1].max()][:6]
+    chosen = rows[rows[:, -1] == rows[:, -1].max()][:3]
     return target, [design.replay(row, 1) for row in chosen]
 
 

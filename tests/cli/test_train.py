@@ -258,7 +258,12 @@ def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch
 
 def test_without_records_the_other_platforms_teach(command, toy_root):
     code, result, err = command(
-        "train", f"data.root={toy_root}", "platform=orin", "split=by_task", "model=tensetmlp", *toy_records.SMALL
+        "train",
+        f"data.root={toy_root}",
+        "platform=orin",
+        "split=by_task",
+        "model=tensetmlp",
+        *toy_records.SMALL,
     )
     assert code == 0, err
     assert err.count("no records of orin") == 1

@@ -182,7 +182,7 @@ def test_recorded_features_are_those_of_the_live_space(pools):
             design_spaces(workload.module, place.platform.target),
             name=workload.name, analyzer=None, learns=False, phases=Phases(), log=print,
         )  # fmt: skip
-        rows = union.sample(40, np.random.default_rng(5))
+        rows = union.sample(12, np.random.default_rng(5))
         live = union.features(rows)
         steps = []
         from pruner.tune.pools.measured_set import MeasuredSet

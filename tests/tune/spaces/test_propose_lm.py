@@ -84,7 +84,7 @@ def test_threads_of_a_block_are_in_the_range_of_the_target():
     assert (threads >= 32).mean() > 2 * (loose >= 32).mean()
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx2", "a100"])
+@pytest.mark.parametrize("platform", ["cpu-avx2", pytest.param("a100", marks=pytest.mark.slow)])
 def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
     from pruner.tune.measure.measurer import Outcome
 

@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
+from tests.tune.networks.operators.against_torch import (
+    REWRITTEN_OR_BUILT,
+    assert_equal,
+    assert_rewritten_equal,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -22,10 +26,13 @@ class All(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("dims", "few"),
-    [(1, 2), (2, 6), (3, 1), *(pytest.param(n, 6, marks=pytest.mark.slow) for n in (1, 3))],
+    ("dims", "few", "assert_same"),
+    [
+        *((1, 2, assert_equal), (2, 6, assert_rewritten_equal), (3, 1, assert_equal)),
+        *(pytest.param(n, 6, assert_equal, marks=pytest.mark.slow) for n in (1, 2, 3)),
+    ],
 )
-def test_average_pools(tvm, dims, few):
+def test_average_pools(tvm, dims, few, assert_same):
     pool = AVERAGES[dims]
     pools = [
         *(pool(3, 2, 1), pool(3, 2, 1, count_include_pad=False), pool(2, 2, 1, ceil_mode=True)),
@@ -33,7 +40,7 @@ def test_average_pools(tvm, dims, few):
     ]
     if dims > 1:
         pools.append(pool(2, divisor_override=3))
-    assert_equal(All(*pools[:few]), torch.randn(2, 3, *SIZES[dims]))
+    assert_same(All(*pools[:few]), torch.randn(2, 3, *SIZES[dims]))
 
 
 @REWRITTEN_OR_BUILT

@@ -15,8 +15,8 @@ def small():
     from pruner.search.explorer import ExplorerSettings
     from pruner.search.policy import RoundSettings
 
-    some = ExplorerSettings(population=24, generations=1, keep=16)
-    return RoundSettings(draft=some, verify=some, random_sample=16, draft_leads=True)
+    some = ExplorerSettings(population=48, generations=1, keep=32)
+    return RoundSettings(draft=some, verify=some, random_sample=32, draft_leads=True)
 
 
 def tune(module, folder, trials, *, fakes=None, target=None, batch=6, **options):

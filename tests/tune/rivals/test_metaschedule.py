@@ -70,7 +70,7 @@ def test_a_round_is_as_large_as_it_is_asked_for(tmp_path):
 def test_the_search_has_lanes_where_its_rules_stop_on_tensor_cores(tmp_path):
     """A convolution of 9 rows in half precision; TVM raises for all tiles."""
     platform = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
-    settings = MetaSchedule(population_size=16, init_min_unmeasured=4, genetic_num_iters=1)
+    settings = MetaSchedule(population_size=32, init_min_unmeasured=4, genetic_num_iters=1)
     conv = {"n": 1, "ci": 32, "h": 3, "w": 3, "co": 64, "stride": 1}
     layer = {**conv, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["bias"], "dtype": "float16"}
     search = settings.make(

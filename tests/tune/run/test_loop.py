@@ -84,14 +84,14 @@ def run(
     from pruner.tune.run.loop import TuningRun
     from pruner.tune.run.tune_options import RunContext, TuneOptions
 
-    small = ExplorerSettings(population=24, generations=1, keep=16)
+    small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
     options = TuneOptions(
         platform=platform,
         budget=TuneBudget(trials=trials, batch=batch_size, **budget),
         measure=MeasureSettings(check=False, baseline=False),
         policy=RoundSettings(
-            draft=small if draft else None, verify=small, random_sample=16, prior=prior
+            draft=small if draft else None, verify=small, random_sample=32, prior=prior
         ),
         analyzer=load_analyzer(CONF, "cpu-avx2") if draft else None,
         make_model=lambda: made_model(model),

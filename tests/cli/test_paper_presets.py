@@ -366,7 +366,10 @@ def test_the_tuning_presets_spend_and_learn_as_published(name):
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    [("moa", "Adam"), ("moa_official", "Adam"), ("finetune", "Adam"), ("finetune_official", "SGD")],
+    [
+        *(("moa", "Adam"), ("finetune_official", "SGD")),
+        *(pytest.param(n, "Adam", marks=pytest.mark.slow) for n in ("moa_official", "finetune")),
+    ],
 )
 def test_every_way_to_adapt_fits_for_50_epochs_in_the_tuning_preset_and_by_its_own_rule(
     name, optimizer

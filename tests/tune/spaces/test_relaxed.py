@@ -103,8 +103,13 @@ def moved(rows, tiles, rng):
     return out
 
 
-@pytest.mark.parametrize("platform", TARGETS)
-@pytest.mark.parametrize("operator", ["matmul", "conv2d"])
+@pytest.mark.parametrize(
+    ("operator", "platform"),
+    [
+        *(("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")),
+        pytest.param("conv2d", "cpu-avx2", marks=pytest.mark.slow),
+    ],
+)
 def test_formulas_follow_every_number_that_depends_on_tiles(platform, operator):
     """No number is a constant that differs between two programs of one structure."""
     space, analyzer = opened(platform, operator)

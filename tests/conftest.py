@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,14 @@ def _files_of_options_are_parsed_once() -> None:
         return deepcopy(parsed[key])
 
     source.load_config = load_config
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _equal_choices_are_composed_once() -> None:
+    """A command keeps 64 compositions, which is enough for one command, not for all tests."""
+    from pruner.cli.shared import known
+
+    known._composed = cache(known._composed.__wrapped__)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import inspect
 import re
 from dataclasses import fields
 from functools import cache, partial
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -64,24 +64,35 @@ def targets(node):
             yield from targets(value)
 
 
-# Choices of the other commands are in the rounds of these two; of each the first is taken.
+# Choices of the other commands are in the rounds of these two; of each the first is taken, and of
+# adapt as many as there are budgets.
 WHOLE = ("train", "tune")
+FIRST = {"adapt": len(list((CONF / "budget").glob("*.yaml")))}
 
 
-@pytest.mark.parametrize(
+def is_fast(command, number):
+    return command in WHOLE or number < FIRST.get(command, 1)
+
+
+EVERY = pytest.mark.parametrize(
     "words",
     [
-        pytest.param(words, id=" ".join(words), marks=() if fast else pytest.mark.slow)
+        pytest.param(
+            words, id=" ".join(words), marks=() if is_fast(command, number) else pytest.mark.slow
+        )
         for command, found in ROUNDS.items()
-        for words, fast in zip(found, [True, *[command in WHOLE] * len(found)], strict=False)
+        for number, words in enumerate(found)
     ],
 )
+
+
+@EVERY
 def test_every_choice_composes_and_names_allowed_classes(words):
     found = [node["_target_"] for node in targets(container(*words))]
     assert [target for target in found if not target.startswith(ALLOWED)] == []
 
 
-@pytest.mark.parametrize("words", [*chain(*ROUNDS.values())], ids=" ".join)
+@EVERY
 def test_files_name_every_argument_of_what_they_build_and_no_other(words):
     """So a name, a default and a meaning stand there, and `--help` needs no constructor."""
     for node in targets(container(*words)):

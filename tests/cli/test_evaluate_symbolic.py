@@ -99,7 +99,11 @@ def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
 
 @pytest.mark.parametrize(
     ("experiment", "form"),
-    [("paper_draft", "paper"), ("paper_draft_release", "official"), ("ours_draft", "hardware")],
+    [
+        ("paper_draft", "paper"),
+        pytest.param("paper_draft_release", "official", marks=pytest.mark.slow),
+        pytest.param("ours_draft", "hardware", marks=pytest.mark.slow),
+    ],
 )
 def test_the_presets_of_the_draft_run(command, measured_root, experiment, form):
     code, result, err = command(

@@ -7,6 +7,7 @@ import pytest
 from pruner.cli.featurize import Plan, featurize_file, reports
 from pruner.data.quarantine import read_report
 from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.processes import in_workers
 from tests.cli import toy_records
 from tests.models.programs.contradicted import contradicted
 
@@ -153,10 +154,15 @@ def end(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch, method):
+    """Forked, a worker imports nothing; spawned workers of a function are in test_processes."""
     files = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
     plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
     monkeypatch.setattr("pruner.cli.featurize.featurize_file", end)
+    if method == "fork":
+        forked = lambda jobs, run, number, **_: in_workers(jobs, run, number)  # noqa: E731
+        monkeypatch.setattr("pruner.cli.featurize.in_workers", forked)
     with pytest.raises(PrunerError, match="a worker process was ended, perhaps for lack of memory"):
         list(reports(files, plan, num_workers=2))
     monkeypatch.undo()

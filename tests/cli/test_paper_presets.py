@@ -366,7 +366,10 @@ def test_the_tuning_presets_spend_and_learn_as_published(name):
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    [("moa", "Adam"), ("moa_official", "Adam"), ("finetune", "Adam"), ("finetune_official", "SGD")],
+    [
+        *(("moa", "Adam"), ("finetune_official", "SGD")),
+        *(pytest.param(n, "Adam", marks=pytest.mark.slow) for n in ("moa_official", "finetune")),
+    ],
 )
 def test_every_way_to_adapt_fits_for_50_epochs_in_the_tuning_preset_and_by_its_own_rule(
     name, optimizer
@@ -456,7 +459,7 @@ def test_a_published_run_has_200_rounds_and_verifies_only_what_is_drafted_or_ran
 
     rng = np.random.default_rng(0)
     search = build(config.policy).make(space, TileScore(config.draft.form), learner, rng)
-    measured, rounds = [], 8  # of 200: the toy space is small
+    measured, rounds = [], 4  # of 200: the toy space is small
     history = History(space)
     for _ in range(rounds):
         proposed = search.propose(config.budget.batch, history)

@@ -11,6 +11,11 @@ SPACES = "tests.tune.networks.filtering.spaces"
 
 @pytest.fixture
 def drafts_here(monkeypatch):
+    from pruner.tune.networks.draft_task import Depth
+    from pruner.tune.networks.filtering.forecaster import NetworkForecaster
+
+    by_default = NetworkForecaster.__init__.__kwdefaults__
+    monkeypatch.setitem(by_default, "depth", Depth(sample=32, rounds=0))
     return use_no_processes(monkeypatch)
 
 

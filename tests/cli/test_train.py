@@ -57,8 +57,8 @@ def test_an_epoch_without_validation_shows_none(train):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
-    _, whole, _ = train("trainer.max_epochs=4")
-    _, stopped, _ = train("trainer.max_epochs=4", "stop_after=1")
+    _, whole, _ = train("model=tensetmlp", "trainer.max_epochs=4")
+    _, stopped, _ = train("model=tensetmlp", "trainer.max_epochs=4", "stop_after=1")
     assert not stopped["finished"]
     code, resumed, err = command("train", f"resume={stopped['run_dir']}")
     assert code == 0, err
@@ -88,7 +88,7 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
 
 
 def test_resume_refuses_another_computation(train, command):
-    _, stopped, _ = train("stop_after=1")
+    _, stopped, _ = train("model=tensetmlp", "stop_after=1")
     code, _, err = command("train", f"resume={stopped['run_dir']}", "loss=mse")
     assert code == 2
     assert "leave out loss=mse" in err
@@ -258,7 +258,12 @@ def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch
 
 def test_without_records_the_other_platforms_teach(command, toy_root):
     code, result, err = command(
-        "train", f"data.root={toy_root}", "platform=orin", "split=by_task", *toy_records.SMALL
+        "train",
+        f"data.root={toy_root}",
+        "platform=orin",
+        "split=by_task",
+        "model=tensetmlp",
+        *toy_records.SMALL,
     )
     assert code == 0, err
     assert err.count("no records of orin") == 1
@@ -316,8 +321,8 @@ def test_every_logger_writes_into_the_part_folder_offline(train, tmp_path, logge
 
 
 def test_a_run_id_is_never_overwritten(train):
-    assert train("run_id=mine")[0] == 0
-    code, _, err = train("run_id=mine")
+    assert train("model=tensetmlp", "run_id=mine")[0] == 0
+    code, _, err = train("model=tensetmlp", "run_id=mine")
     assert code == 2
     assert "never overwritten" in err
 

@@ -77,7 +77,7 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert (code, judged and judged["num_tasks"]) == (0, result["num_tasks"]), err
 
 
-@pytest.mark.parametrize("platform", ["cpu-sse4", "h200"])
+@pytest.mark.parametrize("platform", [pytest.param("cpu-sse4", marks=pytest.mark.slow), "h200"])
 def test_a_described_device_with_bundled_records_learns_from_its_own(command, sets, platform):
     code, result, err = command("train", f"platform={platform}", "model=tensetmlp", *ONE_EPOCH)
     assert code == 0, err

@@ -8,6 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
+from pruner.cli.shared.known import read_words
 from pruner.cli.shared.start import check_contradicted
 from pruner.errors import DataError, MissingExtra, PrunerError
 from pruner.features import FEATURE_SET_VERSION
@@ -27,12 +28,12 @@ FINETUNE = "adaptation=finetune"
 
 
 def plan(*options):
+    """What a command of these words would tune by; files of equal choices are composed once."""
     from pruner.cli.tuning.read_options import tune_options
 
     # a platform whose instructions every machine has that tunes
     words = [] if any(word.startswith("platform=") for word in options) else ["platform=cpu-avx2"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        return tune_options(compose("tune", [*words, *options]))
+    return tune_options(read_words("tune", [*words, *options]).config)
 
 
 def run_folder(path, dataflow="paper", seen=(), network=TenSetMLP):

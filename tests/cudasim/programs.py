@@ -4,7 +4,7 @@
         python -m tests.cudasim.programs each=7 table=experiments/gpu/simulated.csv
 
 draws programs of every space of every case and counts; without ``table`` it prints a JSON line a
-program. ``only=tensor``: spaces on tensor cores alone.
+program. ``only=tensor``: spaces on tensor cores alone; ``only=mma``: spaces of this kind.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def outcomes(each: int, *, seed: str = "0", only: str = "", case: str = "") -> I
     for platform, spec, dtype in CASES if case == "" else [CASES[int(case)]]:
         runner, rng = Runner(platform, spec, dtype), np.random.default_rng(int(seed))
         for design in runner.spaces:
-            if only == "tensor" and kind_of(design).startswith("lanes"):
+            kind = kind_of(design)
+            if kind.startswith("lanes") if only == "tensor" else not kind.startswith(only):
                 continue
             with suppress(PrunerError):  # a space without legal programs, as of 13 fragments of k
                 for row in BatchedSpace(design).sample(each, rng):

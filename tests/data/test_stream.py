@@ -99,7 +99,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
 def test_a_bomb_gives_its_lines_up_to_a_limit_in_little_memory(tmp_path, monkeypatch, suffix):
     """A hundred kilobytes that become 64 MiB: pieces are small, and the limits end the file."""
     monkeypatch.setattr(stream.limits, "MAX_LINES", 1 << 16)
-    monkeypatch.setattr(stream.limits, "MAX_FILE_BYTES", 1 << 25)
+    monkeypatch.setattr(stream.limits, "MAX_FILE_BYTES", 1 << 24)
     path = tmp_path / "log"
     for bomb, reason in (
         (b"\n" * (1 << 26), "file_too_large"),

@@ -27,6 +27,9 @@ def test_networks_of_the_space_follow_their_choices():
     # stem 8; expanded by 6 to 48, then 16 channels (24 / 2 is 12, rounded up) by 6
     assert [part.groups for part in depthwise[:2]] == [48, 96]
     assert [block.residual for block in blocks] == [False, True, False, False, False, False]
+    # stem, three of each block, two of each of two excitations, the last
+    convolutions = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
+    assert len(convolutions) == 1 + 3 * 6 + 2 * 2 + 1
 
 
 def test_a_seed_gives_a_sequence_of_different_networks():

@@ -63,7 +63,7 @@ def steps_of(item, given):
     return {step.name: step for step in item["LiveComparison"](given).steps()}
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_every_command_has_options_that_exist(item, options, every):
     """One seed of everything, with every way to adapt: hydra composes each, policies are built."""
     given = options(

@@ -9,7 +9,10 @@ from pruner.study.pareto import draw_fronts, write_front_report
 POINTS = [(1, 1e-3, 8192, 1), (2, 2e-3, 4096, 1), (3, 3e-3, 6144, 0)]
 
 
-@pytest.mark.parametrize("column", ["size_bytes", "energy_model_j", "joules"])
+JOULES = pytest.param("joules", marks=pytest.mark.slow)  # a model draws the same
+
+
+@pytest.mark.parametrize("column", ["size_bytes", "energy_model_j", JOULES])
 def test_a_front_is_drawn_and_listed(tmp_path, column):
     rows = [
         {"task": task, "trial": n, "latency_s": s, column: value, "checked": 1, "on_front": front}

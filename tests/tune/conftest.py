@@ -19,6 +19,35 @@ def _exports_are_quick():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _spaces_are_generated_once():
+    """A run, a draft and a pool get the design spaces of a module that this process has made.
+
+    The same seed gives the same spaces; equal modules are those of equal text, with all names.
+    """
+    from pruner.tune.networks import draft_task
+    from pruner.tune.pools import measured_set
+    from pruner.tune.run import setup
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (setup, draft_task, measured_set):
+            patch.setattr(module, "design_spaces", _once)
+        yield
+
+
+_SPACES = {}
+
+
+def _once(module, target):
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    key = load_tvm().tvm.ir.save_json(module), str(target)
+    if key not in _SPACES:
+        _SPACES[key] = design_spaces(module, target)
+    return list(_SPACES[key])
+
+
 @pytest.fixture(scope="session")
 def tvm():
     """TVM's modules, as `load_tvm` returns them."""

@@ -95,7 +95,7 @@ def test_every_network_and_loss_overfits_a_dozen_programs(network, loss):
 def test_a_fit_overfits_a_dozen_programs(tmp_path):
     store = synthetic.store(sizes=(12,))
     batches = TaskBatches(tasks=1, programs=12)
-    module, _, _ = fit(tmp_path, store, batches=batches, epochs=60, lr=3e-3, validate_every=60)
+    module, _, _ = fit(tmp_path, store, batches=batches, epochs=40, lr=5e-3, validate_every=40)
     overfitted(module.ranker, store)
 
 

@@ -80,7 +80,7 @@ def test_a_subset_has_the_rows_and_labels_of_its_programs():
 
 def test_a_shared_model_beats_chance_on_a_pool_that_can_be_learnt():
     gain = []
-    for seed in range(6):
+    for seed in range(5):  # all of five signs agree: p = 1 / 32
         pools = [pool(10 * seed, "t0"), pool(10 * seed + 1, "t1")]
         learner = Scratch(Setting(make_network=small_pacm, seed=seed), fit=official_fit(epochs=20))
         ours = tune(pools, learner, SETTINGS, trials=60, batch=10, seed=seed)

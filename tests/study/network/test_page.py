@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from matplotlib.figure import Figure
 
 from pruner.errors import DataError
 from pruner.study.network.page import write_report
@@ -19,6 +20,12 @@ def folder(tmp_path):
     failed = {"name": "compile", "label": "compile", "error": "no C++ compiler <g++>"}
     rows = [contender("ours", 5e-3), contender("eager", 20e-3, relative_error=None), failed]
     return fabricate(tmp_path / "run", TRIALS, contenders=rows)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Most of the time of a page is that of its pictures."""
+    monkeypatch.setattr(Figure, "savefig", lambda _, file, **__: file.write("<svg></svg>"))
 
 
 def test_what_the_folder_says_is_read(folder):
@@ -66,6 +73,7 @@ def test_runs_to_compare_are_in_the_curves(folder, tmp_path):
     assert text.count("rival-run") >= 3  # both curves and the seconds
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_deploying_found_is_among_the_facts(folder):
     (folder / "deploy.json").write_text(json.dumps({"applied": 17, "max_abs_error": 3.25e-6}))
     text = write_report(folder).read_text(encoding="utf-8")
@@ -73,6 +81,7 @@ def test_what_deploying_found_is_among_the_facts(folder):
     assert "<td>max_abs_error</td><td>3.25e-06</td>" in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_deployed_network_that_was_timed_alone_has_its_latency(tmp_path):
     bare = fabricate(tmp_path / "bare", TRIALS)
     (bare / "deploy.json").write_text(json.dumps({"median_s": 6e-3}))
@@ -94,6 +103,7 @@ def test_before_is_the_first_program_that_ran_or_what_earlier_runs_knew(folder):
     assert run.first_s == pytest.approx(2 * 1.5e-3 + 2e-3) == pytest.approx(run.estimate_s)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_tvm_replays_is_said_where_there_is_something(folder):
     path = folder / "metrics.json"
     metrics = json.loads(path.read_text())
@@ -108,6 +118,7 @@ def test_another_folder_is_refused(tmp_path):
         write_report(tmp_path)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_every_column_of_numbers_names_its_unit(folder):
     """Counts, ratios and shares aside, a heading ends with its unit in brackets."""
     without = {"calls", "runs", "programs tried", "of these failed", "GFLOP/s", "MFLOP a call",
@@ -137,6 +148,7 @@ def test_the_roofline_is_arithmetic_or_memory(folder):
     assert copy.roofline is None
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_names_the_described_and_the_measured_processor(folder):
     described = "platform: {name: cpu-avx2, kind: cpu, title: A Xeon}\n"
     (folder / "config.yaml").write_text(described)
@@ -146,6 +158,7 @@ def test_the_page_names_the_described_and_the_measured_processor(folder):
     assert "description (A Xeon; the network ran on An EPYC, and" in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_long_name_is_cut_and_can_be_read_whole(folder):
     name = "strided_slice_squeeze_split_reshape_split_add_sigmoid_add_si_8d139bdd"
     for path in folder.glob("*.json*"):
@@ -154,6 +167,7 @@ def test_a_long_name_is_cut_and_can_be_read_whole(folder):
     assert f'title="{name}">strided_slice_squeeze_s…8d139bdd<' in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ratios_are_told_in_one_direction(folder):
     beside = json.loads((folder / "beside.json").read_text())
     beside["contenders"][1]["median_s"] = 4e-3
@@ -162,6 +176,7 @@ def test_ratios_are_told_in_one_direction(folder):
     assert "It is 1.25 times slower than eager." in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_variants_of_a_network_are_a_table(folder):
     ways = [
         Alternative(steps=[], tasks={"conv_a": 1}, estimate_s=2e-3),

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pruner.processes import Worker
+from pruner.tune.compare import benchmark
 from pruner.tune.compare.baselines import Baseline
 from pruner.tune.compare.benchmark import (
     BenchmarkSettings,
@@ -14,9 +16,27 @@ from pruner.tune.compare.benchmark import (
     worst_output,
 )
 from pruner.tune.compare.jobs import timed_turn
+from tests.attack.faults import forked_from
+from tests.tune.compare import fakes
 from tests.tune.compare.fakes import fake
 
 SETTINGS = BenchmarkSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server_of_contenders():
+    """Contenders are forked from a process that has imported their jobs.
+
+    A fresh interpreter, which limits of threads need, runs the library of test_build.
+    """
+    made = Worker
+
+    def forked(jobs, *, environment, **_):
+        return made(jobs, environment=environment)
+
+    with pytest.MonkeyPatch.context() as patch, forked_from([fakes.__name__]):
+        patch.setattr(benchmark, "Worker", forked)
+        yield
 
 
 @pytest.fixture
@@ -100,8 +120,8 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
     names = [[one.name for one in group] for group in _groups([a, t, b, a, b], 2)]
     assert names == [["a"], ["t"], ["b", "a"], ["b"]]
     (tmp_path / "b").unlink()
-    alone = run_interleaved([a], tmp_path / "race", replace(settings, prepare_s=1.0))
-    assert alone[0].error == "stopped after 1 s"  # it does wait
+    alone = run_interleaved([a], tmp_path / "race", replace(settings, prepare_s=0.2))
+    assert alone[0].error == "stopped after 0.2 s"  # it does wait
 
 
 def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):

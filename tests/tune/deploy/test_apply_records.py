@@ -3,6 +3,7 @@
 import pytest
 
 from pruner.errors import PrunerError
+from tests.tune.networks import lowered as networks
 
 pytestmark = pytest.mark.tvm
 
@@ -19,19 +20,13 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def lowered(target):
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.source import NetworkSource, import_network
-
-    source = NetworkSource(name="tests.tune.networks.small_networks:encoder")
-    return lower(import_network(source), target)
+def lowered():
+    return networks.lowered("encoder")
 
 
 @pytest.fixture(scope="module")
-def tasks(lowered, target):
-    from pruner.tune.networks.network_tasks import network_tasks
-
-    return {task.name: task for task in network_tasks(lowered, target)}
+def tasks():
+    return {task.name: task for task in networks.tasks_of("encoder")}
 
 
 def commit(folder, task, target, mark="any", seconds=1.0):

@@ -56,6 +56,7 @@ def test_it_says_its_inputs_and_keeps_the_structure_of_its_outputs(two, network)
     assert network.latency_s is network.folder is network.report is None
 
 
+@pytest.mark.slow  # nor is that of a library in the place of another, below
 def test_a_single_output_is_no_tuple(tmp_path):
     from pruner import load
 

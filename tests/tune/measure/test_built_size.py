@@ -1,5 +1,6 @@
 """Code and scratch memory of built programs: another reader, arithmetic, and the engine's."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -84,10 +85,10 @@ def test_the_engine_and_tvm_agree_on_scratch_memory(tmp_path, platform):
     from pruner.tune.workloads import operator
 
     workload = operator("conv2d", n=1, ci=8, h=8, w=8, co=8, kh=3, kw=3, stride=1, padding=1)
-    found = []
+    found, quick = [], json.dumps({**json.loads(platform.target_json), "opt-level": 0})
     for design in design_spaces(workload.module, platform.target):
         space = BatchedSpace(design)
-        rows = space.sample(4, np.random.default_rng(0))
+        rows = space.sample(3, np.random.default_rng(0))
         ours = np.full(len(rows), np.nan)
         for own, _, nests in space._lowered(rows):
             ours[own] = scratch_bytes(nests, platform.cores)
@@ -95,7 +96,7 @@ def test_the_engine_and_tvm_agree_on_scratch_memory(tmp_path, platform):
             if schedule is not None and np.isfinite(ours[row]):
                 text = load_tvm().tvm.ir.save_json(schedule.mod)
                 library = str(tmp_path / f"{len(found)}.so")
-                found.append((ours[row], build(text, platform.target_json, library, sized=True)[1]))
+                found.append((ours[row], build(text, quick, library, sized=True)[1]))
     engine, tvm = np.array(found).T
     assert len(found) >= 8
     assert (tvm > 0).any()

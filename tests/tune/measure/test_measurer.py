@@ -66,7 +66,7 @@ def measurer():
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
     settings = MeasureSettings(
-        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=2.0, memory_gib=2.0
+        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=1.0, memory_gib=2.0
     )
     with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
         yield made
@@ -314,14 +314,14 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     from pruner.tune.workloads import arguments
 
     (worker,) = measurer._builders._workers
-    monkeypatch.setattr(worker, "_timeout_s", 0.3)
+    monkeypatch.setattr(worker, "_timeout_s", 0.1)
     body = 'T.evaluate(T.call_extern("int32", "usleep", 500000))'
     module, path = program(tmp_path, "slow", body), tmp_path / "reference.npz"
     assert measurer.reference(module, arguments(module), path) is None
-    short = replace(measurer._settings, reference_timeout_s=0.3)
+    short = replace(measurer._settings, reference_timeout_s=0.1)
     monkeypatch.setattr(measurer, "_settings", short)
     reason = measurer.reference(module, arguments(module), path)
-    assert reason == "timeout: stopped after 0.3 s; measure.reference_timeout_s= gives it longer"
+    assert reason == "timeout: stopped after 0.1 s; measure.reference_timeout_s= gives it longer"
 
 
 def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch):
@@ -388,7 +388,7 @@ def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, m
     module, ends = doubling(tmp_path), []
 
     def slow(*_):
-        time.sleep(0.5)
+        time.sleep(0.2)
         ends.append(time.perf_counter())
 
     run, begins = measurer._run, []

@@ -14,6 +14,7 @@ from pruner.program.device import load_device
 from pruner.search.space import RowKeys
 from tests.paths import REPOSITORY
 from tests.test_files import HOLD
+from tests.tune.networks.lowered import imported
 
 pytestmark = pytest.mark.tvm
 
@@ -29,10 +30,8 @@ def platform():
 def tasks(platform):
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.source import NetworkSource, import_network
 
-    source = NetworkSource(name="tests.tune.networks.small_networks:encoder")
-    found = network_tasks(lower(import_network(source), platform.target), platform.target)
+    found = network_tasks(lower(imported("encoder"), platform.target), platform.target)
     wanted = ("matmul_add", "reshape_add", "take", "reshape")
     chosen = {word: next(t for t in found if t.name.startswith(word)) for word in wanted}
     return {word: task.workload for word, task in chosen.items()}

@@ -9,6 +9,7 @@ from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network
 
+LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "resnet50")  # as others, deeper
 SMALL = "tests.tune.networks.small_networks:faint"  # 16 x 8 + 8 + 8 x 8 parameters
 SMALL_BYTES = 4 * (16 * 8 + 8 + 8 * 8)
 # Two matrices of queries and outputs, two of keys and values, three of SwiGLU, two norms.
@@ -23,7 +24,9 @@ def test_bytes_of_a_named_network_by_hand(layers):
     assert host_memory.named_bytes("mistral", NetworkOptions(layers=layers)) == 4 * numbers
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS]
+)
 def test_every_name_is_counted_without_its_weights(name):
     assert 1e6 < host_memory.named_bytes(name, NetworkOptions()) < 30e9
 

@@ -39,6 +39,11 @@ SAME = (
 VARIANTS = (
     *("normalization_3d", "rms_normalization_4d", "gru_batchwise", "simple_rnn_batchwise"),
     *("gru_with_initial_bias", "simple_rnn_with_initial_bias"),
+    *("lstm_defaults", "lstm_reverse", "cumsum_1d_int32_exclusive", "cumsum_2d_axis_0"),
+    *("tile_precomputed", "spacetodepth_example", "spacetodepth_dcr", "top_k_same_values_2d"),
+    *("top_k_negative_axis", "max_int16", "min_int16", "max_uint16", "min_uint16", "max_uint32"),
+    *("min_uint32", "2d_axis_negative_2", "2d_axis1", "convtranspose_kernel_shape"),
+    *("gemm_default_single_elem", "gemm_default_scalar_bias", "convinteger_without_padding"),
 )
 OTHERWISE = ("scales_linear_align_corners", "scales_cubic_align_corners")  # as onnxruntime has it
 

@@ -182,7 +182,7 @@ def test_recorded_features_are_those_of_the_live_space(pools):
             design_spaces(workload.module, place.platform.target),
             name=workload.name, analyzer=None, learns=False, phases=Phases(), log=print,
         )  # fmt: skip
-        rows = union.sample(40, np.random.default_rng(5))
+        rows = union.sample(12, np.random.default_rng(5))
         live = union.features(rows)
         steps = []
         from pruner.tune.pools.measured_set import MeasuredSet
@@ -256,9 +256,9 @@ def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_
     same = collect(plan_in(tmp_path / "more", evolved=0.34), told.append)
     assert told == []
     assert same.records == 2 * PROGRAMS
-    plan = plan_in(tmp_path / "more", programs=6, evolved=0.25)
-    more = collect(replace(plan, settings=plan.settings))
-    assert (more.records, more.pools) == (12, 2)
+    plan = plan_in(tmp_path / "more", SPECS[:1], programs=6, evolved=0.25)
+    more = collect(plan)
+    assert (more.records, more.pools) == (6, 1)
 
 
 def test_what_a_killed_session_built_goes(pools, tmp_path):

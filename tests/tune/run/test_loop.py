@@ -222,7 +222,9 @@ def running_best(rows):
     return np.minimum.accumulate([float("inf"), *costs])
 
 
-@pytest.mark.parametrize(("lag", "exclusive"), [(0, True), (1, True), (1, False)])
+@pytest.mark.parametrize(
+    ("lag", "exclusive"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (1, False)]
+)
 def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
     tmp_path, platform, lag, exclusive
 ):

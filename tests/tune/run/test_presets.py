@@ -20,7 +20,7 @@ def analyzer():
     return load_analyzer(conf_folder(), "a100")
 
 
-FAST = ("pool", "pruner_live", "pruner_network", "random")
+FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network with larger numbers
 
 
 @pytest.mark.parametrize(

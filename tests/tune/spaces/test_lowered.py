@@ -62,7 +62,7 @@ def module_of(tensors, **attrs):
     ],
     ids=lambda x: x if isinstance(x, str) and x != CUDA else ("cuda" if x == CUDA else "llvm"),
 )
-@pytest.mark.parametrize("programs", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("programs", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_features_and_drafts_are_those_of_the_batched_space(operator, target, programs):
     """Every column of every row, every dataflow row and every score, to the last digit."""
     from pruner.tune.spaces.batched.space import BatchedSpace

@@ -98,6 +98,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
+    few = ExplorerSettings(population=256, generations=1, keep=128)
     batched, asked = opening.BatchedSpace, []
 
     def first_is_unknown(design):
@@ -112,7 +113,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     options = TuneOptions(
         platform=Platform(target=target, device="cpu", cores=2, name="cpu-avx2"),
         measure=MeasureSettings(check=False, baseline=False),
-        policy=RoundSettings(),
+        policy=RoundSettings(draft=few, verify=few, random_sample=32),
         analyzer=load_analyzer(CONF, "cpu-avx2"),
     )
     context = RunContext(

@@ -32,7 +32,15 @@ SIZES = {
 BANKS = {0, 1, 2, 4, 8, 16, 32}
 # MetaSchedule's spaces of row reductions on GPUs have no tiles; half: on tensor cores
 LEFT_OUT = {("a100", "softmax"), ("cpu-avx2", "half")}
-CASES = [(p, o) for p in TARGETS for o in SIZES if (p, o) not in LEFT_OUT]
+# each operator with one of the platforms, matmul with both
+SLOW = {("cpu-avx2", "grouped_conv2d"), ("cpu-avx2", "depthwise_conv2d")}
+SLOW |= {("a100", "batch_matmul"), ("a100", "conv2d")}
+CASES = [
+    pytest.param(p, o, marks=pytest.mark.slow if (p, o) in SLOW else ())
+    for p in TARGETS
+    for o in SIZES
+    if (p, o) not in LEFT_OUT
+]
 
 
 def opened(platform, operator):
@@ -95,8 +103,13 @@ def moved(rows, tiles, rng):
     return out
 
 
-@pytest.mark.parametrize("platform", TARGETS)
-@pytest.mark.parametrize("operator", ["matmul", "conv2d"])
+@pytest.mark.parametrize(
+    ("operator", "platform"),
+    [
+        *(("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")),
+        pytest.param("conv2d", "cpu-avx2", marks=pytest.mark.slow),
+    ],
+)
 def test_formulas_follow_every_number_that_depends_on_tiles(platform, operator):
     """No number is a constant that differs between two programs of one structure."""
     space, analyzer = opened(platform, operator)

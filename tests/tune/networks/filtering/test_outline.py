@@ -24,7 +24,10 @@ def outlined(name, target, form=None):
     return outline(import_module(network, inputs, name), target, form or NetworkFormat())
 
 
-@pytest.mark.parametrize("name", ["channels", "biased", "causal_attention"])
+BIASED = pytest.param("biased", marks=pytest.mark.slow)  # channels have convolutions and norms, too
+
+
+@pytest.mark.parametrize("name", ["channels", BIASED, "causal_attention"])
 def test_the_tasks_are_those_of_a_tuning_run(name, target):
     """With channels last, and weights that are packed: hash, calls and arithmetic of each."""
     from pruner.tune.networks.lowering import NetworkFormat, lower
@@ -40,6 +43,7 @@ def test_the_tasks_are_those_of_a_tuning_run(name, target):
     assert found.form == form
 
 
+@pytest.mark.slow
 def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     from experiments.filter.space import Choices, subnet
     from pruner.tune.networks.filtering.outline import outline

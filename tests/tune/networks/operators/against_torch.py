@@ -1,7 +1,8 @@
-"""Import a function of torch, run it untuned in TVM and compare it with torch."""
+"""Compare a function of torch with its import: built by TVM, or as it was rewritten for TVM."""
 
 import warnings
 
+import pytest
 import torch
 from torch.utils import _pytree
 
@@ -16,21 +17,64 @@ class Function(torch.nn.Module):
 
 
 def assert_equal(function, *inputs, tolerance=1e-5):
-    """Compare all outputs: number, shapes, types and values. Integers are equal exactly."""
+    """Run it untuned in TVM. Compare all outputs: number, shapes, types and values.
+
+    Integers are equal exactly.
+    """
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.torch_import import from_exported
     from pruner.tune.tvm_import import load_tvm
 
     tvm, relax = load_tvm().tvm, load_tvm().relax
-    module = function if isinstance(function, torch.nn.Module) else Function(function)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's of its own modules
-        imported = from_exported(torch.export.export(module.eval(), inputs))
-        wanted = _pytree.tree_leaves(module(*(part.clone() for part in inputs)))
+    program, wanted = _exported(function, inputs)
+    imported = from_exported(program)
     target = tvm.target.Target({"kind": "llvm", "num-cores": 1, "opt-level": 0})
     built = relax.build(lower(imported, target), target)
     machine = relax.VirtualMachine(built, tvm.cpu())
     found = _leaves(machine["main"](*(tvm.runtime.tensor(part.numpy()) for part in inputs)))
+    _assert_close(found, wanted, tolerance)
+
+
+def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
+    """Let torch run what its operators are replaced by, at a tenth of the cost of a build.
+
+    TVM's front end has a function for each operator that is left, and none is complex.
+    """
+    from pruner.tune.networks.operators.complex_numbers import touches_complex
+    from pruner.tune.networks.operators.program import converters, decomposed
+    from pruner.tune.tvm_import import load_tvm
+
+    load_tvm()
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    program, wanted = _exported(function, inputs)
+    rewritten = decomposed(program, converters(ExportedProgramImporter()))
+    assert not any(map(touches_complex, rewritten.graph.nodes))
+    with torch.no_grad():
+        found = rewritten.module(check_guards=False)(*inputs)
+    _assert_close(_pytree.tree_leaves(found), wanted, tolerance)
+
+
+# TVM builds what is left after rewriting in the slow tests: other fast tests build its operators.
+REWRITTEN_OR_BUILT = pytest.mark.parametrize(
+    "assert_same",
+    [
+        pytest.param(assert_rewritten_equal, id="rewritten"),
+        pytest.param(assert_equal, marks=pytest.mark.slow, id="built"),
+    ],
+)
+
+
+def _exported(function, inputs):
+    """The program and what torch computes."""
+    module = function if isinstance(function, torch.nn.Module) else Function(function)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's of its own modules
+        program = torch.export.export(module.eval(), inputs)
+        return program, _pytree.tree_leaves(module(*(part.clone() for part in inputs)))
+
+
+def _assert_close(found, wanted, tolerance):
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == other.dtype

@@ -19,7 +19,10 @@ def shapes(program):
     return [getattr(node.meta["val"], "shape", None) for node in nodes]
 
 
-@pytest.mark.parametrize("name", ["channels", "causal_attention", "biased", "adaptive_pools"])
+BIASED = pytest.param("biased", marks=pytest.mark.slow)  # of operators that channels have, too
+
+
+@pytest.mark.parametrize("name", ["channels", "causal_attention", BIASED, "adaptive_pools"])
 def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     """Operators and shapes in order; the second time no call is decomposed.
 

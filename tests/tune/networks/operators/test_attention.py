@@ -9,14 +9,15 @@ from torch import nn
 
 from pruner.tune.networks.signature import exported
 from pruner.tune.networks.source import NetworkSource, example_of
-from tests.tune.networks.operators.against_torch import assert_equal
+from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
 
 pytestmark = pytest.mark.tvm
 
 PADDED = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
 
 
-def test_attention_with_padding_and_weights(tvm):
+@REWRITTEN_OR_BUILT
+def test_attention_with_padding_and_weights(tvm, assert_same):
     attention = nn.MultiheadAttention(16, 2, batch_first=True)
     assert_equal(lambda x, p: attention(x, x, x, key_padding_mask=p), torch.randn(2, 6, 16), PADDED)
 

@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tune.networks.operators.against_torch import assert_equal
+from tests.tune.networks.operators.against_torch import (
+    REWRITTEN_OR_BUILT,
+    assert_equal,
+    assert_rewritten_equal,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -22,10 +26,13 @@ class All(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("dims", "few"),
-    [(1, 2), (2, 6), (3, 1), *(pytest.param(n, 6, marks=pytest.mark.slow) for n in (1, 3))],
+    ("dims", "few", "assert_same"),
+    [
+        *((1, 2, assert_equal), (2, 6, assert_rewritten_equal), (3, 1, assert_equal)),
+        *(pytest.param(n, 6, assert_equal, marks=pytest.mark.slow) for n in (1, 2, 3)),
+    ],
 )
-def test_average_pools(tvm, dims, few):
+def test_average_pools(tvm, dims, few, assert_same):
     pool = AVERAGES[dims]
     pools = [
         *(pool(3, 2, 1), pool(3, 2, 1, count_include_pad=False), pool(2, 2, 1, ceil_mode=True)),
@@ -33,15 +40,16 @@ def test_average_pools(tvm, dims, few):
     ]
     if dims > 1:
         pools.append(pool(2, divisor_override=3))
-    assert_equal(All(*pools[:few]), torch.randn(2, 3, *SIZES[dims]))
+    assert_same(All(*pools[:few]), torch.randn(2, 3, *SIZES[dims]))
 
 
-def test_maximum_pools_with_gaps_and_places(tvm):
+@REWRITTEN_OR_BUILT
+def test_maximum_pools_with_gaps_and_places(tvm, assert_same):
     pools = [
         *(nn.MaxPool2d(3, 2, 1, dilation=2), nn.MaxPool2d(2, 3, 1, ceil_mode=True)),
         *(nn.MaxPool2d(3, 2, 1, return_indices=True), nn.MaxPool2d((3, 2), 2, ceil_mode=True)),
     ]
-    assert_equal(All(*pools), torch.randn(2, 3, 17, 16))
+    assert_same(All(*pools), torch.randn(2, 3, 17, 16))
 
 
 @pytest.mark.slow
@@ -50,8 +58,9 @@ def test_maximum_pools_of_signals_and_volumes(tvm):
     assert_equal(nn.MaxPool3d(2, 2, return_indices=True), torch.randn(2, 3, 7, 8, 6))
 
 
-def test_adaptive_maximum_pools(tvm):
-    assert_equal(nn.AdaptiveMaxPool2d((7, 5), return_indices=True), torch.randn(2, 3, 17, 19))
+@REWRITTEN_OR_BUILT
+def test_adaptive_maximum_pools(tvm, assert_same):
+    assert_same(nn.AdaptiveMaxPool2d((7, 5), return_indices=True), torch.randn(2, 3, 17, 19))
 
 
 @pytest.mark.slow

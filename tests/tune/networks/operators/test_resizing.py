@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.tune.networks.operators.against_torch import assert_equal
+from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
 
 pytestmark = pytest.mark.tvm
 
@@ -31,8 +31,9 @@ def test_smoothing_before_shrinking(tvm, mode):
     )
 
 
-def test_signals_and_volumes(tvm):
-    assert_equal(
+@REWRITTEN_OR_BUILT
+def test_signals_and_volumes(tvm, assert_same):
+    assert_same(
         lambda x, y: (
             functional.interpolate(x, size=9, mode="linear", align_corners=True),
             functional.interpolate(x, size=9),
@@ -55,12 +56,13 @@ def test_volumes_between_their_points(tvm):
     )
 
 
-def test_pixels_next_to_points(tvm):
+@REWRITTEN_OR_BUILT
+def test_pixels_next_to_points(tvm, assert_same):
     def sampled(x, turn):
         grid = functional.affine_grid(turn, (2, 3, 5, 4), align_corners=False)
         return functional.grid_sample(x, grid, "nearest", "border", align_corners=True)
 
-    assert_equal(sampled, torch.randn(2, 3, 6, 8), torch.randn(2, 2, 3), tolerance=1e-4)
+    assert_same(sampled, torch.randn(2, 3, 6, 8), torch.randn(2, 2, 3), tolerance=1e-4)
 
 
 @pytest.mark.slow  # 7 s each

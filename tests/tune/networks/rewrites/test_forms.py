@@ -7,10 +7,11 @@ import torch
 from pruner.errors import PrunerError
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from tests.tune.networks.test_extraction import HERE, run
+from pruner.tune.networks.source import network_of
+from tests.tune.networks import lowered as networks
+from tests.tune.networks.test_extraction import run
 
-CHANNELS = NetworkSource(name=f"{HERE}:channels")
+CHANNELS = networks.source("channels")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def target(tvm):
 
 @pytest.fixture(scope="module")
 def imported(tvm):
-    return import_network(CHANNELS)
+    return networks.imported("channels")
 
 
 @pytest.fixture(scope="module")

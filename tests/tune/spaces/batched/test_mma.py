@@ -137,7 +137,7 @@ def test_static_shared_memory_is_judged_by_its_own_limit(tvm):
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     design, space = mma_space(tvm, OPERATORS[operator])
     rng = np.random.default_rng(3)
-    draws = np.concatenate([space.sample_any(8, rng), space.sample(2, rng)])
+    draws = np.concatenate([space.sample_any(5, rng), space.sample(1, rng)])
     legal, compared = space.legal(draws), 0
     for rows, tree in apply_groups(space.program, draws)[0]:
         nests = lower(tree)
@@ -154,7 +154,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
             kinds = [inst.kind.name for inst in schedule.trace.insts]
             assert kinds.count("Tensorize") == 4  # fill, load a, load b, multiply
             compared += 1
-    assert compared == 10
+    assert compared == 6
     assert 0 < legal.sum() < len(legal)
 
 

@@ -16,7 +16,7 @@ TARGETS = {
     "cuda": "nvidia/nvidia-a100",
     "llvm": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
 }
-PROGRAMS = 6
+PROGRAMS = 2
 
 
 def heads(te, topi):
@@ -111,7 +111,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     for design in design_spaces(module, tvm.tvm.target.Target(TARGETS[target]))[:3]:
         space = BatchedSpace(design)
         rng = np.random.default_rng(3)
-        draws = np.concatenate([space.sample(PROGRAMS // 2, rng), space.sample_any(3, rng)])
+        draws = np.concatenate([space.sample(PROGRAMS, rng), space.sample_any(PROGRAMS, rng)])
         legal, features = space.legal(draws), space.features(draws)
         assert np.isfinite(features.statement).all()
         for rows, tree in apply_groups(space.program, draws)[0]:
@@ -129,7 +129,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
                 theirs = truth.tvm_buffers(tvm, schedule)
                 assert ours == {name: theirs.get(name) for name in ours}
                 compared += 1
-    assert compared >= PROGRAMS // 2
+    assert compared >= PROGRAMS
 
 
 @pytest.mark.parametrize(("width", "tile", "known"), [(3, (3, 3), True), (4, (2, 8), False)])

@@ -25,7 +25,7 @@ OPERATORS = {
     "batch": {"operator": "batch_matmul", "batch": 4, "m": 128, "n": 128, "k": 64},
     "conv": {"operator": "conv2d", **CONV, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["relu"]},
 }
-PROGRAMS = 3
+PROGRAMS = 2
 CONF = Path(__file__).parents[4] / "conf"
 
 
@@ -66,7 +66,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     assert compared == 4 * PROGRAMS
 
 
-@pytest.mark.parametrize("num", [6, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
     """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
     from pruner.tune.spaces.batched.space import BatchedSpace

@@ -122,3 +122,71 @@ def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
     assert applied((product,), ["order 99"]) is None
     late = search((product,), "float32", 0.0)
     assert (late.checked, late.complete, late.variants) == (0, False, [])
+
+
+def test_winograd_of_halves_computes_what_torch_computes(tvm):
+    """Products of float16, transforms of float32; the check has foreseen its error."""
+    from pruner.tune.networks.lowering import NetworkFormat, formed, lower
+    from pruner.tune.networks.variants.check import Checker
+    from pruner.tune.networks.variants.network_regions import read_regions
+    from pruner.tune.networks.variants.search import applied
+
+    plain = NetworkFormat(layout="NHWC")
+    regions = read_regions(formed(imported("biased"), plain)).found
+    changed = {one.key: new for one in regions if (new := applied(one.graph, ["winograd 0"]))}
+    graphs = {one.key: one.graph for one in regions}
+    (key,) = changed
+    foreseen = Checker(graphs[key], "float16")(changed[key])
+    assert foreseen.refused is None
+    form = NetworkFormat(layout="NHWC", precision="float16", variants={key: ["winograd 0"]})
+    lowered = lower(imported("biased"), tvm.tvm.target.Target(json.loads(ONE_CORE)), form)
+    assert '"float16"' in lowered.script()
+    network, inputs = network_of(source("biased"))
+    with torch.no_grad():
+        wanted = network(*inputs).numpy()
+    (found,) = run(lowered, inputs)
+    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    # five layers of float16, one of them by tiles
+    assert 1e-5 < error < 5 * foreseen.error
+
+
+def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
+    from pruner.tune.networks.extraction import read_tasks
+    from pruner.tune.networks.lowering import NetworkFormat
+    from pruner.tune.networks.request import REQUEST, NetworkRequest
+    from pruner.tune.networks.variants.choosing import VariantReport, write_variants
+
+    form = NetworkFormat(layout="NHWC", precision="float16")
+    request = NetworkRequest(source=source("biased"), target=json.loads(ONE_CORE), form=form)
+    request.save(tmp_path / REQUEST)
+    write_variants(tmp_path)
+    report = VariantReport.read(tmp_path)
+    steps = [step for one in report.classes for way in one.ways for step in way.steps]
+    assert "winograd 0" in steps
+    for one in report.classes:
+        original, *variants = one.ways
+        assert original.error > 1e-5
+        assert all(original.error <= way.error < 3e-3 for way in variants)
+    dtypes = {dtype for task in read_tasks(tmp_path / "variant_tasks.json") for _, dtype in task.shapes}
+    assert "float16" in dtypes
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda nn: (nn.Conv2d(8, 8, 3, groups=2), (1, 8, 6, 6)), "1 nn.conv2d of float32"),
+        (lambda nn: (nn.Conv1d(4, 4, 3), (1, 4, 9)), "1 nn.conv1d of float32"),
+        (lambda nn: (nn.Linear(4, 4, bias=False).half(), (2, 4)), "1 matmul of float16"),
+        (lambda nn: (nn.Softmax(-1), (2, 4)), "no product of matrices and no convolution"),
+    ],
+)
+def test_what_no_rule_reads_is_left_out_with_a_line(make, line, tvm):
+    from pruner.tune.networks.source import import_module
+    from pruner.tune.networks.variants.finding import find
+
+    module, shape = make(torch.nn)
+    dtype = next((one.dtype for one in module.parameters()), torch.float32)
+    found = find(import_module(module.eval(), torch.ones(shape, dtype=dtype), "net"))
+    assert found.classes == []
+    (told,) = found.left_out
+    assert line in told

@@ -8,8 +8,9 @@ A cell is one network and seed: two calls of ``tune.py``, one of them with ``var
 ``budget.seconds=seconds`` each. The call with variants divides its seconds between two forms of the
 network and builds the faster, which is named in the column ``built``. The search for variants and
 the drafts that choose them are not in this budget; the column ``choice_s`` has how much longer the
-second command took. Then both libraries are timed in turns, on an idle machine. Finished commands and cells are skipped, so the
-script can be stopped and started at will. Cells go to work=, the table results.csv to out=.
+second command took. Then both libraries are timed in turns, on an idle machine. Finished commands
+and cells are skipped, so the script can be stopped and started at will. Cells go to work=, the table
+results.csv to out=.
 """
 
 from __future__ import annotations

@@ -65,12 +65,12 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
     if config.network is not None and not Objective.of(plain(config.objective)).is_latency:
         raise PrunerError(
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
-            "an operator (workload=)"
+            "an operator (workload=) without variants=true"
         )
     if config.network is not None and config.measure.finalists:
         raise PrunerError(
-            f"measure.finalists={config.measure.finalists} is for single operators; leave it out "
-            f"of network={config.network}"
+            f"measure.finalists={config.measure.finalists} is for single operators without "
+            f"variants=true; leave it out of network={config.network}"
         )
     if config.network is not None and config.list:
         return list_run(config, folder)

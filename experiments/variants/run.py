@@ -9,8 +9,8 @@ A cell is one network and seed: two calls of ``tune.py``, one of them with ``var
 network and builds the faster, which is named in the column ``built``. The search for variants and
 the drafts that choose them are not in this budget; the column ``choice_s`` has how much longer the
 second command took. Then both libraries are timed in turns, on an idle machine. Finished commands
-and cells are skipped, so the script can be stopped and started at will. Cells go to work=, the table
-results.csv to out=.
+and cells are skipped, so the script can be stopped and started at will. Cells go to work=, the
+table results.csv to out=.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def built(monkeypatch):
         if name in how.broken:
             raise PrunerError(f"{name}: its outputs differ")
         (place / LIBRARY).write_text(name)
+        (place / WORK).mkdir(exist_ok=True)
         (place / WORK / INPUTS).write_text("inputs")
         (place / DEPLOY_FILE).write_text("{}")
         return Deployed(
@@ -124,7 +125,9 @@ def test_the_estimate_is_that_of_the_faster_form(tmp_path, capsys):
     first, second = (replace(one, share=0.5) for one in (first, second))
     write_form(tmp_path, WITH, [replace(first, weight=3)])
     write_form(
-        tmp_path / module.OTHER, NetworkFormat(), [replace(first, weight=1), replace(second, weight=2)]
+        tmp_path / module.OTHER,
+        NetworkFormat(),
+        [replace(first, weight=1), replace(second, weight=2)],
     )
     outcomes = [
         TaskOutcome(name=one.name, weight=9.0, flops=1.0, best_s=s, trials=1, failures={})

@@ -6,7 +6,7 @@ last ones, and some between them, which are others for each random point. The se
 network's precision, has many more places (of small outputs all), and refuses a graph that is right
 but inaccurate. Where scores can have masks, it has a sample with masks of minus infinity, too: a
 variant must be finite where the original is. In float16, a further sample has inputs up to 1,024,
-which Winograd's larger tiles turn into numbers that float16 does not have.
+because another order of products can lead to numbers that float16 does not have.
 """
 
 from __future__ import annotations
@@ -168,10 +168,9 @@ def places_of(graph: Graph, most: int, *, seed: int = 0) -> list[Box]:
 class Floats:
     """Arithmetic of floating-point numbers, of one sample.
 
-    ``float16``: products of half precision, sums in single precision. This is stricter than a
-    network, in which the transforms of variants have single precision. ``masked``: leaves whose
-    rows are minus infinity behind a random place, as those of a causal mask are. ``largest``:
-    magnitude of inputs; constants are between -1 and 1.
+    ``float16``: products of half precision, sums in single precision. ``masked``: leaves whose rows
+    are minus infinity behind a random place, as those of a causal mask are. ``largest``: magnitude
+    of inputs; constants are between -1 and 1.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ class _Reader:
         if value is None:
             if _is_product(binding.value):
                 name = operator_name(binding.value).removeprefix("relax.")
-                self._unread[f"{name} of {binding.value.ty.dtype}"] += 1
+                self._unread[f"{name} of {binding.value.args[0].ty.dtype}"] += 1
             return
         if constant:
             self._values[hash(binding.var)] = value

@@ -240,7 +240,7 @@ def test_the_error_of_halves_is_that_of_rounded_arguments():
     assert 1e-4 < wanted < 1e-3
 
 
-def test_winograds_tiles_of_halves_have_a_larger_error_and_large_ones_are_refused():
+def test_winograds_large_tiles_are_too_inaccurate_for_halves():
     node, (two, four) = tiles(14)
     checker = Checker((node,), "float16")
     found = checker((two,))

@@ -124,8 +124,8 @@ def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
     assert (late.checked, late.complete, late.variants) == (0, False, [])
 
 
-def test_winograd_of_halves_computes_what_torch_computes(tvm):
-    """Products of float16, transforms of float32; the check has foreseen its error."""
+def test_variants_of_halves_compute_what_torch_computes(tvm):
+    """1x1 convolutions as products of float16 matrices; the check has foreseen the error."""
     from pruner.tune.networks.lowering import NetworkFormat, formed, lower
     from pruner.tune.networks.variants.check import Checker
     from pruner.tune.networks.variants.network_regions import read_regions
@@ -133,12 +133,13 @@ def test_winograd_of_halves_computes_what_torch_computes(tvm):
 
     plain = NetworkFormat(layout="NHWC")
     regions = read_regions(formed(imported("biased"), plain)).found
-    changed = {one.key: new for one in regions if (new := applied(one.graph, ["winograd 0"]))}
-    graphs = {one.key: one.graph for one in regions}
-    (key,) = changed
-    foreseen = Checker(graphs[key], "float16")(changed[key])
-    assert foreseen.refused is None
-    form = NetworkFormat(layout="NHWC", precision="float16", variants={key: ["winograd 0"]})
+    steps = ["pointwise 0"]
+    changed = {one: new for one in regions if (new := applied(one.graph, steps)) is not None}
+    foreseen = [Checker(one.graph, "float16")(new) for one, new in changed.items()]
+    assert foreseen
+    assert all(one.refused is None for one in foreseen)
+    variants = {one.key: steps for one in changed}
+    form = NetworkFormat(layout="NHWC", precision="float16", variants=variants)
     lowered = lower(imported("biased"), tvm.tvm.target.Target(json.loads(ONE_CORE)), form)
     assert '"float16"' in lowered.script()
     network, inputs = network_of(source("biased"))
@@ -146,8 +147,7 @@ def test_winograd_of_halves_computes_what_torch_computes(tvm):
         wanted = network(*inputs).numpy()
     (found,) = run(lowered, inputs)
     error = np.abs(found - wanted).max() / np.abs(wanted).max()
-    # five layers of float16, one of them by tiles
-    assert 1e-5 < error < 5 * foreseen.error
+    assert 1e-5 < error < 5 * max(one.error for one in foreseen)  # of five layers
 
 
 def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
@@ -162,12 +162,13 @@ def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
     write_variants(tmp_path)
     report = VariantReport.read(tmp_path)
     steps = [step for one in report.classes for way in one.ways for step in way.steps]
-    assert "winograd 0" in steps
-    for one in report.classes:
-        original, *variants = one.ways
-        assert original.error > 1e-5
-        assert all(original.error <= way.error < 3e-3 for way in variants)
-    dtypes = {dtype for task in read_tasks(tmp_path / "variant_tasks.json") for _, dtype in task.shapes}
+    assert "pointwise 0" in steps
+    assert not any("winograd" in step or "split" in step for step in steps)
+    assert any("such as Winograd's: TVM converts no functions" in one for one in report.left_out)
+    assert all(1e-5 < way.error < 3e-3 for one in report.classes for way in one.ways)
+    dtypes = {
+        dtype for task in read_tasks(tmp_path / "variant_tasks.json") for _, dtype in task.shapes
+    }
     assert "float16" in dtypes
 
 

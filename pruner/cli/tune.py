@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.known import NETWORK_POLICY
 from pruner.cli.shared.options import build, choice, plain, words_of
-from pruner.cli.shared.output import print_result
+from pruner.cli.shared.output import print_result, quiet
 from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
@@ -97,7 +97,8 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
     from pruner.cli.tuning.read_options import tune_options
 
     if is_operator:
-        tune_options(config)  # wrong options are refused before there is a run folder
+        with quiet():
+            tune_options(config)  # wrong options are refused before there is a run folder
         folder = export_operator(config, folder)
     return tune_run(config, effort, folder)
 

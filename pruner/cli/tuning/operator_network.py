@@ -16,7 +16,7 @@ _NETWORK = "leave variants out, or name network=MODULE:FACTORY (docs/variants.md
 
 
 def name_network(config: DictConfig) -> None:
-    """Name the operator of `config` as the network of a file, which is not written yet.
+    """Set ``network=`` to a file of the operator, not written yet.
 
     The layout stays that of the operator.
 
@@ -38,9 +38,9 @@ def name_network(config: DictConfig) -> None:
 
 
 def export_operator(config: DictConfig, earlier: Path | None) -> Path:
-    """Write the file of a named network into its run folder: torch's equivalent of the operator.
+    """Write torch's equivalent of the operator as the network's file.
 
-    All tensors of the operator are inputs of the network.
+    It is in the run folder. All tensors of the operator are inputs of the network.
 
     Returns:
         The run folder.

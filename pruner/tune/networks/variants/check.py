@@ -126,7 +126,7 @@ class Checker:
         return np.array(errors, float)
 
     def _add_large(self) -> None:
-        """Add a sample of large inputs, if the graph itself is finite for them in float16."""
+        """Add a sample of large inputs, if the graph is finite for it."""
         if self._precision == "float16":
             samples, self._samples = self._samples, [{"largest": _LARGE}]
             finite = all(np.isfinite(one).all() for one in self._evaluated(self._graph, "float16"))

@@ -113,5 +113,5 @@ def matrices_of(node: GraphNode) -> tuple[tuple[int, ...], ...] | None:
 
 
 def is_operator(node: GraphNode) -> bool:
-    """Check whether a contraction is an operator of TVM; others get functions of their own."""
+    """Check for a product or convolution of TVM; others get own functions."""
     return convolution_of(node) is not None or matrices_of(node) is not None

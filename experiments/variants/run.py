@@ -5,10 +5,12 @@
     python -m experiments.variants.run networks=[resnet18,bert_tiny] seconds=120
 
 A cell is one network and seed: two calls of ``tune.py``, one of them with ``variants=true``, with
-``budget.seconds=seconds`` each. The search for variants and the drafts that choose them are not in
-this budget; the column ``choice_s`` has how much longer the second command took. Then both
-libraries are timed in turns, on an idle machine. Finished commands and cells are skipped, so the
-script can be stopped and started at will. Cells go to work=, the table results.csv to out=.
+``budget.seconds=seconds`` each. The call with variants divides its seconds between two forms of the
+network and builds the faster, which is named in the column ``built``. The search for variants and
+the drafts that choose them are not in this budget; the column ``choice_s`` has how much longer the
+second command took. Then both libraries are timed in turns, on an idle machine. Finished commands
+and cells are skipped, so the script can be stopped and started at will. Cells go to work=, the
+table results.csv to out=.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ def cell(network: str, seed: int, options: Options, folder: Path) -> dict[str, A
         "original_ms": found["original"],
         "variants_ms": found["variants"],
         "factor": found["original"] / found["variants"],
+        "built": report.built,
         "steps": "; ".join(" ".join(steps) for steps in report.chosen.values()),
         "search_s": report.seconds,
         "choice_s": seconds["variants"] - seconds["original"],

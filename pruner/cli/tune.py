@@ -12,10 +12,11 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.known import NETWORK_POLICY
 from pruner.cli.shared.options import build, choice, plain, words_of
-from pruner.cli.shared.output import print_result
+from pruner.cli.shared.output import print_result, quiet
 from pruner.cli.shared.runs import resumed_config
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
+from pruner.cli.tuning.operator_network import export_operator, name_network
 from pruner.errors import PrunerError
 from pruner.search.objectives import Objective
 from pruner.tune.networks.source import NetworkSource
@@ -51,17 +52,25 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         Interrupted: Ctrl-C or SIGTERM ended it early; its results so far are in ``folder``.
     """
     effort = build(config.effort)
+    # older runs have sizes.batch=1
+    if config.network is None and {*config.sizes.values()} - {None, 1}:
+        raise PrunerError("sizes.* and input= are sizes of a network: add network=NAME")
+    if config.network is None and config.list:
+        raise PrunerError("list=true lists the tasks of a network: add network=NAME")
+    is_operator = config.network is None and config.variants
+    if is_operator:
+        name_network(config)
     if config.network is not None:
         NetworkSource(name=str(config.network)).check_name()
     if config.network is not None and not Objective.of(plain(config.objective)).is_latency:
         raise PrunerError(
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
-            "an operator (workload=)"
+            "an operator (workload=) without variants=true"
         )
     if config.network is not None and config.measure.finalists:
         raise PrunerError(
-            f"measure.finalists={config.measure.finalists} is for single operators; leave it out "
-            f"of network={config.network}"
+            f"measure.finalists={config.measure.finalists} is for single operators without "
+            f"variants=true; leave it out of network={config.network}"
         )
     if config.network is not None and config.list:
         return list_run(config, folder)
@@ -81,18 +90,16 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
                 raise PrunerError(
                     f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
                 )
-        return draft_run(config, folder)
-    # older runs have sizes.batch=1
-    if config.network is None and {*config.sizes.values()} - {None, 1}:
-        raise PrunerError("sizes.* and input= are sizes of a network: add network=NAME")
-    if config.list:
-        raise PrunerError("list=true lists the tasks of a network: add network=NAME")
-    if config.network is None and config.variants:
-        raise PrunerError("variants=true rewrites a network: add network=NAME")
+        return draft_run(config, export_operator(config, folder) if is_operator else folder)
     if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network: add network=NAME")
     from pruner.cli.tuning.measured_run import tune_run
+    from pruner.cli.tuning.read_options import tune_options
 
+    if is_operator:
+        with quiet():
+            tune_options(config)  # wrong options are refused before there is a run folder
+        folder = export_operator(config, folder)
     return tune_run(config, effort, folder)
 
 

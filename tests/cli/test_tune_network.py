@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from pruner.tune.deploy.forms import forms
 from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.variants.choosing import VariantReport
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
@@ -53,6 +55,25 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
     for name in ("network.so", "run_network.py", "report.html"):
         assert (tmp_path / "tune" / "net" / name).is_file()
     assert_drafts_come_first(tmp_path / "tune" / "net")
+
+
+@pytest.mark.slow
+def test_an_operator_is_tuned_with_variants_and_without(repository, tmp_path):
+    """A small product of long sums, of which the draft prefers the split form."""
+    sizes = ["workload.m=16", "workload.n=16", "workload.k=65536", "variants=true"]
+    # a described target, whose draft is the same on every machine
+    words = ["platform=cpu-avx2", "budget.trials=8", "budget.batch=2", "verify=false"]
+    done = tune(repository, tmp_path, "workload=matmul", *sizes, *words)
+    assert done.returncode == 0, done.stderr
+    found, folder = json.loads(done.stdout.splitlines()[-1]), tmp_path / "tune" / "net"
+    report, places = VariantReport.read(folder), forms(folder)
+    assert set(places) == set(report.latencies_s) == set(found["forms_estimated_s"])
+    assert report.built == min(report.latencies_s, key=report.latencies_s.get)
+    assert places[report.built] == folder
+    tuned = {task.name for one in places.values() for task in read_tasks(one / TASKS) if task.tuned}
+    assert set(found["tasks"]) == tuned
+    assert found["deployed"]["relative_error"] < 1e-5
+    assert "timed in turns, the network takes" in (folder / "report.html").read_text()
 
 
 def assert_drafts_come_first(folder):

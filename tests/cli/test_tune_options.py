@@ -4,11 +4,14 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from pruner.cli.shared.known import read_words
+from pruner.cli.shared.runs import CONFIG_FILE, read_config
 from pruner.cli.shared.start import check_contradicted
 from pruner.errors import DataError, MissingExtra, PrunerError
 from pruner.features import FEATURE_SET_VERSION
@@ -220,6 +223,14 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["network=dcgan", "objective=edp"], "objective=edp: a network is tuned for latency"),
         (["network=dcgan", "objective=[latency]", "effort=draft", "warm_start=[a]"], "learns"),
         (["network=dcgan", "measure.finalists=4"], "leave it out of network=dcgan"),
+        (["variants=true", "measure.finalists=4"], "leave it out of network=matmul_512_512_512"),
+        (["variants=true", "objective=edp"], "objective=edp: a network is tuned for latency"),
+        (["variants=true", "workload=list"], "workload=list: variants=true takes one operator"),
+        (["variants=true", "workload=file"], "workload=file: variants=true takes named operators"),
+        (["variants=true", "workload.dtype=float16"], "takes operators of float32; leave variants"),
+        (["variants=true", "workload.m=0"], "workload.m=0: matmul needs a whole number"),
+        (["variants=true", "list=true"], "add network=NAME"),
+        (["variants=true", "checkpoint=absent"], "absent"),
         (["network=dcgan", "effort=draft", "measure.finalists=4"], "leave it out of network"),
         (["objective=[size,latency]"], "it must be latency, energy, edp, [latency,size] or"),
         (["objective=size"], "it must be latency, energy, edp, [latency,size] or"),
@@ -250,17 +261,30 @@ def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_variants_belong_to_networks_also_of_runs_that_measure(monkeypatch):
+def test_an_operator_with_variants_is_the_network_of_a_file(monkeypatch, tmp_path):
+    """torch's equivalent with the inputs of the operator, in their order: A, B and a bias."""
     from pruner.cli import tune
+    from pruner.cli.shared.door import command_config
     from pruner.cli.tuning import measured_run
 
-    monkeypatch.setattr(measured_run, "tune_run", lambda *_: {"tuned": True})
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        words = (["network=dcgan", "variants=true"], ["workload=matmul", "variants=true"])
-        network, operator = (compose("tune", one) for one in words)
-    assert tune.run(network, None) == {"tuned": True}
-    with pytest.raises(PrunerError, match="variants=true rewrites a network"):
-        tune.run(operator, None)
+    seen = []
+    monkeypatch.setattr(measured_run, "tune_run", lambda *given: seen.append(given) or {})
+    sizes = ["workload.m=3", "workload.n=4", "workload.k=5", "workload.epilogue=[bias,relu]"]
+    words = ["workload=matmul", *sizes, "variants=true", "platform=cpu-avx2", f"outputs={tmp_path}"]
+    with command_config("tune", [*words, "run_id=run"]) as config:
+        tune.run(config, None)
+        assert config.policy.draft.population == 128  # that of networks
+    ((config, _, folder),) = seen
+    assert folder == tmp_path / "tune" / "run"
+    assert config.network == str(folder / "matmul_bias_relu_3_4_5.pt2")
+    assert config.layout == "NCHW"
+    program = torch.export.load(config.network)
+    a, b, bias = program.example_inputs[0]
+    assert [one.shape for one in (a, b, bias)] == [(3, 5), (5, 4), (4,)]
+    wanted = np.maximum(a.numpy() @ b.numpy() + bias.numpy(), 0)
+    assert program.module()(a, b, bias).numpy() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    # a resumed run has the configuration of a network
+    assert read_config(folder / CONFIG_FILE).network == config.network
 
 
 def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):

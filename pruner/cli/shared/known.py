@@ -37,7 +37,7 @@ HELP = {"-h", "--help"}
 # Option that a bare word or path gives.
 POSITIONAL = {"compare": "runs", "get": "set", "import_checkpoint": "file"}
 ONLY_INPUT = "input="  # of a file: its shape is a size like any other
-NETWORK_POLICY = "policy=pruner_network"  # of tune.py network=, unless a policy is chosen ...
+NETWORK_POLICY = "policy=pruner_network"  # of a network, unless a policy is chosen ...
 CHOOSERS = {"policy", "resume", "plot", "experiment"}  # ... by an option that brings its own
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 _ABSENT = ("null", "")  # values of an option that is not given after all
@@ -97,9 +97,10 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
     if command != "tune":
         return list(words)
     words = [f"sizes.{word}" if word.startswith(ONLY_INPUT) else word for word in words]
-    pairs = (word.lstrip("+").partition("=") for word in words)
-    given = {name for name, _, value in pairs if value not in _ABSENT}
-    network = [NETWORK_POLICY] if "network" in given and not given & CHOOSERS else []
+    pairs = [word.lstrip("+").partition("=")[::2] for word in words]
+    given = {name for name, value in pairs if value not in _ABSENT}
+    has_network = "network" in given or ("variants", "true") in pairs
+    network = [NETWORK_POLICY] if has_network and not given & CHOOSERS else []
     return [*network, *with_local_platform(words)]
 
 

@@ -19,8 +19,8 @@ from pruner.cli.tuning.network import (
     deployed,
     estimated,
     network_label,
-    network_tasks,
     run_label,
+    tasks_to_tune,
     tuned_workloads,
 )
 from pruner.cli.tuning.read_options import tune_options
@@ -58,7 +58,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         label = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
     folder = earlier or open_run(config, "tune", run_label(config, label))
     if config.network is not None:
-        tasks = network_tasks(config, options.platform, folder)
+        tasks = tasks_to_tune(config, options.platform, folder)
         workloads = tuned_workloads(config, tasks)
         options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
         say(budget_line(options.budget, build=config.deploy and not config.compile_only))

@@ -1,7 +1,8 @@
 """Commands of ``network=``: list its tasks, draft, tune and build it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pruner.processes import Worker
 from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
 from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.built_files import LOADER, deploying
-from pruner.tune.deploy.network import deploy_network
+from pruner.tune.deploy.forms import deploy_faster, extract_original, forms
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -143,9 +144,29 @@ def network_tasks(
         form,
         keep=keep,
         worker=worker,
-        cache=None if config.get("cache") is None else Path(config.cache),
+        cache=_cache(config),
         log=say,
     )
+
+
+def tasks_to_tune(config: DictConfig, platform: Platform, folder: Path) -> list[NetworkTask]:
+    """Extract the tasks of a network; with chosen variants, also the tasks without them."""
+    tasks = network_tasks(config, platform, folder)
+    if config.compile_only:
+        return tasks
+    extract_original(folder, platform.target_json, cache=_cache(config), log=say)
+    found: dict[str, NetworkTask] = {}
+    for place in forms(folder).values():
+        for task in read_tasks(place / TASKS):
+            # a task of both forms has a larger share of the form with less arithmetic
+            found[task.name] = max(found.get(task.name, task), task, key=lambda one: one.share)
+    if len(found) > len(tasks):
+        say("the network is tuned with its variants and without; the numbers below are of both")
+    return list(found.values())
+
+
+def _cache(config: DictConfig) -> Path | None:
+    return None if config.get("cache") is None else Path(config.cache)
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
@@ -230,16 +251,34 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
     """
     if config.network is None or config.compile_only:
         return {}
-    found = tuned.estimate
-    say(
-        f"{config.network}: {milliseconds(found.latency_s)} estimated; "
-        f"{found.measured_share:.1%} of the tuned arithmetic has a measured program"
-    )
-    return {
+    found = _by_form(tuned)
+    for name, one in found.items():
+        form = f" ({name})" if len(found) > 1 else ""
+        say(
+            f"{config.network}{form}: {milliseconds(one.estimate.latency_s)} estimated; "
+            f"{one.estimate.measured_share:.1%} of the tuned arithmetic has a measured program"
+        )
+    best = min(found.values(), key=lambda one: one.estimate.latency_s)
+    row = {
         "network": str(config.network),
-        "estimated_latency_s": found.latency_s,
-        "measured_share": found.measured_share,
+        "best_latency_s": best.best_latency_s,
+        "estimated_latency_s": best.estimate.latency_s,
+        "measured_share": best.estimate.measured_share,
     }
+    forms_s = {name: one.estimate.latency_s for name, one in found.items()}
+    return row | ({"forms_estimated_s": forms_s} if len(found) > 1 else {})
+
+
+def _by_form(tuned: Tuned) -> Mapping[str, Tuned]:
+    """Divide the results by the forms of the network, with the calls of each."""
+    places, found = forms(tuned.folder), {}
+    if len(places) < 2:
+        return {"": tuned}
+    for name, place in places.items():
+        calls = {task.name: float(task.weight) for task in read_tasks(place / TASKS)}
+        own = [replace(one, weight=calls[one.name]) for one in tuned.tasks if one.name in calls]
+        found[name] = replace(tuned, tasks=own)
+    return found
 
 
 def deployed(
@@ -279,14 +318,14 @@ def deploy_run(
 
     Raises:
         PrunerError: another process builds it, and see
-            :func:`pruner.tune.deploy.network.deploy_network`.
+            :func:`pruner.tune.deploy.forms.deploy_faster`.
     """
     request = folder / REQUEST
     if not request.is_file():
         raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
     platform = network_platform(folder, config)
     with deploying(folder):
-        built = deploy_network(
+        built = deploy_faster(
             folder,
             platform,
             load_draft(platform),

@@ -170,7 +170,7 @@ def deploy_network(
     except PrunerError:
         remove_built(folder)
         raise
-    return _put(folder, deployed, platform)
+    return put(folder, deployed, platform)
 
 
 def cannot_run(platform: Platform) -> str | None:
@@ -312,7 +312,7 @@ def _with_rounding(folder: Path, deployed: Deployed, interface: Interface) -> De
     return replace(deployed, relative_error=error, worst_output=worst, notes=notes)
 
 
-def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
+def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     """Put the library in place, with the loader and then ``deploy.json``."""
     remove_built(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))

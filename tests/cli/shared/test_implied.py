@@ -26,6 +26,8 @@ from pruner.tune.measure import targets
         (["network=resnet18", "experiment=paper_tuning"], False),
         (["network=null"], False),
         (["workload=matmul"], False),
+        (["workload=matmul", "variants=true"], True),
+        (["workload=matmul", "variants=false"], False),
         (["resume=outputs/tune/x", "network=resnet18"], False),
     ],
 )

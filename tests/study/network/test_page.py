@@ -183,9 +183,11 @@ def test_the_variants_of_a_network_are_a_table(folder):
         Alternative(steps=["winograd 1"], tasks={}, estimate_s=1e-3, error=6e-6, chosen=True),
     ]
     found = Alternatives(key="ab", region="1 products to 1x8x8x8", count=2, ways=ways)
-    VariantReport(classes=[found], left_out=["a chain"], seconds=1.0).save(folder)
+    times = {"latencies_s": {"variants": 2e-3, "original": 3e-3}, "built": "variants"}
+    VariantReport(classes=[found], left_out=["a chain"], seconds=1.0, **times).save(folder)
     text = write_report(folder).read_text(encoding="utf-8")
     assert "2 x 1 products to 1x8x8x8: winograd 1; estimate 2 ms -&gt; 1 ms" in text
+    assert "2 ms with them and 3 ms without (1.5 times as long); the library is built with" in text
     assert "left out: a chain" in text
     for cell in ("winograd 1", "6.0e-06", "original"):
         assert f"<td>{cell}</td>" in text, cell

@@ -5,7 +5,7 @@ variant is one of several ways to compute the same; it is found by search, check
 chosen by an estimate (the idea of Mirage: Wu et al., OSDI 2025). See docs/variants.md.
 
 * `graph`: expressions, nearly all of them sums of products
-* `convolutions`: convolutions as such sums
+* `convolutions`: convolutions as such sums, and which sums are operators of TVM
 * `rules`: other ways to compute a part of a graph, one file each
 * `evaluation`: values at chosen places
 * `fields`: exact arithmetic modulo two primes

@@ -5,7 +5,8 @@ most. Checked are of every axis the first places, a run that is as long as the t
 last ones, and some between them, which are others for each random point. The second check, in the
 network's precision, has many more places (of small outputs all), and refuses a graph that is right
 but inaccurate. Where scores can have masks, it has a sample with masks of minus infinity, too: a
-variant must be finite where the original is.
+variant must be finite where the original is. In float16, a further sample has inputs up to 1,024,
+because another order of products can lead to numbers that float16 does not have.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.tune.measure.numerics import TOLERANCE
 from pruner.tune.networks.rewrites.precision import Precision
@@ -27,6 +30,8 @@ _POINTS = 2  # random points of a complete check; a search takes one
 _EXACT, _ROUNDED = 9, 32  # checked places of an axis
 _RUN, _END = 6, 2  # at its begin and end
 _WHOLE = 2**16  # elements of an output that are all checked for rounding
+_SHARE = 0.1  # of a network's tolerance: errors of many parts add up
+_LARGE = 1024.0  # inputs of a further sample in float16, whose largest number is 65,504
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,8 @@ class Verdict:
     """The result of a check, which took ``seconds`` of processor time.
 
     ``bound``: probability that the fields accept a graph that is wrong at a checked place.
-    ``error``: the largest rounding error of the new graph, relative to the largest element;
-    ``own_error``: that of the old graph.
+    ``error``: the largest rounding error of the new graph, relative to the largest element and for
+    inputs up to 1; ``own_error``: that of the old graph.
     ``refused``: the reason, None for an accepted graph.
     """
 
@@ -56,10 +61,12 @@ class Checker:
             whole((node,))[0] if prod(node.shape) <= _WHOLE else box
             for node, box in zip(graph, places_of(graph, _ROUNDED, seed=_POINTS), strict=True)
         ]
-        self._scores = _scores(graph)
+        self._samples: list[dict[str, Any]] = [{}]  # arguments of `Floats`
+        if scores := _scores(graph):
+            self._samples.append({"masked": scores})
         self._values: dict[int, list[Array]] = {}  # by the point
         self._reference: Sequence[Array] | None = None
-        self._own_error = 0.0
+        self._own_errors = np.zeros(0)
 
     def exactly(self, variant: Graph, points: int = 1) -> Verdict:
         """Compare a variant in the fields."""
@@ -92,37 +99,44 @@ class Checker:
         if exact.refused is not None:
             return exact
         if self._reference is None:
+            self._add_large()
             self._reference = self._evaluated(self._graph, "float64")
-            self._own_error = self._error(self._graph)
-        error, most = self._error(variant), TOLERANCE[self._precision]
-        # `not <=` refuses NaN, too
-        inaccurate = not error <= max(most, self._own_error)
+            self._own_errors = self._errors(self._graph)
+        errors, first = self._errors(variant), slice(len(variant))
+        most = np.fmax(_SHARE * TOLERANCE[self._precision], self._own_errors)
+        wrong = ~(errors <= most)  # of NaN, too
         return Verdict(
-            refused=f"its rounding error is {error:.1e}, more than {most:g}"
-            if inaccurate
+            refused=f"its rounding error is {errors[wrong][0]:.1e}, more than {most[wrong][0]:.1e}"
+            if wrong.any()
             else None,
             bound=exact.bound,
-            error=error,
-            own_error=self._own_error,
+            error=float(errors[first].max()),
+            own_error=float(self._own_errors[first].max()),
             seconds=time.process_time() - start,
         )
 
-    def _error(self, graph: Graph) -> float:
+    def _errors(self, graph: Graph) -> NDArray[np.float64]:
+        """Return the largest error of every output, sample by sample."""
         found, errors = self._evaluated(graph, self._precision), []
         assert self._reference is not None
         for a, b in zip(found, self._reference, strict=True):
             finite = np.isfinite(b)
             a, b = a[finite], b[finite]
             errors.append(np.abs(a - b).max(initial=0) / (np.abs(b).max(initial=0) or 1.0))
-        return float(np.max(errors))  # NaN if one is
+        return np.array(errors, float)
+
+    def _add_large(self) -> None:
+        """Add a sample of large inputs, if the graph is finite for it."""
+        if self._precision == "float16":
+            samples, self._samples = self._samples, [{"largest": _LARGE}]
+            finite = all(np.isfinite(one).all() for one in self._evaluated(self._graph, "float16"))
+            self._samples = [*samples, *(self._samples if finite else [])]
 
     def _evaluated(self, graph: Graph, precision: Precision | str) -> list[Array]:
-        """Evaluate a graph in floating point, and again with masks."""
-        found = evaluate(graph, self._rounded, Floats(precision))
-        if self._scores:
-            with np.errstate(all="ignore"):
-                found += evaluate(graph, self._rounded, Floats(precision, masked=self._scores))
-        return found
+        """Evaluate a graph in floating point, for every sample."""
+        with np.errstate(all="ignore"):
+            kinds = [Floats(precision, **how) for how in self._samples]
+            return [array for kind in kinds for array in evaluate(graph, self._rounded, kind)]
 
 
 def _scores(graph: Graph) -> frozenset[GraphNode]:
@@ -155,20 +169,27 @@ class Floats:
     """Arithmetic of floating-point numbers, of one sample.
 
     ``float16``: products of half precision, sums in single precision. ``masked``: leaves whose rows
-    are minus infinity behind a random place, as those of a causal mask are.
+    are minus infinity behind a random place, as those of a causal mask are. ``largest``: magnitude
+    of inputs; constants are between -1 and 1.
     """
 
     def __init__(
-        self, precision: Precision | str, *, masked: frozenset[GraphNode] = frozenset()
+        self,
+        precision: Precision | str,
+        *,
+        masked: frozenset[GraphNode] = frozenset(),
+        largest: float = 1.0,
     ) -> None:
-        self._masked = masked
+        self._masked, self._largest = masked, largest
         self._dtype = np.dtype("float64" if precision == "float64" else "float32")
         self._half = precision == "float16"
 
     def leaf(self, node: GraphNode, places: Places) -> Array:
-        """Return elements between -1 and 1."""
+        """Return random elements up to the largest magnitude."""
         words = Fields().leaf(node, places)[:1]
         found: Array = (words / (P / 2) - 1).astype(np.float32).astype(self._dtype)
+        if not node.constant:
+            found *= self._dtype.type(self._largest)
         if node in self._masked and node.shape:
             row, place = np.divmod(places, node.shape[-1])
             kept = Fields(1).leaf(node, row)[:1] % node.shape[-1]

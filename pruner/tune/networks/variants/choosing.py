@@ -1,7 +1,9 @@
 """Choose the variants of a network by the drafts of their tasks.
 
 A worker process finds the variants and lowers each of them by itself. Their tasks are drafted into
-the folder of the network's own drafts, so that the drafts of the chosen variants are used again.
+the folder of the network's own drafts, so that the drafts of the chosen variants are used again. A
+run that measures tunes the network with the chosen variants and without, and
+:mod:`pruner.tune.deploy.forms` builds the faster form.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pruner.tune.networks.variants.finding import Found, describe, find
 from pruner.tune.networks.variants.writing import alone
 
 VARIANTS, _TASKS = "variants.json", "variant_tasks.json"
+WITH, WITHOUT = "variants", "original"  # forms of a network
 MARGIN = 0.9  # a variant is chosen if its estimate is below this share of the original's
 _LIMIT_S = 3600.0
 
@@ -64,11 +67,17 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantReport:
-    """What a search found, left out and chose, in ``seconds``."""
+    """What a search found, left out and chose, in ``seconds``.
+
+    ``latencies_s``: of the libraries of both forms, timed in turns; ``built``: the form of the
+    network's library. Both are empty before, and in runs that measure nothing.
+    """
 
     classes: Sequence[Alternatives] = field(default_factory=list)
     left_out: Sequence[str] = field(default_factory=list)
     seconds: float = 0.0
+    built: str = ""
+    latencies_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def chosen(self) -> dict[str, list[str]]:
@@ -112,9 +121,6 @@ def choose_variants(
 
     A network in which none can be found goes on as it is; `log` gets the reason.
     """
-    if form.halves:
-        log("variants: of float32 only; the network stays as it is")
-        return form
     folder.mkdir(parents=True, exist_ok=True)
     target = json.loads(platform.target_json)
     NetworkRequest(source=source.resolved, target=target, form=form).save(folder / REQUEST)
@@ -151,7 +157,8 @@ def lines(report: VariantReport) -> list[str]:
             if way.chosen and way.steps and way.estimate_s is not None and before is not None:
                 found.append(
                     f"variants: {one.count} x {one.region}: {', '.join(way.steps)}; estimate "
-                    f"{1e3 * before:.3g} ms -> {1e3 * way.estimate_s:.3g} ms"
+                    f"{1e3 * before:.3g} ms -> {1e3 * way.estimate_s:.3g} ms; rounding error "
+                    f"{way.error:.1e} of the largest value, {one.ways[0].error:.1e} without"
                 )
     unknown = sum(one.ways[0].estimate_s is None for one in report.classes)
     if unknown:
@@ -159,7 +166,21 @@ def lines(report: VariantReport) -> list[str]:
             f"variants: {unknown} of {len(report.classes)} classes of regions stay as they are: "
             "the draft has no estimate for the original"
         )
-    return found or ["variants: none is estimated to be faster"]
+    return [*(found or ["variants: none is estimated to be faster"]), *measured_lines(report)]
+
+
+def measured_lines(report: VariantReport) -> list[str]:
+    """Describe the form that is built, after both were timed."""
+    if not report.built:
+        return []
+    kept = f"the library is built {'with' if report.built == WITH else 'without'} them"
+    if not {WITH, WITHOUT} <= report.latencies_s.keys():
+        return [f"variants: {kept}; the other form has no library that runs"]
+    own_s, original_s = report.latencies_s[WITH], report.latencies_s[WITHOUT]
+    return [
+        f"variants: timed in turns, the network takes {1e3 * own_s:.4g} ms with them and "
+        f"{1e3 * original_s:.4g} ms without ({original_s / own_s:.3g} times as long); {kept}"
+    ]
 
 
 def _chosen(one: Alternatives, drafts: DraftSummary) -> Alternatives:
@@ -189,21 +210,26 @@ def write_variants(folder: Path) -> None:
         PrunerError: the network cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)
-    module = formed(sized_network(request.source), request.form)
-    found = find(module, request.form.precision)
-    classes, tasks, left_out = _lowered(found, request.tvm_target())
+    # variants are applied before products are converted to float16
+    plain = replace(request.form, precision="float32")
+    found = find(formed(sized_network(request.source), plain), request.form.precision)
+    alone_form = NetworkFormat(precision=request.form.precision)
+    classes, tasks, left_out = _lowered(found, request.tvm_target(), alone_form)
     save_tasks(tasks, folder / _TASKS)
     VariantReport(
         classes=classes, left_out=[*found.left_out, *left_out], seconds=found.seconds
     ).save(folder)
 
 
-def _lowered(found: Found, target: Any) -> tuple[list[Alternatives], list[NetworkTask], list[str]]:
+def _lowered(
+    found: Found, target: Any, form: NetworkFormat
+) -> tuple[list[Alternatives], list[NetworkTask], list[str]]:
     """Lower every alternative by itself; what TVM cannot lower is left out."""
     classes, tasks, left_out = [], dict[str, NetworkTask](), list[str]()
     for one in found.classes:
         ways = []
-        original = Alternative(steps=[], tasks={})
+        own_error = one.searched.variants[0].verdict.own_error
+        original = Alternative(steps=[], tasks={}, error=own_error)
         variants = [
             Alternative(
                 steps=variant.steps,
@@ -218,7 +244,7 @@ def _lowered(found: Found, target: Any) -> tuple[list[Alternatives], list[Networ
         graphs = [one.region.graph, *(variant.graph for variant in one.searched.variants)]
         for way, graph in zip([original, *variants], graphs, strict=True):
             try:
-                own = network_tasks(lower(alone(one.region, graph), target), target)
+                own = network_tasks(lower(alone(one.region, graph), target, form), target)
             except Exception as error:  # passes raise kinds of their own
                 left_out.append(f"{describe(one.region)}: {way.steps}: {first_line(error)}")
                 if not way.steps:

@@ -1,9 +1,10 @@
-"""Convolutions as contractions, and contractions that are convolutions."""
+"""Convolutions as contractions, and contractions that are operators of TVM."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from pruner.tune.networks.variants.graph import AffineIndex, GraphNode, Spec, contract, spec_of
 
@@ -84,3 +85,33 @@ def convolution_of(node: GraphNode) -> Convolution | None:
         padding=found.padding,
     )
     return found if same == node else None
+
+
+def matrices_of(node: GraphNode) -> tuple[tuple[int, ...], ...] | None:
+    """Return the shapes of arguments as matrices, if no transpose is needed."""
+    spec, sizes = spec_of(node), dict(node.attrs[1])
+    if len(spec.args) < 2:
+        return None
+    left, right = spec.plain(0), spec.plain(1)
+    if None in left or None in right:
+        return None
+    batch = [name for name in left if name in right and name in spec.out]
+    summed = spec.summed
+    rows = [name for name in left if name in spec.out and name not in batch]
+    columns = [name for name in right if name in spec.out and name not in batch]
+    if left != batch + rows + summed or right != batch + summed + columns:
+        return None
+    if list(spec.out) != batch + rows + columns or not summed:
+        return None
+    if not batch and len(summed) == len(columns) == 1:  # any number of rows
+        return tuple(arg.shape for arg in node.args)
+    b, m, k, n = (prod(sizes[str(x)] for x in group) for group in (batch, rows, summed, columns))
+    front = (b,) if batch else ()
+    if len(rows) == len(summed) == len(columns) == 1:
+        return tuple(arg.shape for arg in node.args)
+    return (*front, m, k), (*front, k, n)
+
+
+def is_operator(node: GraphNode) -> bool:
+    """Check for a product or convolution of TVM; others get own functions."""
+    return convolution_of(node) is not None or matrices_of(node) is not None

@@ -55,6 +55,11 @@ def find(module: Any, precision: Precision = "float32") -> Found:
         searched = search(region.graph, precision, end_s)
         if not searched.complete:
             left_out.append(f"more variants of {describe(region)}: {searched.checked} were checked")
+        if searched.skipped:
+            left_out.append(
+                f"{searched.skipped} variants of {describe(region)}, such as Winograd's: TVM "
+                "converts no functions of their own to float16"
+            )
         left_out.extend(searched.refused)
         if searched.variants:
             classes.append(RegionClass(region=region, count=counts[region.key], searched=searched))

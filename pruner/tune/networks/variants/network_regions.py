@@ -9,7 +9,7 @@ layers has few.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -82,9 +82,9 @@ def read_regions(module: Any) -> Regions:
         reader.add(number, binding)
     order = sorted(range(len(bindings)), key=lambda i: (reader.levels[i], i))
     used = {hash(var) for var in relax.analysis.free_vars(main.body.body)}
-    found, left_out = [], []
+    found, left_out = [], reader.unread_lines()
     for members in reader.components():
-        if not any(reader.reads_product(bindings[i].value) for i in members):
+        if not any(_is_product(bindings[i].value) for i in members):
             continue
         if len(members) > MOST:
             names = sorted({operator_name(bindings[i].value) for i in members} - {""})
@@ -100,6 +100,10 @@ def read_regions(module: Any) -> Regions:
         )
         if region is not None:
             found.append(region)
+        else:
+            left_out.append(f"{len(members)} connected operators, which cannot be read as a whole")
+    if not (found or left_out):
+        left_out.append("the network: it has no product of matrices and no convolution")
     return Regions(found=found, bindings=[bindings[i] for i in order], left_out=left_out)
 
 
@@ -115,6 +119,7 @@ class _Reader:
         self._values: dict[int, _Read] = {}  # of known variables
         self._joined: list[int] = []  # union-find
         self._readers: dict[tuple[int, int], int] = {}  # one reader of an input in a level
+        self._unread = Counter[str]()  # products
 
     def add(self, number: int, binding: Any) -> None:
         """Take the next binding."""
@@ -131,6 +136,9 @@ class _Reader:
         self._ends.append(level + (unknown and not constant))
         self._joined.append(-1 if value is None or constant else number)
         if value is None:
+            if _is_product(binding.value):
+                name = operator_name(binding.value).removeprefix("relax.")
+                self._unread[f"{name} of {binding.value.args[0].ty.dtype}"] += 1
             return
         if constant:
             self._values[hash(binding.var)] = value
@@ -149,9 +157,12 @@ class _Reader:
             elif known or self._values.get(one) is None:  # no constant
                 self._join(number, self._readers.setdefault((level, one), number))
 
-    def reads_product(self, value: Any) -> bool:
-        """Check for a product or a convolution."""
-        return operator_name(value) in ("relax.matmul", "relax.nn.conv2d")
+    def unread_lines(self) -> list[str]:
+        """Describe the products that no rule reads."""
+        if not self._unread:
+            return []
+        names = ", ".join(f"{count} {name}" for name, count in sorted(self._unread.items()))
+        return [f"{names}: rules read float32 products of equal batches and plain 2-d convolutions"]
 
     def components(self) -> list[set[int]]:
         """Return the connected known bindings."""
@@ -272,6 +283,11 @@ class _Parts:
         name = f"{'c' if constant else 'x'}{len(self._leaves)}"
         self.inputs[name] = value
         return self._leaves.setdefault(hash(value), g.leaf(name, shape, constant=constant))
+
+
+def _is_product(value: Any) -> bool:
+    name = operator_name(value)
+    return name == "relax.matmul" or name.startswith("relax.nn.conv")
 
 
 def _tuple(value: _Read) -> tuple[GraphNode, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pruner.tune.networks.rewrites.precision import Precision
 from pruner.tune.networks.variants.check import Checker, Verdict
+from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (
     ELEMENTWISE,
     Graph,
@@ -45,12 +46,16 @@ class AlgebraicVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """The best variants of a graph, and counts of the search."""
+    """The best variants of a graph, and counts of the search.
+
+    ``skipped``: in float16, variants that TVM cannot convert.
+    """
 
     variants: Sequence[AlgebraicVariant]
     checked: int
     refused: Sequence[str]
     complete: bool
+    skipped: int = 0
 
 
 def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
@@ -61,7 +66,7 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
     now = time.monotonic()
     searched_s = now + _SEARCHED * (end_s - now)
     checker, original = Checker(graph, precision), cost(graph)
-    seen, checked, complete = {_fingerprint(graph)}, 0, True
+    seen, checked, skipped, complete = {_fingerprint(graph)}, 0, 0, True
     found: list[tuple[float, list[str], Graph]] = []
     refused: list[str] = []
     level: list[tuple[list[str], Graph]] = [([], graph)]
@@ -75,6 +80,9 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
             if late or checked >= _MOST:
                 complete = False
                 break
+            if precision == "float16" and not _convertible(new):
+                skipped += 1
+                continue
             checked += 1
             reason = checker.exactly(new).refused
             if reason is not None:
@@ -96,7 +104,15 @@ def search(graph: Graph, precision: Precision, end_s: float) -> Searched:
             variants.append(AlgebraicVariant(steps=path, graph=new, cost=relative, verdict=verdict))
         else:
             refused.append(f"{' '.join(path)}: {verdict.refused}")
-    return Searched(variants=variants, checked=checked, refused=refused, complete=complete)
+    return Searched(
+        variants=variants, checked=checked, refused=refused, complete=complete, skipped=skipped
+    )
+
+
+def _convertible(graph: Graph) -> bool:
+    """Check for operators alone: TVM converts no functions that a variant adds to float16."""
+    products = (node for node in nodes(graph) if node.op == "contract" and not node.constant)
+    return all(map(is_operator, products))
 
 
 def _following(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from pruner.tune.networks.variants.check import Floats
-from pruner.tune.networks.variants.convolutions import convolution_of
+from pruner.tune.networks.variants.convolutions import convolution_of, matrices_of
 from pruner.tune.networks.variants.evaluation import Array, Places, evaluate, whole
 from pruner.tune.networks.variants.graph import AffineIndex, Graph, GraphNode, nodes, spec_of
 from pruner.tune.networks.variants.network_regions import GraphRegion, Regions
@@ -146,7 +145,7 @@ class Writer:
                 kernel_layout="HWIO" if found.channels_last else "OIHW",
                 out_dtype="float32",
             )
-        matrices = _matrices(node)
+        matrices = matrices_of(node)
         if matrices is None:
             return self.builder.call_te(_computed(node), *args, primfunc_name_hint="contract")
         if matrices == tuple(arg.shape for arg in node.args):
@@ -160,31 +159,6 @@ def _is_number(node: GraphNode) -> bool:
     return node.constant and all(
         one.op != "call" or one.attrs[0] == "exp" for one in nodes((node,))
     )
-
-
-def _matrices(node: GraphNode) -> tuple[tuple[int, ...], ...] | None:
-    """Return the shapes of arguments as matrices, if no transpose is needed."""
-    spec, sizes = spec_of(node), dict(node.attrs[1])
-    if len(spec.args) < 2:
-        return None
-    left, right = spec.plain(0), spec.plain(1)
-    if None in left or None in right:
-        return None
-    batch = [name for name in left if name in right and name in spec.out]
-    summed = spec.summed
-    rows = [name for name in left if name in spec.out and name not in batch]
-    columns = [name for name in right if name in spec.out and name not in batch]
-    if left != batch + rows + summed or right != batch + summed + columns:
-        return None
-    if list(spec.out) != batch + rows + columns or not summed:
-        return None
-    if not batch and len(summed) == len(columns) == 1:  # any number of rows
-        return tuple(arg.shape for arg in node.args)
-    b, m, k, n = (prod(sizes[str(x)] for x in group) for group in (batch, rows, summed, columns))
-    front = (b,) if batch else ()
-    if len(rows) == len(summed) == len(columns) == 1:
-        return tuple(arg.shape for arg in node.args)
-    return (*front, m, k), (*front, k, n)
 
 
 def _computed(node: GraphNode) -> Any:

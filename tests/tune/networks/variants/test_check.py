@@ -207,3 +207,67 @@ def test_equal_nodes_are_one():
     assert len(nodes((one, other))) == 3
     with pytest.raises(ValueError, match="k is 3 and 2"):
         contract(MATMUL, a, a)
+
+
+def tiles(size, channels=8, *, constant=True):
+    """A 3x3 convolution, and the same by Winograd's tiles of 2 and of 4 pixels."""
+    from pruner.tune.networks.variants.rules.winograd import winograd
+
+    x = leaf("x", (1, size, size, channels))
+    w = leaf("w", (3, 3, channels, channels), constant=constant)
+    node = convolve(x, w, channels_last=True, size=(size, size), padding=(1, 1))
+    return node, [new[node] for new in winograd((node,))]
+
+
+def test_winograds_tiles_are_right_for_weights_that_are_inputs_too():
+    for constant in (True, False):
+        node, found = tiles(7, 3, constant=constant)
+        assert [Checker((node,))((one,)).refused for one in found] == [None, None]
+        # five contractions in each run, and two transforms of weights that are inputs
+        for one in found:
+            computed = [n for n in nodes((one,)) if n.op == "contract" and not n.constant]
+            assert len(computed) == (5 if constant else 7)
+
+
+def test_the_error_of_halves_is_that_of_rounded_arguments():
+    a, b = leaf("a", (5, 64)), leaf("b", (64, 3))
+    product = contract(MATMUL, a, b)
+    exact = value(a) @ value(b)
+    rounded = value(a).astype(np.float16).astype(float) @ value(b).astype(np.float16).astype(float)
+    wanted = np.abs(rounded - exact).max() / np.abs(exact).max()
+    found = Checker((product,), "float16")((product,))
+    assert found.error == found.own_error == pytest.approx(wanted, rel=0.02)
+    assert 1e-4 < wanted < 1e-3
+
+
+def test_winograds_large_tiles_are_too_inaccurate_for_halves():
+    node, (two, four) = tiles(14)
+    checker = Checker((node,), "float16")
+    found = checker((two,))
+    assert found.refused is None
+    assert found.own_error < found.error < 3e-3
+    assert "its rounding error is" in checker((four,)).refused
+
+
+def test_a_variant_of_halves_must_be_finite_for_inputs_of_a_thousand():
+    """100 a is too large for float16 where a is above 655."""
+    a, b, hundred = leaf("a", (5, 64)), leaf("b", (64, 3)), literal([100])
+    product = contract(MATMUL, a, b)
+    grown = contract(MATMUL, elementwise("multiply", a, hundred), b)
+    back = elementwise("divide", grown, hundred)
+    assert refused(product, back) is None
+    message = Checker((product,), "float16")((back,)).refused
+    assert "nan" in message or "inf" in message
+    # the original of a chain is not finite either: its first product is a sum of 64 large numbers
+    c = leaf("c", (3, 4))
+    chain, other = contract(MATMUL, product, c), contract(MATMUL, a, contract(MATMUL, b, c))
+    assert Checker((chain,), "float16")((other,)).refused is None
+
+
+def test_the_error_of_one_output_does_not_excuse_another():
+    """An original that rounds much in its first output allows no more in its second."""
+    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    rough = elementwise("subtract", elementwise("add", x, far), far)
+    checker = Checker((rough, x))
+    assert checker((rough, x)).refused is None
+    assert "rounding error" in checker((rough, rough)).refused

@@ -122,3 +122,72 @@ def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
     assert applied((product,), ["order 99"]) is None
     late = search((product,), "float32", 0.0)
     assert (late.checked, late.complete, late.variants) == (0, False, [])
+
+
+def test_variants_of_halves_compute_what_torch_computes(tvm):
+    """1x1 convolutions as products of float16 matrices; the check has foreseen the error."""
+    from pruner.tune.networks.lowering import NetworkFormat, formed, lower
+    from pruner.tune.networks.variants.check import Checker
+    from pruner.tune.networks.variants.network_regions import read_regions
+    from pruner.tune.networks.variants.search import applied
+
+    plain = NetworkFormat(layout="NHWC")
+    regions = read_regions(formed(imported("biased"), plain)).found
+    steps = ["pointwise 0"]
+    changed = {one: new for one in regions if (new := applied(one.graph, steps)) is not None}
+    foreseen = [Checker(one.graph, "float16")(new) for one, new in changed.items()]
+    assert foreseen
+    assert all(one.refused is None for one in foreseen)
+    variants = {one.key: steps for one in changed}
+    form = NetworkFormat(layout="NHWC", precision="float16", variants=variants)
+    lowered = lower(imported("biased"), tvm.tvm.target.Target(json.loads(ONE_CORE)), form)
+    assert '"float16"' in lowered.script()
+    network, inputs = network_of(source("biased"))
+    with torch.no_grad():
+        wanted = network(*inputs).numpy()
+    (found,) = run(lowered, inputs)
+    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    assert 1e-5 < error < 5 * max(one.error for one in foreseen)  # of five layers
+
+
+def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
+    from pruner.tune.networks.extraction import read_tasks
+    from pruner.tune.networks.lowering import NetworkFormat
+    from pruner.tune.networks.request import REQUEST, NetworkRequest
+    from pruner.tune.networks.variants.choosing import VariantReport, write_variants
+
+    form = NetworkFormat(layout="NHWC", precision="float16")
+    request = NetworkRequest(source=source("biased"), target=json.loads(ONE_CORE), form=form)
+    request.save(tmp_path / REQUEST)
+    write_variants(tmp_path)
+    report = VariantReport.read(tmp_path)
+    steps = [step for one in report.classes for way in one.ways for step in way.steps]
+    assert "pointwise 0" in steps
+    assert not any("winograd" in step or "split" in step for step in steps)
+    assert any("such as Winograd's: TVM converts no functions" in one for one in report.left_out)
+    assert all(1e-5 < way.error < 3e-3 for one in report.classes for way in one.ways)
+    dtypes = {
+        dtype for task in read_tasks(tmp_path / "variant_tasks.json") for _, dtype in task.shapes
+    }
+    assert "float16" in dtypes
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda nn: (nn.Conv2d(8, 8, 3, groups=2), (1, 8, 6, 6)), "1 nn.conv2d of float32"),
+        (lambda nn: (nn.Conv1d(4, 4, 3), (1, 4, 9)), "1 nn.conv1d of float32"),
+        (lambda nn: (nn.Linear(4, 4, bias=False).half(), (2, 4)), "1 matmul of float16"),
+        (lambda nn: (nn.Softmax(-1), (2, 4)), "no product of matrices and no convolution"),
+    ],
+)
+def test_what_no_rule_reads_is_left_out_with_a_line(make, line, tvm):
+    from pruner.tune.networks.source import import_module
+    from pruner.tune.networks.variants.finding import find
+
+    module, shape = make(torch.nn)
+    dtype = next((one.dtype for one in module.parameters()), torch.float32)
+    found = find(import_module(module.eval(), torch.ones(shape, dtype=dtype), "net"))
+    assert found.classes == []
+    (told,) = found.left_out
+    assert line in told

@@ -3,7 +3,7 @@
 Tiles of m x m outputs are A^T [(G g G^T) * (B^T d B)] A: (m + 2)^2 products instead of 9 m^2, so
 m = 2 saves a factor of 2.25 and m = 4 one of 4, paid with transforms of the image and of the result
 and with rounding errors, which grow with m. The products of all tiles are products of matrices,
-(m + 2)^2 of them. Weights are transformed when the network is built.
+(m + 2)^2 of them. Constant weights are transformed when the network is built, others in each run.
 """
 
 from __future__ import annotations
@@ -52,12 +52,10 @@ TRANSFORMS = {
 
 
 def winograd(graph: Graph) -> Iterator[Mapping[GraphNode, GraphNode]]:
-    """Rewrite 3x3 convolutions of stride 1 with constant weights."""
+    """Rewrite 3x3 convolutions of stride 1."""
     for node in nodes(graph):
         found = convolution_of(node)
-        if found is None or not found.plain or found.taps != (3, 3):
-            continue
-        if node.args[1].constant and not node.args[0].constant:
+        if found is not None and found.plain and found.taps == (3, 3) and not node.constant:
             for size in TRANSFORMS:
                 yield {node: _tiled(node, size, found.channels_last, found.padding)}
 

@@ -6,7 +6,7 @@
 * `sizes`: the sizes that a user may set
 * `host_memory`: check that a network fits before its weights are made
 * `signature`: inputs, outputs and state of torch's modules and exported programs
-* `torch_import`, `operators`: such a program as a Relax module, and operators that TVM lacks or
+* `operators`: such a program as a Relax module, and operators of torch that TVM lacks or
   imports wrongly
 * `onnx_import`, `operators_onnx`: ONNX files, and operators that TVM lacks or gets wrong
 * `source`: a named network, a user's factory or a file, as a Relax module

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.operators_onnx import CONVERTERS
-from pruner.tune.networks.operators_onnx.quantized import MICROSOFT
+from pruner.tune.networks.operators_onnx.products import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.tvm_import import load_tvm
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -206,10 +207,6 @@ def _sum(x: Any, y: Any, *, alpha: float = 1, sign: int = 1) -> Pair:
     return Pair(a + sign * alpha * c, b + sign * alpha * d)
 
 
-def _difference(x: Any, y: Any, *, alpha: float = 1) -> Pair:
-    return _sum(x, y, alpha=alpha, sign=-1)
-
-
 def _quotient(x: Any, y: Any) -> Pair:
     if _is_real(y):
         return Pair(x.real / y, x.imag / y)
@@ -272,10 +269,6 @@ def _masked(x: Pair, mask: Tensor, value: Any) -> Pair:
     return Pair(*(torch.masked_fill(one, mask, fill) for one, fill in pairs))
 
 
-def _exponential(x: Pair) -> Pair:
-    return _polar(torch.exp(x.real), x.imag)
-
-
 def _conjugate(x: Any) -> Any:
     return x if _is_real(x) else Pair(x.real, -x.imag)
 
@@ -292,7 +285,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "conj_physical": _conjugate,
     "constant_pad_nd": _padded,
     "div": _quotient,
-    "exp": _exponential,
+    "exp": lambda x: _polar(torch.exp(x.real), x.imag),
     "full": _filled,
     "full_like": _filled_like,
     "imag": lambda x: x.imag,
@@ -304,7 +297,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "real": lambda x: x.real,
     "reciprocal": lambda x: _quotient(1.0, x),
     "resolve_conj": lambda x: x,
-    "sub": _difference,
+    "sub": partial(_sum, sign=-1),
     "view_as_complex": lambda x: Pair(x.select(-1, 0), x.select(-1, 1)),
     "view_as_real": lambda x: torch.stack([x.real, x.imag], -1),
 }
@@ -384,16 +377,14 @@ def _real_to_complex(real: Any, x: Tensor, dims: Any, norm: int, onesided: bool)
     found = Pair(_along(x, cos, last), -_along(x, sin, last))
     for dim in dims[:-1]:
         found = _turned(real, found, dim, True)
-    scaled: Pair = _scaled(found, counts, norm)
-    return scaled
+    return _scaled(found, counts, norm)
 
 
 def _complex_to_complex(real: Any, x: Pair, dims: Any, norm: int, forward: bool) -> Pair:
     counts = [x.real.shape[dim] for dim in dims]
     for dim in dims:
         x = _turned(real, x, dim, forward)
-    scaled: Pair = _scaled(x, counts, norm)
-    return scaled
+    return _scaled(x, counts, norm)
 
 
 def _complex_to_real(real: Any, x: Pair, dims: Any, norm: int, size: int) -> Tensor:
@@ -401,8 +392,7 @@ def _complex_to_real(real: Any, x: Pair, dims: Any, norm: int, size: int) -> Ten
     for dim in dims[:-1]:
         x = _turned(real, x, dim, False)
     cos, sin = _buffers(real, "back", size)
-    scaled: Tensor = _scaled(_along(x.real, cos, last) - _along(x.imag, sin, last), counts, norm)
-    return scaled
+    return _scaled(_along(x.real, cos, last) - _along(x.imag, sin, last), counts, norm)
 
 
 _FOURIER: dict[str, Callable[..., Any]] = {

@@ -6,6 +6,7 @@ TVM's converters emit TIR functions for paddings and tilings, through which no l
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,8 @@ def top_k(front: Any, inputs: Any, attrs: Any) -> Any:
     return front.convert("TopK", inputs, {**attrs, "sorted": 1})
 
 
-def _refused(reason: str) -> Any:
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        raise ValueError(reason)
-
-    return convert
+def _refused(reason: str, front: Any, inputs: Any, attrs: Any) -> Any:
+    raise ValueError(reason)
 
 
 def roi_align(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -110,7 +108,7 @@ CONVERTERS = {
     "CumSum": cumulative_sum,
     "EyeLike": eye,
     # TVM's own has as many boxes as could be
-    "NonMaxSuppression": _refused("the number of boxes depends on values of the input"),
+    "NonMaxSuppression": partial(_refused, "the number of boxes depends on values of the input"),
     "OneHot": one_hot,
     "Pad": pad,
     "RoiAlign": roi_align,

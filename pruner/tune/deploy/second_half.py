@@ -15,6 +15,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.processes import Worker
 from pruner.tune.compiling import foreign_triple, pass_context
+from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.tvm_import import load_tvm
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class SecondHalf:
 
         The module is complete: these functions become names of compiled functions there.
         """
-        tvm, tirx, relax = load_tvm().tvm, load_tvm().tirx, load_tvm().relax
-        every = [(n, f) for n, f in module.functions_items() if isinstance(f, tirx.PrimFunc)]
+        tvm, relax = load_tvm().tvm, load_tvm().relax
+        every = list(functions_of(module).items())
         several = len(every) >= _FEWEST and len(os.sched_getaffinity(0)) > 1
         if not several or multiprocessing.current_process().daemon:  # which may start no process
             return module

@@ -215,7 +215,7 @@ class NetworkForecaster:
                 job, future = self._running.pop(task.key)
                 self.drafts.keep(task.key, answer_of(job, future.result()))
         drafts = {task.key: self.drafts[task.key].draft for task in found.tasks}
-        calls = {task.key: float(task.calls) for task in found.tasks}
+        calls = {task.key: float(task.weight) for task in found.tasks}
         forecast, reason = sum_of(drafts, calls, self.analyzer)
         return NetworkForecast(
             name=one.name,

@@ -12,13 +12,19 @@ call of a packed function is between views.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.tune.networks.rewrites.operators import (
+    is_constant,
+    operator_name,
+    parts_of,
+    with_bindings,
+)
 from pruner.tune.tvm_import import load_tvm
 
 # Outputs of a row; the first that divides them. All are whole vectors of 8: the 1,000 classes of
@@ -77,7 +83,7 @@ def pack_weights(module: Any) -> Any:
         for name, packing in packings.items()
     }
     packed = builder.get()
-    packed["main"] = _with_packed_constants(relax, module["main"], packings, renamed)
+    packed["main"] = _with_packed_constants(module["main"], packings, renamed)
     return relax.transform.Normalize()(packed)
 
 
@@ -166,11 +172,8 @@ def tensors_of(function: Any) -> list[Any]:
 
 def _blocks(function: Any) -> list[Any]:
     """List the blocks with a store as body, in program order."""
-    found: list[Any] = []
-    kind = load_tvm().s_tir.SBlock
-    walk = load_tvm().ffi.structural_walk
-    walk(function.body, (kind, found.append))
-    return [block for block in found if type(block.body).__name__ == "BufferStore"]
+    blocks = parts_of(function.body, load_tvm().s_tir.SBlock)
+    return [block for block in blocks if type(block.body).__name__ == "BufferStore"]
 
 
 def _place(block: Any, index: Any) -> int:
@@ -180,11 +183,8 @@ def _place(block: Any, index: Any) -> int:
 
 
 def _loads(block: Any, buffer: Any) -> list[Any]:
-    found: list[Any] = []
-    kind = load_tvm().tvm.ir.TensorLoad
-    walk = load_tvm().ffi.structural_walk
-    walk(block.body.value, (kind, found.append))
-    return [load for load in found if load.source.same_as(buffer)]
+    loads = parts_of(block.body.value, load_tvm().tvm.ir.TensorLoad)
+    return [load for load in loads if load.source.same_as(buffer)]
 
 
 def _elementwise_behind(block: Any, later: Sequence[Any]) -> list[Any] | None:
@@ -256,11 +256,7 @@ def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
 
 
 def _uses(expr: Any, variable: Any) -> bool:
-    found: list[bool] = []
-    kind = type(variable)
-    walk = load_tvm().ffi.structural_walk
-    walk(expr, (kind, lambda var: found.append(bool(var.same_as(variable)))))
-    return any(found)
+    return any(var.same_as(variable) for var in parts_of(expr, type(variable)))
 
 
 def _width(outputs: int) -> int | None:
@@ -276,40 +272,37 @@ def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
     for block in main.body.blocks:
         for binding in block.bindings:
             call = binding.value
-            if not _is_call_tir(relax, call):
+            if not _is_call_tir(call):
                 continue
             one = isinstance(call.ty_args[0], relax.TensorType)
-            places = [i for i, x in enumerate(call.args[1]) if one and _is_constant(x)]
+            places = [i for i, x in enumerate(call.args[1]) if one and is_constant(x)]
             # constant in every call, or the function would be needed in both forms
             out[call.args[0]] = out.get(call.args[0], frozenset(places)) & frozenset(places)
     return out
 
 
 def _with_packed_constants(
-    relax: Any, main: Any, packings: Mapping[Any, Packing], renamed: Mapping[Any, Any]
+    main: Any, packings: Mapping[Any, Packing], renamed: Mapping[Any, Any]
 ) -> Any:
     """Rewrite ``main`` to call packed functions with packed constants and views."""
-    blocks = []
-    for block in main.body.blocks:
-        bindings, dataflow = [], isinstance(block, relax.DataflowBlock)
-        variable = relax.DataflowVar if dataflow else relax.Var
-        for binding in block.bindings:
+
+    def changed(bindings: Any, variable: Any) -> Iterator[Any]:
+        for binding in bindings:
             call = binding.value
-            packing = packings.get(call.args[0]) if _is_call_tir(relax, call) else None
+            packing = packings.get(call.args[0]) if _is_call_tir(call) else None
             if packing is None:
-                bindings.append(binding)
+                yield binding
             else:
-                bindings += _packed_call(relax, variable, binding, packing, renamed[call.args[0]])
-        blocks.append((relax.DataflowBlock if dataflow else relax.BindingBlock)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+                yield from _packed_call(variable, binding, packing, renamed[call.args[0]])
+
+    return with_bindings(main, changed)
 
 
 def _packed_call(
-    relax: Any, variable: Callable[..., Any], binding: Any, packing: Packing, function: Any
+    variable: Callable[..., Any], binding: Any, packing: Packing, function: Any
 ) -> list[Any]:
     """Make the bindings that replace a call; `variable` constructs their variables."""
-    call, out = binding.value, []
+    relax, call, out = load_tvm().relax, binding.value, []
     arguments: list[Any] = []
     for place, argument in enumerate(call.args[1]):
         if place == packing.place:
@@ -317,7 +310,7 @@ def _packed_call(
             argument = relax.const(weights, str(weights.dtype))
         elif place in packing.views:
             shape = packing.view(place, [int(extent) for extent in argument.ty.shape])
-            if _is_constant(argument):
+            if is_constant(argument):
                 values = argument.value.numpy().reshape(shape)
                 argument = relax.const(values, str(values.dtype))
             else:
@@ -336,9 +329,5 @@ def _packed_call(
     return [*out, relax.VarBinding(binding.var, relax.op.reshape(result, shape))]
 
 
-def _is_constant(value: Any) -> bool:
-    return isinstance(value, load_tvm().tvm.ir.GenericConst)
-
-
-def _is_call_tir(relax: Any, value: Any) -> bool:
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"
+def _is_call_tir(value: Any) -> bool:
+    return operator_name(value) == "relax.call_tir"

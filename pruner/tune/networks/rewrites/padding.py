@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pruner.tune.networks.rewrites.operators import rewritten
 from pruner.tune.tvm_import import load_tvm
 
 _WIDTHS = (32, 16)  # of packed weights (`packing`): whole vectors
@@ -43,9 +44,7 @@ def pad_classifier(module: Any) -> Any:
         averaged = relax.Call(call.op, [relax.op.nn.relu(relax.op.add(wide, shifts))], call.attrs)
         return relax.op.strided_slice(averaged, [-1], [0], [outputs])
 
-    module = module.clone()
-    module["main"] = dpl.rewrite_call(pattern, rewrite, module["main"])
-    return relax.transform.Normalize()(module)
+    return rewritten(module, pattern, rewrite)
 
 
 def padded_size(outputs: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.networks.rewrites.operators import is_constant
+from pruner.tune.networks.rewrites.operators import is_constant, rewritten
 from pruner.tune.tvm_import import load_tvm
 
 _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
@@ -32,9 +32,7 @@ def subpixel_convolutions(module: Any) -> Any:
             return call
         return _subpixel(relax, call, found[data], found[weight].value.numpy())
 
-    module = module.clone()
-    module["main"] = dpl.rewrite_call(pattern, rewrite, module["main"])
-    return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+    return relax.transform.DeadCodeElimination()(rewritten(module, pattern, rewrite))
 
 
 def is_subpixel(call: Any) -> bool:

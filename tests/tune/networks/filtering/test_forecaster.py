@@ -41,7 +41,7 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
                 for task in tasks
             ]
         )
-    calls = np.array([task.calls for task in tasks], float)
+    calls = np.array([task.weight for task in tasks], float)
     assert sorted(calls) == [1, 1, 2]
     np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
     assert found.median_s == found.forecast.median_s

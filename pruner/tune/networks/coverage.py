@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -84,34 +83,6 @@ class ReplayShare:
             f"{share} arithmetic is in {tasks} with at least one design space that only TVM can "
             f"replay: {', '.join(self.tasks)}"
         )
-
-
-@dataclass(slots=True)
-class NetworkCoverage:
-    """Sums over tasks; a task counts as batched if all spaces are."""
-
-    tasks: int = 0
-    tasks_batched: int = 0
-    spaces: int = 0
-    spaces_batched: int = 0
-    flops: float = 0.0
-    flops_batched: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
-
-    def add(self, found: Coverage, flops: float) -> None:
-        """Count a task, with the `flops` of all its calls."""
-        self.tasks += 1
-        self.tasks_batched += found.whole
-        self.spaces += found.spaces
-        self.spaces_batched += found.batched
-        self.flops += flops
-        self.flops_batched += flops * found.whole
-        self.reasons.update(reason.partition(":")[0] for reason in found.refused)
-
-    @property
-    def share(self) -> float:
-        """Batched share of the arithmetic; 1 without any arithmetic."""
-        return self.flops_batched / self.flops if self.flops else 1.0
 
 
 def coverage(task: NetworkTask, target: Any) -> Coverage:

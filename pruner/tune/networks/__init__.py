@@ -1,6 +1,6 @@
 """Complete networks: definitions, import into Relax, and their tasks.
 
-* `convolutional`, `transformer`, `detection`: named networks in plain torch, mostly of the
+* `convolutional`, `transformer`: named networks in plain torch, mostly of the
   paper's Tables 3 and 4
 * `catalog`: their names
 * `sizes`: the sizes that a user may set

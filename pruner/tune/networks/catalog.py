@@ -13,9 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pruner.tune.networks import convolutional as conv
-from pruner.tune.networks.detection import Detr
 from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.networks.transformer import Bert, Decoder, Llama, StackSizes, VisionTransformer
+from pruner.tune.networks.transformer import (
+    Bert,
+    Decoder,
+    Detr,
+    Llama,
+    StackSizes,
+    VisionTransformer,
+)
 
 ModuleAndInputs = tuple[nn.Module, tuple[Tensor, ...]]
 Factory = Callable[[NetworkOptions], ModuleAndInputs]

@@ -25,7 +25,7 @@ from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
-from pruner.tune.networks.variants.finding import with_variants
+from pruner.tune.networks.variants.search import with_variants
 from pruner.tune.tvm_import import load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
@@ -38,7 +38,7 @@ class NetworkFormat:
     """The layout and the precision of a network.
 
     ``variants``: the steps of algebraic variants by the class of regions to which they apply
-    (:mod:`pruner.tune.networks.variants.finding`).
+    (:mod:`pruner.tune.networks.variants.search`).
     """
 
     layout: Layout = "NCHW"

@@ -47,7 +47,7 @@ def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps,
 
 
 def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
-    from pruner.tune.networks.variants.finding import with_variants
+    from pruner.tune.networks.variants.search import with_variants
 
     module = imported("encoder")
     assert with_variants(module, {}) is module

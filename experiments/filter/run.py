@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,45 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.predict_networks import forecaster_of
-from pruner.files import write_table
+from pruner.files import write_json, write_table
 from pruner.processes import Worker
 from pruner.study.grid import Job, results
 from pruner.tune.compare.benchmark import FIRST_LOOK
 from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.network import deploy_network
-from pruner.tune.networks.draft_network import FOLDER
+from pruner.tune.networks.draft_network import FOLDER, SUMMARY, read_drafts
+from pruner.tune.networks.draft_task import Drafted
 from pruner.tune.networks.extraction import extract_tasks
 from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.forecaster import NetworkForecaster
-from pruner.tune.networks.filtering.kept_drafts import hand_over
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.run.database import Database
 
 HERE = Path(__file__).resolve().parent
 FIRST = 20  # networks that find most tasks without a draft; the calibration is from these networks
 FORECAST, CALIBRATED, FLOPS = "forecast", "calibrated forecast", "FLOPs"
+
+
+def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folder: Path) -> None:
+    """Write the kept drafts of a network's tasks into the drafts of its run.
+
+    :func:`~pruner.tune.networks.draft_network.draft_tasks` keeps these and drafts the others. Equal
+    tasks may have other names of blocks, by which a trace finds them: such a task is left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    database, known = Database(folder), read_drafts(folder)
+    for task in tasks:
+        found = drafts.get(task.key)
+        if found is None or task.name in known:
+            continue
+        if found.record is not None:
+            try:
+                database.commit_json(task.module, found.record)
+            except Exception:  # TVM's kinds: the trace names blocks that are called otherwise here
+                continue
+        known[task.name] = replace(found.draft, task=task.name)
+    write_json(folder / SUMMARY, [asdict(draft) for draft in known.values()], indent=1)
 
 
 @dataclass(kw_only=True)

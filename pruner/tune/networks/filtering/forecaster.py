@@ -7,29 +7,118 @@ times its calls.
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import pruner
+from pruner.errors import DataError
+from pruner.files import as_written, digest_of, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.forecast import Forecast, forecast_of
 from pruner.processes import Reply
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.draft_network import DraftWorkers, answer_of, seed_of
-from pruner.tune.networks.draft_task import VIEW, Depth, Draft, DraftJob
+from pruner.tune.networks.draft_task import NONE, VIEW, Depth, Draft, Drafted, DraftJob
 from pruner.tune.networks.filtering.candidates import Candidates, Outlined
-from pruner.tune.networks.filtering.kept_drafts import DraftSettings, KeptDrafts
 from pruner.tune.networks.filtering.outline import Outline, outline
+from pruner.tune.networks.kept_imports import drop_oldest
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.source import import_module
 
 DEPTH = Depth(sample=512, rounds=2)
 _AHEAD = 4  # networks whose tasks are drafted while a network waits for its own
+_CODE = ("program", "features", "models/analyzer", "search", "tune")  # decides what is drafted
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy")
+_DIGITS = 32  # of the name of a folder of drafts
+_MOST_BYTES = 1 << 30  # of all these folders but the one in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    """All that decides the draft of a task, besides the task and the code."""
+
+    target: str
+    analyzer: Analyzer
+    depth: Depth
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        """Return a name for the folder of the drafts."""
+        about = {
+            "target": self.target,
+            # plain numbers and words alone
+            "analyzer": [type(self.analyzer).__name__, asdict(self.analyzer)],
+            "depth": asdict(self.depth),
+            "seed": self.seed,
+            "versions": [version(name) for name in _PACKAGES],
+            "code": _code(),
+        }
+        return sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
+
+
+class KeptDrafts(Mapping[str, Drafted]):
+    """The drafts of tasks by structural hash, in memory and below a folder.
+
+    ``folder`` None: in memory alone.
+    """
+
+    def __init__(self, folder: Path | None, settings: DraftSettings) -> None:
+        self._folder = None if folder is None else folder / settings.digest
+        self._known: dict[str, Drafted] = {}
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(self._folder.glob("*.json")):
+                with suppress(DataError):  # damaged: drafted again
+                    self._known[path.stem] = _read(path)
+            with suppress(OSError):  # of another user, or removed meanwhile
+                os.utime(self._folder)
+                # the user may keep other folders beside ours
+                ours = set(self._folder.parent.glob("[0-9a-f]" * _DIGITS)) - {self._folder}
+                drop_oldest(ours, _MOST_BYTES)
+
+    def __getitem__(self, key: str) -> Drafted:
+        """Return the draft of a task."""
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the structural hashes of drafted tasks."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        """Count the drafted tasks."""
+        return len(self._known)
+
+    def keep(self, key: str, drafted: Drafted) -> None:
+        """Store a draft; without a program in memory alone."""
+        self._known[key] = drafted
+        # a task without a program has lost it perhaps to a time limit, or to a lack of memory
+        if self._folder is not None and drafted.draft.how != NONE:
+            write_json(self._folder / f"{key}.json", asdict(drafted))
+
+
+def _read(path: Path) -> Drafted:
+    with as_written(path):
+        row = read_json(path, dict)
+        return Drafted(draft=Draft(**row["draft"]), record=row["record"])
+
+
+@cache
+def _code() -> str:
+    folder = Path(pruner.__path__[0])
+    parts = sorted(path for part in _CODE for path in (folder / part).rglob("*.py"))
+    return digest_of([folder / "arrays.py", *parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
 
 def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monkeypatch):
     """The folder of another program stays."""
-    from pruner.tune.networks.filtering import kept_drafts
+    from pruner.tune.networks.filtering import forecaster as kept_drafts
 
     for name, time_s in (("a" * 32, 1), ("b" * 32, 2), ("mine", 0)):
         (tmp_path / name).mkdir()
@@ -110,7 +110,7 @@ def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monk
 def test_all_code_of_shapes_and_types_decides_a_draft(monkeypatch):
     from pruner import arrays
     from pruner.tune.networks import draft_task
-    from pruner.tune.networks.filtering import kept_drafts
+    from pruner.tune.networks.filtering import forecaster as kept_drafts
 
     files = []
     monkeypatch.setattr(kept_drafts, "digest_of", files.extend)
@@ -155,7 +155,7 @@ def test_a_limit_keeps_what_may_be_faster():
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
     from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
-    from pruner.tune.networks.filtering.kept_drafts import hand_over
+    from experiments.filter.run import hand_over
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module
@@ -181,7 +181,7 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
 def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
     """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
     from pruner.tune.networks.draft_network import read_drafts
-    from pruner.tune.networks.filtering.kept_drafts import hand_over
+    from experiments.filter.run import hand_over
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module

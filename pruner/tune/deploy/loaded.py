@@ -180,7 +180,6 @@ class Network:
         return path
 
     def __repr__(self) -> str:
-        """Format inputs and latency."""
         inputs = ", ".join(map(str, self.inputs))
         known = "" if self.latency_s is None else f", {1e3 * self.latency_s:.4g} ms"
         return f"Network({str(self.path)!r}: {inputs}{known})"

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,11 +51,11 @@ class DraftSummary:
     drafts: Sequence[Draft]
     folder: Path
     seconds: float
-    counts: Counter[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Count the drafts by kind."""
-        object.__setattr__(self, "counts", Counter(draft.how for draft in self.drafts))
+    @property
+    def counts(self) -> Counter[str]:
+        """The drafts by kind."""
+        return Counter(draft.how for draft in self.drafts)
 
     def estimate_s(self, tasks: Sequence[Workload]) -> float:
         """Sum the analyzer's estimates over all calls of drafted tasks."""
@@ -91,11 +91,9 @@ class DraftWorkers:
         self._pool.warm_up(wait=False)
 
     def __enter__(self) -> Self:
-        """Return the running processes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
         self.close()
 
     def submit(self, job: DraftJob) -> Future[Reply]:
@@ -213,8 +211,7 @@ def _done(
 def answer_of(job: DraftJob, reply: Reply) -> Drafted:
     """Return the draft of a worker's reply; a failed job has no program."""
     if reply.error is None:
-        answer: Drafted = reply.value
-        return answer
+        return reply.value
     reason = f"drafting it ended with {reply.error}: {reply.message}".rstrip(": ")
     return Drafted(draft=Draft(task=job.task, how=NONE, reason=reason))
 

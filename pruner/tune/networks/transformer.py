@@ -94,17 +94,10 @@ class Attention(nn.Module):
         return copies.reshape(n, self.heads, length, width)
 
 
-class FeedForward(nn.Module):
-    """Two linear layers with an activation in between."""
-
-    def __init__(self, width: int, inner: int, activation: Activation) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., width] to the same shape."""
-        return self.down(self.activation(self.up(x)))
+def feed_forward(sizes: StackSizes, activation: nn.Module) -> nn.Module:
+    """Make two linear layers with an activation in between."""
+    up, down = nn.Linear(sizes.width, sizes.inner), nn.Linear(sizes.inner, sizes.width)
+    return nn.Sequential(up, activation, down)
 
 
 class GatedFeedForward(nn.Module):
@@ -162,7 +155,7 @@ class Bert(nn.Module):
         self.positions = nn.Parameter(torch.randn(512, sizes.width) * 0.02)
         self.kinds = nn.Parameter(torch.randn(2, sizes.width) * 0.02)
         self.norm = nn.LayerNorm(sizes.width)
-        self.layers = _layers(sizes, functional.gelu, norm_first=False)
+        self.layers = _layers(sizes, nn.GELU(), norm_first=False)
         self.pool = nn.Linear(sizes.width, sizes.width)
         self.length = length
 
@@ -187,7 +180,7 @@ class Decoder(nn.Module):
         *,
         vocabulary: int,
         positions: int,
-        activation: Activation,
+        activation: nn.Module,
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, sizes.width)
@@ -252,7 +245,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(3, sizes.width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, sizes.width))
         self.positions = nn.Parameter(torch.randn((size // patch) ** 2 + 1, sizes.width) * 0.02)
-        self.layers = _layers(sizes, functional.gelu, norm_first=True)
+        self.layers = _layers(sizes, nn.GELU(), norm_first=True)
         self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, classes)
 
@@ -282,9 +275,9 @@ def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Te
     return angles.cos(), angles.sin()
 
 
-def _layers(sizes: StackSizes, activation: Activation, *, norm_first: bool) -> nn.ModuleList:
+def _layers(sizes: StackSizes, activation: nn.Module, *, norm_first: bool) -> nn.ModuleList:
     """Make layers with two plain linear maps and LayerNorm."""
-    parts = (FeedForward(sizes.width, sizes.inner, activation) for _ in range(sizes.layers))
+    parts = (feed_forward(sizes, activation) for _ in range(sizes.layers))
     return nn.ModuleList(Layer(sizes, part, nn.LayerNorm, norm_first=norm_first) for part in parts)
 
 
@@ -309,7 +302,7 @@ class DetrLayer(nn.Module):
     def __init__(self, sizes: StackSizes, *, crosses: bool) -> None:
         super().__init__()
         self.attentions = nn.ModuleList(PositionedAttention(sizes) for _ in range(1 + crosses))
-        self.feed_forward = FeedForward(sizes.width, sizes.inner, torch.relu)
+        self.feed_forward = feed_forward(sizes, nn.ReLU())
         self.norms = nn.ModuleList([nn.LayerNorm(sizes.width) for _ in range(2 + crosses)])
 
     def forward(self, x: Tensor, positions: Tensor, *image: Tensor) -> Tensor:

@@ -89,15 +89,12 @@ class KeptDrafts(Mapping[str, Drafted]):
                 drop_oldest(ours, _MOST_BYTES)
 
     def __getitem__(self, key: str) -> Drafted:
-        """Return the draft of a task."""
         return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the structural hashes of drafted tasks."""
         return iter(self._known)
 
     def __len__(self) -> int:
-        """Count the drafted tasks."""
         return len(self._known)
 
     def keep(self, key: str, drafted: Drafted) -> None:
@@ -216,11 +213,9 @@ class NetworkForecaster:
         self._running: dict[str, tuple[DraftJob, Future[Reply]]] = {}
 
     def __enter__(self) -> Self:
-        """Return the forecaster."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
         self.close()
 
     def close(self) -> None:

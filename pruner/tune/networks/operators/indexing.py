@@ -14,17 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import replaces
+from pruner.tune.networks.operators.registry import REPLACED, replaces
 
 aten = torch.ops.aten
 
 
-@replaces(aten.select.int)
-def select(x: Tensor, dim: int, index: int) -> Any:
-    """Count a negative index from the end."""
-    if index >= 0:
-        return NotImplemented
-    return aten.select.int(x, dim, index + x.shape[dim])
+REPLACED[aten.select.int] = lambda x, dim, index: (
+    NotImplemented if index >= 0 else aten.select.int(x, dim, index + x.shape[dim])
+)
 
 
 @replaces(aten.unfold.default)

@@ -53,17 +53,16 @@ class Fields:
         rank = max(arg.ndim for arg in args)
         args = [arg.reshape(len(arg), *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
         if node.op == "call":
-            return self._exp(args[0]) if node.attrs[0] == "exp" else self._hashed(node, args)
+            if node.attrs[0] == "exp":
+                return self._exp(args[0])
+            return self._drawn(self._state(str(node.attrs[0]), np.broadcast_arrays(*args)))
         left, right = args
-        if node.op == "add":
-            found = self._reduced(left + right)
-        elif node.op == "subtract":
-            found = self._reduced(left - right)
-        elif node.op == "multiply":
-            found = self._reduced(left * right)
+        if node.op == "divide":
+            found = left * self._inverse(right)
         else:
-            found = self._reduced(left * self._inverse(right))
-        return np.where((left == _LOST) | (right == _LOST), _LOST, found)
+            found = getattr(np, node.op)(left, right)
+        lost = (left == _LOST) | (right == _LOST)
+        return np.where(lost, _LOST, self._reduced(found))
 
     def matmul(self, left: Array, right: Array) -> Array:
         """Multiply matrices by four exact products in double precision."""
@@ -103,9 +102,6 @@ class Fields:
         # Fermat: x^(p - 2) x = 1
         exponents = np.broadcast_to(self._along(self._moduli - 2, data), data.shape)
         return _powers(np.maximum(data, 0), exponents, self._along(self._moduli, data))
-
-    def _hashed(self, node: GraphNode, args: Sequence[Array]) -> Array:
-        return self._drawn(self._state(str(node.attrs[0]), np.broadcast_arrays(*args)))
 
     def _state(self, name: str, args: Sequence[Array]) -> _Hashes:
         """Hash the arguments of a function, both their values."""

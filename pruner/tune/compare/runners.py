@@ -395,7 +395,6 @@ def _no_fast_path() -> Iterator[None]:
 
 
 def _example(source: Mapping[str, Any]) -> tuple[Any, Arguments | None]:
-    """Load a network and its example inputs, or torch's equivalent of an operator."""
     if "operator" in source:
         return torch_operator(source), None
     return example_of(NetworkSource.read(source))
@@ -429,7 +428,6 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
 
 
 def _export(source: Mapping[str, Any], file: Path, *, half: bool) -> None:
-    """Write the network as ONNX, perhaps in float16."""
     torch = importlib.import_module("torch")
     network, arguments = _example(source)
     assert arguments is not None, "onnxruntime runs networks"

@@ -323,6 +323,5 @@ class SecondHalf:
 
 
 def _not_built(error: Exception) -> PrunerError:
-    """Describe a compiler's error in one line."""
     lines = str(error).strip().splitlines() or [repr(error)]
     return PrunerError(f"the network could not be built: {lines[-1]}")

@@ -61,7 +61,6 @@ def deploy_kernels(
 
 
 def _lacking(folder: Path) -> str:
-    """Explain why nothing can be built, and the remedy."""
     if any(trial.error is None for trial in read_trials(folder / JOURNAL_FILE)):
         return (
             "its programs ran, but TVM's database has none of them: Ansor's stay in its own log; "

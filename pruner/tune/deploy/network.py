@@ -176,7 +176,7 @@ def deploy_network(
     except PrunerError:
         remove_built(folder)
         raise
-    return _put(folder, deployed, platform)
+    return put(folder, deployed, platform)
 
 
 def cannot_run(platform: Platform) -> str | None:
@@ -301,7 +301,7 @@ def _with_rounding(
     return replace(deployed, relative_error=error, worst_output=worst, notes=notes)
 
 
-def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
+def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     """Put the library in place, with the loader and then ``deploy.json``."""
     remove_built(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
@@ -323,7 +323,6 @@ def _run(
     interface: Interface,
     settings: BenchmarkSettings,
 ) -> dict[str, Any]:
-    """Measure error, run and load times in a fresh process."""
     work = folder / WORK
     libraries = {OURS: Library(label="ours", path=deployed.library)}
     baselines = network_baselines(

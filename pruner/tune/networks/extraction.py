@@ -90,7 +90,6 @@ def _imported(
 
 
 def _one_line(request: NetworkRequest, failed: JobFailed) -> PrunerError:
-    """Describe how an import ended, and the remedy."""
     reply = failed.reply
     if reply.mistake is not None:
         return failed

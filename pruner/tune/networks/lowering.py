@@ -151,11 +151,7 @@ def open_sizes(module: Any) -> dict[str, list[str]]:
 
 
 def _stepped(step: Any, module: Any) -> Any:
-    """Run a pass; name the operator on which it fails.
-
-    Raises:
-        PrunerError: it fails.
-    """
+    """Run a pass; name the operator on which it fails."""
     try:
         return step(module)
     except Exception as error:
@@ -237,7 +233,6 @@ def _is_large(function: Any) -> bool:
 
 
 def _lost_loops(function: Any) -> bool:
-    """Check for a reducing block that is bound to no loop variable."""
     tirx, blocks = load_tvm().tirx, parts_of(function.body, load_tvm().s_tir.SBlockRealize)
     return any(
         not isinstance(value, tirx.Var)

@@ -337,11 +337,7 @@ def _trains(module: Any) -> bool:
 
 
 def _with_numbers(module: Any) -> Any:
-    """Write into ``main`` in which precision it computes, and whether it rounds.
-
-    Raises:
-        PrunerError: see :func:`~pruner.tune.networks.signature.precision`.
-    """
+    """Write into ``main`` in which precision it computes, and whether it rounds."""
     main, calls = module["main"], _calls(module)
     operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
     main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))

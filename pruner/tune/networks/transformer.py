@@ -276,7 +276,6 @@ def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Te
 
 
 def _layers(sizes: StackSizes, activation: nn.Module, *, norm_first: bool) -> nn.ModuleList:
-    """Make layers with two plain linear maps and LayerNorm."""
     parts = (feed_forward(sizes, activation) for _ in range(sizes.layers))
     return nn.ModuleList(Layer(sizes, part, nn.LayerNorm, norm_first=norm_first) for part in parts)
 

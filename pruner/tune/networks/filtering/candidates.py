@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import itertools
 import os
 import random
 import sys
@@ -172,8 +173,7 @@ class Candidates:
 
     def _found(self, number: int, reply: Reply) -> Outlined | None:
         if reply.error is None:
-            found: Outlined | None = reply.value
-            return found
+            return reply.value
         if reply.mistake is not None and self.generator is not None:
             raise PrunerError(reply.mistake)  # of the generator: an outline's is in its `reason`
         name = f"candidate {number}" if self.generator else self.sources[number].label
@@ -253,26 +253,30 @@ class _Generator:
         A candidate that cannot be made is returned with the reason.
         """
         try:
-            return self._taken(number)
+            found = self._taken(number)
+            return None if found is None else self._read(found)
         except PrunerError:
             raise
         except Exception as error:  # of the user's code
             raise PrunerError(f"networks={self._word}: {first_line(error)}") from error
 
-    def _taken(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
+    def _taken(self, number: int) -> Any:
+        torch: Any = sys.modules["torch"]
         if self._yielded is None or number < self._next:  # this process replaces another
-            _seed()
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002 - what a generator may use
+            torch.manual_seed(0)
             self._yielded, self._next = iter(self._make()), 0
-            self._drawn = _states()
-        while True:
-            _restore(*self._drawn)
-            found = next(self._yielded, None)
-            self._drawn = _states()
-            if found is None:
-                return None
-            self._next += 1
-            if self._next > number:
-                return self._read(found)
+        else:
+            python, numpy, of_torch = self._drawn
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+            torch.set_rng_state(of_torch)
+        found = next(itertools.islice(self._yielded, number - self._next, None), None)
+        self._next = number + 1
+        numpy = np.random.get_state()  # noqa: NPY002
+        self._drawn = random.getstate(), numpy, torch.get_rng_state()
+        return found
 
     def _read(self, found: Any) -> tuple[str, Any, Any] | Outlined:
         parts = tuple(found) if isinstance(found, tuple | list) else ()
@@ -289,21 +293,3 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
-
-
-def _seed() -> None:
-    """Seed the random numbers of Python, numpy and torch."""
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 - what a generator may use
-    sys.modules["torch"].manual_seed(0)
-
-
-def _states() -> tuple[Any, Any, Any]:
-    torch = sys.modules["torch"]
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-
-
-def _restore(python: Any, numpy: Any, torch: Any) -> None:
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
-    sys.modules["torch"].set_rng_state(torch)

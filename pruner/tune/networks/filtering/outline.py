@@ -127,7 +127,6 @@ def _moves_nothing(lowered: Any, value: Any) -> bool:
 
 
 def _bytes(ty: Any) -> int:
-    """Count the bytes of tensors of a type; of anything else 0."""
     return sum(
         math.prod(int(extent) for extent in one.shape) * dtype_bytes(str(one.dtype))
         for one in _tensor_types(ty)

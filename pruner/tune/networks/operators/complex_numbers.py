@@ -164,7 +164,6 @@ def _fetched(graph: Any, node: fx.Node) -> Any:
 
 
 def _parts(value: Any) -> tuple[Any, Any]:
-    """Return both parts of a pair, a tensor or a number."""
     if isinstance(value, Pair | complex):
         return value.real, value.imag
     return value, torch.zeros_like(value) if isinstance(value, Tensor) else type(value)(0)
@@ -306,11 +305,7 @@ _PRODUCTS = ("bmm", "mm", "dot", "mv")
 
 
 def _transforms(node: fx.Node) -> dict[str, Tensor]:
-    """Make the waves that a transform needs, by names of buffers.
-
-    Raises:
-        AssertionError: it has too many points, in the words of TVM's front end.
-    """
+    """Make the waves that a transform needs, by names of buffers."""
     name = _name(node.target)
     if name not in _FOURIER:
         return {}
@@ -350,7 +345,6 @@ def _along(x: Tensor, matrix: Tensor, dim: int) -> Tensor:
 
 
 def _turned(real: Any, x: Pair, dim: int, forward: bool) -> Pair:
-    """Transform complex numbers along a dimension."""
     cos, sin = _buffers(real, "all", x.real.shape[dim])
     if not forward:
         sin = -sin

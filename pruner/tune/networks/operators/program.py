@@ -207,7 +207,6 @@ def _checked(name: str, convert: Converter) -> Converter:
 
 
 def _agree(sizes: list[Any], wanted: Iterable[Any]) -> bool:
-    """Compare the sizes of two shapes that are numbers."""
     wanted = list(wanted)
     return len(sizes) == len(wanted) and all(
         size == other

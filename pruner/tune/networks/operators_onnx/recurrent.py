@@ -110,7 +110,6 @@ def _check(inputs: Any, attrs: Any, names: Sequence[str], steps: int) -> None:
 
 
 def _part(op: Emitter, tensor: Any, direction: int) -> Any:
-    """Return the part of a direction, the first dimension."""
     if is_constant(tensor):
         return constant(array(tensor, "")[direction], dtype_of(tensor))
     return op.squeeze(op.strided_slice(tensor, [0], [direction], [direction + 1]), [0])

@@ -99,7 +99,6 @@ def weights(old: int, new: int, scale: float, attrs: Any) -> Floats:
 
 
 def _places(old: int, new: int, scale: float, mode: bytes) -> Floats:
-    """Compute the places of new elements among the old elements."""
     index = np.arange(new, dtype=np.float64)
     if mode == b"asymmetric":
         return index / scale

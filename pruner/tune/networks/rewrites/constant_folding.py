@@ -166,7 +166,6 @@ def _fold_transposes(relax: Any, main: Any) -> Any:
 
 
 def _norm_constants(dpl: Any) -> list[Any]:
-    """Make patterns of gamma, beta, mean and variance."""
     return [dpl.is_const() for _ in range(4)]
 
 

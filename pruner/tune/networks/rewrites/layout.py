@@ -58,7 +58,6 @@ def channels_last(module: Any) -> Any:
 
 
 def _wanted(call: Any) -> dict[str, list[str]]:
-    """Return the chosen layouts for the operator of a call."""
     if operator_name(call) == _TRANSPOSED and not is_subpixel(call):
         # TVM has no program for it with channels last
         return {**_CHANNELS_LAST, _TRANSPOSED: ["NCHW", "IOHW"]}

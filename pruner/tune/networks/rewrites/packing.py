@@ -171,7 +171,6 @@ def tensors_of(function: Any) -> list[Any]:
 
 
 def _blocks(function: Any) -> list[Any]:
-    """List the blocks with a store as body, in program order."""
     blocks = parts_of(function.body, load_tvm().s_tir.SBlock)
     return [block for block in blocks if type(block.body).__name__ == "BufferStore"]
 

@@ -56,7 +56,6 @@ def padded_size(outputs: int) -> int | None:
 
 
 def _is_plain(convolution: Any) -> bool:
-    """Check for an ungrouped convolution with channels last."""
     attrs = convolution.attrs
     return (attrs.data_layout, attrs.kernel_layout, int(attrs.groups)) == ("NHWC", "HWIO", 1)
 
@@ -68,7 +67,6 @@ def _keeps_channels(mean: Any) -> bool:
 
 
 def _filled(relax: Any, constant: Any, size: int) -> Any:
-    """Append zeros to a constant along its last dimension."""
     values = constant.value.numpy()
     behind = [(0, 0)] * (values.ndim - 1) + [(0, size - values.shape[-1])]
     return relax.const(np.pad(values, behind), str(values.dtype))

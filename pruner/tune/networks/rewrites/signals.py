@@ -181,7 +181,6 @@ class _Rows:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the extents of a tensor; none for a tuple."""
     return [int(extent) for extent in getattr(value.ty, "shape", None) or ()]
 
 

@@ -72,7 +72,6 @@ def phase_weights(
 
 
 def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any:
-    """Make the equivalent calls."""
     attrs, last = call.attrs, str(call.attrs.data_layout) == "NHWC"
     strides = (int(attrs.strides[0]), int(attrs.strides[1]))
     top, left, bottom, right = map(int, attrs.padding)

@@ -91,7 +91,6 @@ def _needed(graph: Graph, boxes: Sequence[Box]) -> dict[GraphNode, Box]:
 
 
 def _arguments(node: GraphNode, box: Box) -> list[Box]:
-    """Return the box of every argument."""
     if node.op == "contract":
         letters = _letters(node, box)
         return [
@@ -186,7 +185,6 @@ def _broadcast(arg: GraphNode, box: Box) -> Box:
 
 
 def _letters(node: GraphNode, box: Box) -> dict[str, Places]:
-    """Return the values of each letter of a contraction."""
     letters = {name: np.arange(extent) for name, extent in node.attrs[1]}
     return letters | dict(zip(spec_of(node).out, box, strict=True))
 

@@ -112,7 +112,6 @@ class Fields:
         return state
 
     def _drawn(self, state: _Hashes) -> Array:
-        """Return a value in both fields for a hash."""
         return self._rest(np.stack([state, _mixed(state)]))
 
     def _rest(self, hashes: _Hashes) -> Array:

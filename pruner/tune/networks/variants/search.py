@@ -157,7 +157,6 @@ def cost(graph: Graph) -> float:
 
 
 def _ends(node: GraphNode) -> bool:
-    """Check for an operator that is not fused with its arguments."""
     return node.op in ("contract", "softmax", "max")
 
 

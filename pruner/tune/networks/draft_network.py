@@ -70,7 +70,7 @@ class DraftSummary:
         )
 
 
-class DraftWorkers:
+class DraftWorkers(WorkerPool):
     """Processes that draft, by default as many as cores.
 
     They start at once and import their modules while the tasks are being found. They must be
@@ -81,14 +81,14 @@ class DraftWorkers:
         preload(LOADED, draft_task.__name__)
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         size = size or len(os.sched_getaffinity(0))
-        self._pool = WorkerPool(
+        super().__init__(
             size,
             draft_task.__name__,
             environment=environment,
             timeout_s=_LIMIT_S,
             memory_bytes=_MEMORY_BYTES,
         )
-        self._pool.warm_up(wait=False)
+        self.warm_up(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -96,13 +96,9 @@ class DraftWorkers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, job: DraftJob) -> Future[Reply]:
+    def draft(self, job: DraftJob) -> Future[Reply]:
         """Queue the draft of a task."""
-        return self._pool.submit(draft_task.draft.__name__, job)
-
-    def close(self) -> None:
-        """End the processes."""
-        self._pool.close()
+        return self.submit(draft_task.draft.__name__, job)
 
 
 def draft_tasks(
@@ -200,7 +196,7 @@ def _done(
         yield from map(draft_task.draft, itertools.takewhile(lambda _: not stopped(), jobs))
         return
     with nullcontext(workers) if workers else closing(DraftWorkers()) as found:
-        waiting = [(job, found.submit(job)) for job in jobs]
+        waiting = [(job, found.draft(job)) for job in jobs]
         for job, future in waiting:
             wait_for(future, stopped)
             if not future.done():

@@ -123,15 +123,6 @@ class NetworkSource:
             has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
 
-    def check_unsized(self, reason: str) -> None:
-        """Check that no size is set.
-
-        Raises:
-            PrunerError: a size is set; the message has the `reason`.
-        """
-        if self.options.given:
-            raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
-
 
 def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Any, ...]]:
     """Make the module, in evaluation mode, and example inputs by position; see `example_of`."""
@@ -208,7 +199,9 @@ def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
     if "options" in inspect.signature(make).parameters:
         source.check_sizes(("image", "length", "layers"))
         return make(options=source.options)
-    source.check_unsized("this factory takes no argument options")
+    if source.options.given:
+        reason = "this factory takes no argument options"
+        raise PrunerError(f"network={source.name}: leave sizes.* out, {reason}")
     return make()
 
 

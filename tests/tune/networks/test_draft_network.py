@@ -249,7 +249,7 @@ def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
     from pruner.tune.networks.draft_network import draft_tasks
 
     class Dying:
-        def submit(self, job):
+        def draft(self, job):
             future = Future()
             future.set_result(Reply(error="crash", message="SIGKILL"))
             return future

@@ -281,7 +281,7 @@ class NetworkForecaster:
                 seed=seed_of(task.key, self.settings.seed),
             )
             assert self._workers is not None
-            self._running[key] = job, self._workers.submit(job)
+            self._running[key] = job, self._workers.draft(job)
         return len(new)
 
     def _is_done(self, one: Outlined) -> bool:

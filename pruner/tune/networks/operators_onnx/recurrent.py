@@ -19,9 +19,9 @@ from pruner.tune.networks.operators_onnx.tensors import (
     array,
     constant,
     dtype_of,
-    is_constant,
     shape_of,
 )
+from pruner.tune.networks.rewrites.operators import is_constant
 from pruner.tune.tvm_import import load_tvm
 
 LONGEST = 512  # steps

@@ -139,17 +139,6 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
-def open_sizes(module: Any) -> dict[str, list[str]]:
-    """Return the open sizes of a Relax module by input."""
-    tirx = load_tvm().tirx
-    found = {
-        str(var.name): [str(size) for size in var.ty.shape if not isinstance(size, tirx.IntImm)]
-        for var in module["main"].params
-        if getattr(var.ty, "shape", None) is not None
-    }
-    return {name: sizes for name, sizes in found.items() if sizes}
-
-
 def _stepped(step: Any, module: Any) -> Any:
     """Run a pass; name the operator on which it fails."""
     try:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_atomic, write_json
-from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow, open_sizes
+from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
@@ -80,11 +80,15 @@ def sized_network(source: NetworkSource) -> Any:
         PrunerError: it cannot be imported, or a size is open; in one line.
     """
     module = import_network(source)
-    for tensor, sizes in open_sizes(module).items():
-        raise PrunerError(
-            f"network={source.name}: input {tensor} has the open size {', '.join(sizes)}; a "
-            "program has fixed sizes: export it with fixed ones"
-        )
+    fixed = load_tvm().tirx.IntImm
+    for tensor in module["main"].params:
+        extents = getattr(tensor.ty, "shape", None) or ()
+        sizes = [str(size) for size in extents if not isinstance(size, fixed)]
+        if sizes:
+            raise PrunerError(
+                f"network={source.name}: input {tensor.name} has the open size "
+                f"{', '.join(sizes)}; a program has fixed sizes: export it with fixed ones"
+            )
     return module
 
 

@@ -16,7 +16,7 @@
 * `request`: a network with its target, and the lowered module, kept for the library
 * `network_tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
-* `extraction`: all of these in a worker process
+* `extraction`: all of these in a worker process, or from an earlier import
 * `draft_network`: a drafted schedule for every task without a measurement
 * `draft_task`: the draft of a task, in a worker process
 * `filtering`: forecasts of many networks, from drafts that they share

@@ -19,8 +19,7 @@ from pruner.tune.kinds import is_gpu
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
 from pruner.tune.networks.rewrites.operators import functions_of, operator_name, parts_of
-from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
-from pruner.tune.networks.rewrites.padding import pad_classifier
+from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts

@@ -7,6 +7,5 @@
 * `transposed`: transposed convolutions as plain ones
 * `precision`: half precision
 * `sorting`: sorts that need no function of the runtime
-* `padding`: channels of a classifier filled up to whole vectors
-* `packing`: weights in the order in which they are read
+* `packing`: weights in the order in which they are read, channels filled up to whole vectors
 """

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-from pruner.tune.networks.variants.convolutions import convolution_of
 from pruner.tune.networks.variants.graph import (
     AffineIndex,
     Graph,
@@ -15,6 +14,7 @@ from pruner.tune.networks.variants.graph import (
     Spec,
     concat,
     contract,
+    convolution_of,
     cut,
     elementwise,
     nodes,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction as F
 
-from pruner.tune.networks.variants.convolutions import convolution_of
 from pruner.tune.networks.variants.graph import (
     Graph,
     GraphNode,
     contract,
+    convolution_of,
     cut,
     literal,
     nodes,

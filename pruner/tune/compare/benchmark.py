@@ -201,7 +201,7 @@ def _groups(baselines: Sequence[Baseline], num_parallel: int) -> list[list[Basel
 
 @dataclass(slots=True)
 class _Race:
-    """The results of all baselines, and the workers of those that have not failed."""
+    """Results of all baselines, and the workers that have not failed."""
 
     folder: Path
     settings: BenchmarkSettings

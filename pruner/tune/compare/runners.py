@@ -1,4 +1,4 @@
-"""Networks in other frameworks, and the jobs of the worker in which one of them runs.
+"""Networks in other frameworks, and the jobs of their workers.
 
 The worker is a fresh interpreter, whose environment limits the threads of every library before it
 is imported.

@@ -165,9 +165,7 @@ def deploy_network(
             )
     log("building the network")
     library, log_file = folder / WORK / LIBRARY, folder / LOG
-    built = build_network(
-        folder, sources, library, log_file, threads=platform.cores, worker=worker
-    )
+    built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     try:
         deployed = _checked(
@@ -251,7 +249,7 @@ def _checked(
     watch: Stopwatch,
     log: Log,
 ) -> Deployed:
-    """Run the library in a new process and compare it with torch; refuse wrong outputs."""
+    """Run the library in a new process; refuse outputs unlike torch's."""
     form, reason = request.form, cannot_run(platform)
     if reason is None:
         log("running it with TVM's runtime")

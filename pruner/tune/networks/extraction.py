@@ -1,4 +1,4 @@
-"""Extract a network's tasks in a worker process, or read those of an earlier import."""
+"""Extract a network's tasks in a worker, or take an earlier import."""
 
 from __future__ import annotations
 

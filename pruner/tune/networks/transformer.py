@@ -314,7 +314,7 @@ class DetrLayer(nn.Module):
 
 
 class Detr(nn.Module):
-    """DETR (Carion et al., 2020): images [n, 3, size, size] to class logits and boxes.
+    """DETR (Carion et al., 2020): images to class logits and boxes.
 
     The position embedding of an image of fixed size is a constant.
     """
@@ -324,12 +324,8 @@ class Detr(nn.Module):
         features, channels = resnet_features((3, 4, 6, 3))
         self.features = initialised(features)
         self.narrow = nn.Conv2d(channels, _DETR.width, 1)
-        self.encoder = nn.ModuleList(
-            DetrLayer(_DETR, crosses=False) for _ in range(_DETR.layers)
-        )
-        self.decoder = nn.ModuleList(
-            DetrLayer(_DETR, crosses=True) for _ in range(_DETR.layers)
-        )
+        self.encoder = nn.ModuleList(DetrLayer(_DETR, crosses=False) for _ in range(_DETR.layers))
+        self.decoder = nn.ModuleList(DetrLayer(_DETR, crosses=True) for _ in range(_DETR.layers))
         self.norm = nn.LayerNorm(_DETR.width)
         self.queries = nn.Parameter(torch.randn(queries, _DETR.width))
         self.logits = nn.Linear(_DETR.width, classes + 1)

@@ -30,9 +30,9 @@ from pruner.processes import Reply
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.draft_network import DraftWorkers, answer_of, seed_of
 from pruner.tune.networks.draft_task import NONE, VIEW, Depth, Draft, Drafted, DraftJob
+from pruner.tune.networks.extraction import drop_oldest
 from pruner.tune.networks.filtering.candidates import Candidates, Outlined
 from pruner.tune.networks.filtering.outline import Outline, outline
-from pruner.tune.networks.extraction import drop_oldest
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.source import import_module
 

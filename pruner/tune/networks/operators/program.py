@@ -233,7 +233,7 @@ def check_lengths(program: Any) -> None:
 
 
 def _promote(program: Any) -> None:
-    """Cast operands to the types that torch computes in; TVM mostly takes the first operand's.
+    """Cast operands to their common type; TVM mostly takes the first operand's.
 
     ``x + 0.5`` of integers adds 0 in TVM's import, ``x / 2`` divides without a remainder, and a
     double of no dimensions makes float32 tensors double.

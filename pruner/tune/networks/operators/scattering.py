@@ -22,9 +22,7 @@ _MODES = ("sum", "mean", "amax")  # of bags
 
 REPLACED.update(
     {
-        aten.scatter.src: lambda x, dim, index, src: _fitted(
-            aten.scatter.src, x, dim, index, src
-        ),
+        aten.scatter.src: lambda x, dim, index, src: _fitted(aten.scatter.src, x, dim, index, src),
         aten.scatter.value: lambda x, dim, index, value: aten.scatter.src(
             x, dim, index, _full(x, index, value)
         ),

@@ -51,7 +51,9 @@ class Emitter:
 Step = Callable[..., list[Any]]
 
 
-def _layer(states: int, usual: Sequence[str], step: Step, front: Any, inputs: Any, attrs: Any) -> Any:
+def _layer(
+    states: int, usual: Sequence[str], step: Step, front: Any, inputs: Any, attrs: Any
+) -> Any:
     """Make a converter of a layer with ``states`` that go from step to step."""
     op, data = Emitter(front), inputs[0]
     last = int(attrs.get("layout", 0))  # 1: the batch is the first dimension

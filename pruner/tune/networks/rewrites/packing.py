@@ -339,10 +339,10 @@ def pad_classifier(module: Any) -> Any:
     """Fill up averaged convolutions of a Relax module with channels last.
 
     Vectors run over neighbouring output channels, and tiles of them fill the registers. SqueezeNet
-    ends in a convolution to 1,000 channels, averaged over the image: 1,000 is 8 x 125, so tiles have
-    8 or 40 channels, too few or too many for 13 rows of 13 pixels. The best of 134 programs of it
-    reached 155 GFLOP/s, its neighbours 310. Filled up with weights of zero to 1,024 it performs like
-    these; the additional channels are cut off behind the average, where they are a few numbers.
+    ends in a convolution to 1,000 channels, averaged over the image: 1,000 is 8 x 125, so tiles
+    have 8 or 40 channels, too few or too many for 13 rows of 13 pixels. The best of 134 programs of
+    it reached 155 GFLOP/s, its neighbours 310. Filled up with weights of zero to 1,024 it performs
+    like these; the additional channels are cut off behind the average, where they are few numbers.
     """
     relax = load_tvm().relax
     dpl = relax.dpl

@@ -1,4 +1,4 @@
-"""Search the variants of graphs and of a network, within a bound on their cost.
+"""Search the variants of graphs and of a network.
 
 Every application of a rule is compared with the original graph in the fields; what is refused is
 not applied any further. Of variants with the same operators on the same shapes one is kept.

@@ -154,8 +154,8 @@ def test_a_limit_keeps_what_may_be_faster():
 
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
-    from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
     from experiments.filter.run import hand_over
+    from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module
@@ -180,8 +180,8 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
 
 def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
     """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
-    from pruner.tune.networks.draft_network import read_drafts
     from experiments.filter.run import hand_over
+    from pruner.tune.networks.draft_network import read_drafts
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module

@@ -45,9 +45,7 @@ def order(graph: Graph) -> Applications:
     for node in nodes(graph):
         for place, inner in enumerate(node.args if _is_product(node) else ()):
             # transforms of other rules are literals, in the best order already
-            if _is_product(inner) and all(
-                arg.op != "literal" for arg in (*inner.args, *node.args)
-            ):
+            if _is_product(inner) and all(arg.op != "literal" for arg in (*inner.args, *node.args)):
                 for number in (0, 1):
                     new = _reordered(node, place, number)
                     if new is not None:
@@ -88,9 +86,10 @@ def _plain_spec(left: Iterable[str], right: Iterable[str], out: Iterable[str]) -
 
 
 def factor(graph: Graph) -> Applications:
-    """Take common factors out of sums of products: A B + A C = A (B + C), and the reverse.
+    """Take common factors out of sums of products.
 
-    A sum of products without a common factor is one product: A B + C D = [A C] [B; D].
+    A B + A C = A (B + C), and the reverse. A sum of products without a common factor is one
+    product: A B + C D = [A C] [B; D].
     """
     for node in nodes(graph):
         if node.op in ("add", "subtract") and all(len(a.args) == 2 for a in node.args):
@@ -205,10 +204,11 @@ def _scaled(product: GraphNode, factors: GraphNode) -> GraphNode | None:
 
 
 def split(graph: Graph) -> Applications:
-    """Split the longest sum of a product in parts, computed in parallel and then added.
+    """Split the longest sum of a product in parts.
 
-    A small result of a long sum, such as 16 x 16 from 65,536 products each, has too few elements
-    for all cores. Of a convolution, the input channels are divided.
+    The parts are computed in parallel and then added. A small result of a long sum, such as 16 x 16
+    from 65,536 products each, has too few elements for all cores. Of a convolution, the input
+    channels are divided.
     """
     for node in nodes(graph):
         if not _is_product(node) or node.constant:
@@ -258,7 +258,7 @@ def pointwise(graph: Graph) -> Applications:
 
 
 def transpose(graph: Graph) -> Applications:
-    """Take a transpose in front of a product or behind it into its indices, in any order."""
+    """Take a transpose in front of a product or behind it into its indices."""
     for node in nodes(graph):
         if node.constant:
             continue
@@ -267,10 +267,13 @@ def transpose(graph: Graph) -> Applications:
             spec = spec_of(inner)
             turned = replace(spec, out=tuple(spec.out[axis] for axis in node.attrs))
             yield {node: contract(turned, *inner.args, **dict(inner.attrs[1]))}
-        if inner is not None and inner.op in ("add", "subtract", "multiply"):
-            if all(part.shape == inner.args[0].shape for part in inner.args):
-                moved = (permute(part, node.attrs) for part in inner.args)
-                yield {node: GraphNode(inner.op, tuple(moved), node.shape)}
+        if (
+            inner is not None
+            and inner.op in ("add", "subtract", "multiply")
+            and all(part.shape == inner.args[0].shape for part in inner.args)
+        ):
+            moved = (permute(part, node.attrs) for part in inner.args)
+            yield {node: GraphNode(inner.op, tuple(moved), node.shape)}
         for place, arg in enumerate(node.args if node.op == "contract" else ()):
             if arg.op == "permute":
                 yield {node: _absorbed(node, place, arg)}

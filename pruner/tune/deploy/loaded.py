@@ -142,7 +142,8 @@ class Network:
         outputs = list(result) if isinstance(result, Sequence) else [result]
         # TVM returns tensors of torch where it got one
         if not any(is_torch):
-            outputs = [self._as_numpy(one) for one in outputs]
+            is_here = self.interface.device == "cpu"
+            outputs = [np.from_dlpack(one) if is_here else one.numpy() for one in outputs]
         return arranged(self.interface.outputs, outputs)
 
     def _flattened(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
@@ -205,9 +206,6 @@ class Network:
         if self.interface.device == "cpu" and aligned and array.flags.writeable:
             return self._tvm.runtime.from_dlpack(array)
         return self._tvm.runtime.tensor(array, self._device)
-
-    def _as_numpy(self, tensor: Any) -> Any:
-        return np.from_dlpack(tensor) if self.interface.device == "cpu" else tensor.numpy()
 
     def _check(self, wanted: Input, shape: tuple[int, ...], dtype: str, device: str) -> None:
         if shape != wanted.shape or dtype != wanted.dtype:

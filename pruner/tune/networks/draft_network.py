@@ -156,16 +156,11 @@ def time_shares(tasks: Sequence[Workload]) -> list[float]:
 
     It follows the arithmetic, or the bytes of the arguments where those take longer.
     """
-    work = [
-        task.weight * max(flops(task.module), _FLOPS_PER_BYTE * _num_bytes(task)) for task in tasks
-    ]
+    work = []
+    for task in tasks:
+        num_bytes = sum(math.prod(shape) * dtype_bytes(t) for shape, t in arguments(task.module))
+        work.append(task.weight * max(flops(task.module), _FLOPS_PER_BYTE * num_bytes))
     return [one / (sum(work) or 1.0) for one in work]
-
-
-def _num_bytes(task: Workload) -> float:
-    return float(
-        sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in arguments(task.module))
-    )
 
 
 def _job(

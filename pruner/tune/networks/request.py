@@ -129,7 +129,11 @@ def read_lowered(folder: Path) -> Any:
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
     source = request.source.path
-    if not kept.is_file() or (source is not None and _newer(source, kept)):
+    is_kept = kept.is_file()
+    if is_kept and source is not None and source.is_file():
+        # the user may have exported the file again
+        is_kept = source.stat().st_mtime <= kept.stat().st_mtime
+    if not is_kept:
         return lowered_network(request)[0]
     tvm, relax = load_tvm().tvm, load_tvm().relax
     with as_written(kept):
@@ -138,8 +142,3 @@ def read_lowered(folder: Path) -> Any:
             constants = {name: tvm.runtime.tensor(arrays[name]) for name in arrays.files}
     # hashes of the functions do not depend on the constants, so records still apply
     return relax.transform.BindParams("main", constants)(module)
-
-
-def _newer(source: Path, kept: Path) -> bool:
-    # the user may have exported the file again
-    return source.is_file() and source.stat().st_mtime > kept.stat().st_mtime

@@ -96,7 +96,8 @@ class _Real(nn.Module):
                 self.register_buffer(name, values)
         named = {name for name, _ in (*self.inner.named_parameters(), *self.inner.named_buffers())}
         for number, node in enumerate(self.inner.graph.nodes):
-            value: Any = _fetched(self.inner, node) if node.op == "get_attr" else None
+            is_constant = node.op == "get_attr"
+            value: Any = operator.attrgetter(str(node.target))(self.inner) if is_constant else None
             # export loses constants that are no buffers, and lifts complex weights
             if _is_complex(value) or (isinstance(value, Tensor) and node.target not in named):
                 owner, _, name = str(node.target).rpartition(".")
@@ -154,13 +155,6 @@ class _OnPairs(fx.Interpreter):
 def _is_complex(value: Any) -> bool:
     dtype = value if isinstance(value, torch.dtype) else getattr(value, "dtype", None)
     return isinstance(dtype, torch.dtype) and dtype.is_complex
-
-
-def _fetched(graph: Any, node: fx.Node) -> Any:
-    value = graph
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _parts(value: Any) -> tuple[Any, Any]:

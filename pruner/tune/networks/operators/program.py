@@ -120,13 +120,13 @@ def converters(importer: Any) -> dict[str, Converter]:
     They are the importer's own and those of this package. Each compares its result with the shape
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
-    own = {
-        name: _without_importer(convert)
+    found = {
+        name: _checked(name, lambda node, _, convert=convert: convert(node))
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
-    return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
+    return found | {name: _checked(name, convert) for name, convert in mine.items()}
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:
@@ -140,9 +140,12 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         if not touches_complex(node)
     }
     for node in calls:
-        # TVM's second result of a maximum pooling is zeros, and it drops no window
-        if node.target in POOLED_WITH_PLACES and (_reads(node, 1) or _drops_window(node)):
-            lacking[node.target] = POOLED_WITH_PLACES[node.target]
+        if node.target in POOLED_WITH_PLACES:
+            # TVM's second result of a maximum pooling is zeros, and it drops no window
+            image, *options = node.args
+            reads = any(user.target is getitem and user.args[1] == 1 for user in node.users)
+            if reads or drops_window(image.meta["val"], *options, **node.kwargs):
+                lacking[node.target] = POOLED_WITH_PLACES[node.target]
     return lacking
 
 
@@ -166,19 +169,6 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             unknown.add(name)
     if unknown:
         raise AssertionError(f"Unsupported function types {sorted(unknown)}")
-
-
-def _reads(node: fx.Node, number: int) -> bool:
-    return any(user.target is getitem and user.args[1] == number for user in node.users)
-
-
-def _drops_window(node: fx.Node) -> bool:
-    image, *options = node.args
-    return drops_window(image.meta["val"], *options, **node.kwargs)  # type: ignore[union-attr,arg-type]
-
-
-def _without_importer(convert: Callable[[Any], Any]) -> Converter:
-    return lambda node, _: convert(node)
 
 
 def _checked(name: str, convert: Converter) -> Converter:

@@ -24,7 +24,7 @@ from pruner.tune.networks.variants.graph import (
     replaced,
 )
 from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions, size_bytes
-from pruner.tune.networks.variants.rules import RULES, Application, Rule
+from pruner.tune.networks.variants.rules import RULES
 from pruner.tune.networks.variants.writing import written
 
 log = logging.getLogger(__name__)
@@ -112,16 +112,13 @@ def _following(
     """Apply every rule to every graph, with the steps to each result."""
     for steps, start in level:
         for rule in RULES:
-            for number, application in enumerate(_applications(rule, start, refused)):
+            try:
+                applications = list(rule(start))
+            except Exception as error:  # of a user's rule
+                refused.append(f"{rule.__name__} failed: {type(error).__name__}: {error}")
+                continue
+            for number, application in enumerate(applications):
                 yield [*steps, f"{rule.__name__} {number}"], replaced(start, application)
-
-
-def _applications(rule: Rule, graph: Graph, refused: list[str]) -> list[Application]:
-    try:
-        return list(rule(graph))
-    except Exception as error:  # of a user's rule
-        refused.append(f"{rule.__name__} failed: {type(error).__name__}: {error}")
-        return []
 
 
 def applied(graph: Graph, steps: Sequence[str]) -> Graph | None:

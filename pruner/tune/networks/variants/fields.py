@@ -33,7 +33,7 @@ class Fields:
         self._seed, self._moduli = seed, np.array([P, Q], np.int64)
 
     def leaf(self, node: GraphNode, places: Places) -> Array:
-        """Return random elements, which depend on name and place alone."""
+        """Return random elements by their places in row-major order, and by their name alone."""
         keys = [_key(f"{node.attrs[0]} {self._seed} {i}") for i in range(2)]
         states = np.array(keys, np.uint64).reshape(-1, *(1,) * places.ndim)
         return self._rest(_mixed(_mixed(places.astype(np.uint64)) ^ states))
@@ -65,7 +65,7 @@ class Fields:
         return np.where(lost, _LOST, self._reduced(found))
 
     def matmul(self, left: Array, right: Array) -> Array:
-        """Multiply matrices by four exact products in double precision."""
+        """Multiply [samples, batch, m, k] and [samples, batch, k, n] by four exact products."""
         # halves of 16 bits: sums of 2^21 products stay below 2^53
         high, low = (
             ((x >> _HALF).astype(float), (x & 0xFFFF).astype(float)) for x in (left, right)

@@ -1,7 +1,5 @@
 """Time a run's network or kernels beside baselines and other runs."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ TVM looks a function up by its structural hash and silently leaves it unchanged 
 and it accepts records of any target. So applied records are counted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

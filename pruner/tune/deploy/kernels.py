@@ -1,7 +1,5 @@
 """Write libraries and sources of single operators' tuned kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME_LIB=1`` is enough.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

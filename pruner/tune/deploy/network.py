@@ -1,7 +1,5 @@
 """Deploy the tuned network of a run folder: draft, build, check, time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

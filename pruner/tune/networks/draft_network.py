@@ -7,8 +7,6 @@ estimates. Tasks are drafted in worker processes, a core each; the draft of a ta
 name, its share of the network's time and the seed, not on the processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Extract a network's tasks in a worker, or take an earlier import."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

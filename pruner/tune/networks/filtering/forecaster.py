@@ -5,8 +5,6 @@ depend on the networks before it. The seconds of a network are the sum of its ta
 times its calls.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

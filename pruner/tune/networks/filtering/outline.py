@@ -4,8 +4,6 @@ The tasks are those of a tuning run: the same import and the same lowering make 
 weights do not count.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

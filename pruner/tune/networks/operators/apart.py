@@ -6,8 +6,6 @@ network are decomposed as one program, in which they do not depend on each other
 is kept, and copied into every network.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from operator import getitem

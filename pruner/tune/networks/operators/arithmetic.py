@@ -5,8 +5,6 @@ integers, raises only floats to powers, cannot lower a constant that is not fini
 ``hypot``, ``erfc`` and others.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

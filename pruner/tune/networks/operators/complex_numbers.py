@@ -5,8 +5,6 @@ tensors remain. A Fourier transform of n points becomes products with n columns 
 sines.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ instead of pairing them, and writes only with an index for every dimension. Here
 dimensions become one, whose index is computed, so one gather or one scatter remains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

@@ -4,8 +4,6 @@ TVM ignores a divisor, and counts windows that hang over the edge in its own way
 maxima are zeros in its import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod

@@ -4,8 +4,6 @@ TVM's front end makes float32 numbers of every product: whole numbers above 2**2
 bias of half precision cannot be added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """Import an exported torch program as a Relax module, with checked types."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce

@@ -4,8 +4,6 @@ Fake quantisation of networks that were trained for it, and the operators that e
 quantisation (PT2E) put around others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

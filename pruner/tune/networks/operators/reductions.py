@@ -5,8 +5,6 @@ than the runtime. Norms without a scale and a shift are undefined in it. Sorts t
 to TVM; :mod:`pruner.tune.networks.rewrites.sorting` gives them functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

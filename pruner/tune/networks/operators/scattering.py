@@ -4,8 +4,6 @@ TVM's ``scatter_elements`` adds, multiplies and compares, but takes only as many
 indices, and its indices must reach over the whole of every other dimension.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

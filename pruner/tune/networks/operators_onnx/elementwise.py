@@ -4,8 +4,6 @@ TVM's converters emit TIR functions for clips, through which no layout passes, a
 of a minimum to reduce them.
 """
 
-from __future__ import annotations
-
 from functools import partial, reduce
 from typing import Any
 

@@ -3,8 +3,6 @@
 TVM's converters emit TIR functions for paddings and tilings, through which no layout passes.
 """
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ format of today's exporters, plain operators between QuantizeLinear and Dequanti
 own business. The older operators are rewritten to it, which is right within a step.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

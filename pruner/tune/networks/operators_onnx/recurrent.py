@@ -7,8 +7,6 @@ the ONNX operators. Gates are in the order iofc for an LSTM, zrh for a GRU.
 S steps, B sequences of a batch, I features of the input, H features of a state, G gates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ where the scaled size is no whole number: 5 pixels at scale 1.5 are 7, not 7.5. 
 dimensions and the policy of newer versions of the operator, too. It keeps what it converts rightly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes, types and constants of the expressions that converters get."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

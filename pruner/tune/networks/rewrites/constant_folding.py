@@ -14,8 +14,6 @@ Four rewrites, each of an inference-time expression of constants:
 A value with a second reader stays in front of its norm: folding would compute it twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Front ends give images as NCHW, whose innermost axis is the width: 14 or 7 pixel
 register. With channels last a vector is neighbouring output channels of one pixel.
 """
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Any, Literal, get_args
 

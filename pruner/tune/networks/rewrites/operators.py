@@ -1,7 +1,5 @@
 """Which operators a Relax module calls, and how its ``main`` is rewritten."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -10,8 +10,6 @@ two axes [outputs / b, b]. That moves no element: the functions around see the t
 call of a packed function is between views.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ end the function that is fused there. :mod:`~pruner.tune.networks.rewrites.const
 folds norms of signals like norms of images.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pruner.tune.networks.rewrites.operators import (

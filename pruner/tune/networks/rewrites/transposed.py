@@ -6,8 +6,6 @@ weights, every ``s``-th; so one convolution of the given pixels with ``s s`` tim
 computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

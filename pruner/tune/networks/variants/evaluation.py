@@ -5,8 +5,6 @@ at the places that these elements depend on: a box, which is a list of places fo
 shapes cost milliseconds in this way, and none has to be shrunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any

@@ -8,8 +8,6 @@ the field of q, which is marked by -1. Every other function is a keyed hash of i
 that uses a property of it, such as the order of its arguments, is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Every application of a rule is compared with the original graph in the fields; w
 not applied any further. Of variants with the same operators on the same shapes one is kept.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

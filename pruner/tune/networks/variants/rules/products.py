@@ -1,7 +1,5 @@
 """Other ways to compute products, and what is around them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -16,7 +16,7 @@ import os
 import random
 import sys
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -141,14 +141,10 @@ class Candidates:
 
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
-            number, ended = 0, False
+            numbers = self._numbers()
             while True:
-                while not ended and len(waiting) < _AHEAD * size:
-                    if self._has(number):
-                        waiting.append((number, submitted(number, form)))
-                        number += 1
-                    else:
-                        ended = True
+                for number in itertools.islice(numbers, _AHEAD * size - len(waiting)):
+                    waiting.append((number, submitted(number, form)))
                 if not waiting:
                     return
                 place, future = waiting.popleft()
@@ -157,14 +153,15 @@ class Candidates:
                     reply = submitted(place, form.plain).result()
                 found = self._found(place, reply)
                 if found is None:
-                    ended = True
+                    numbers = iter(())
                 else:
                     yield found
 
-    def _has(self, number: int) -> bool:
-        if self.most is not None and number >= self.most:
-            return False
-        return self.generator is not None or number < len(self.sources)
+    def _numbers(self) -> Iterator[int]:
+        every: Iterable[int] = itertools.count()
+        if self.generator is None:
+            every = range(len(self.sources))
+        return itertools.islice(every, self.most)
 
     def _job(self, number: int) -> tuple[Any, ...]:
         if self.generator is not None:

@@ -52,7 +52,7 @@ Step = Callable[..., list[Any]]
 def _layer(
     states: int, usual: Sequence[str], step: Step, front: Any, inputs: Any, attrs: Any
 ) -> Any:
-    """Make a converter of a layer with ``states`` that go from step to step."""
+    """Convert a layer with ``states`` that go from step to step."""
     op, data = Emitter(front), inputs[0]
     last = int(attrs.get("layout", 0))  # 1: the batch is the first dimension
     data = op.permute_dims(data, [1, 0, 2]) if last else data

@@ -130,7 +130,7 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
     class Waiting:
         """The second task is never done."""
 
-        def submit(self, job):
+        def draft(self, job):
             future = Future()
             if job.task == first.name:
                 reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))

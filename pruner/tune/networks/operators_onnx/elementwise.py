@@ -99,17 +99,13 @@ def constant_of(front: Any, inputs: Any, attrs: Any) -> Any:
     return constant(value, "int64" if "int" in name else "float32")
 
 
-def in_float32(name: str) -> Any:
+def in_float32(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert an operator for which TVM has constants of float32 alone."""
-
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        op, kind = load_tvm().relax.op, dtype_of(inputs[0])
-        if kind == "float32":
-            return None
-        wide = front.bb.emit(op.astype(inputs[0], "float32"))
-        return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
-
-    return convert
+    op, kind = load_tvm().relax.op, dtype_of(inputs[0])
+    if kind == "float32":
+        return None
+    wide = front.bb.emit(op.astype(inputs[0], "float32"))
+    return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
 
 
 def dropout(front: Any, inputs: Any, attrs: Any) -> Any:

@@ -136,8 +136,8 @@ def join(graph: Graph) -> Applications:
     it is read once, and a larger product fills more of the machine. The weights are joined when the
     network is built.
     """
-    groups: dict[tuple[GraphNode, str, str, tuple[object, ...]], list[GraphNode]] = defaultdict(
-        list
+    groups: dict[tuple[GraphNode, str, str, tuple[tuple[str, int], ...]], list[GraphNode]] = (
+        defaultdict(list)
     )
     for node in nodes(graph):
         if not _is_product(node) or node.constant or not node.args[1].constant:
@@ -152,7 +152,7 @@ def join(graph: Graph) -> Applications:
         if len(found) > 1:
             spec = spec_of(found[0])
             weights = concat([node.args[1] for node in found], spec.plain(1).index(name))
-            joined = contract(text, data, weights, **dict(others))  # type: ignore[arg-type]
+            joined = contract(text, data, weights, **dict(others))
             axis, begin, new = spec.out.index(name), 0, {}
             for node in found:
                 new[node] = cut(joined, axis, begin, begin + node.shape[axis])

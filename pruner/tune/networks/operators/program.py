@@ -18,7 +18,7 @@ from pruner.tune.networks.operators.complex_numbers import (
     touches_complex,
     without_complex,
 )
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
+from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
 from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.networks.signature import (
@@ -142,7 +142,8 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
             # TVM's second result of a maximum pooling is zeros, and it drops no window
             image, *options = node.args
             reads = any(user.target is getitem and user.args[1] == 1 for user in node.users)
-            if reads or drops_window(image.meta["val"], *options, **node.kwargs):
+            parts = windows(image.meta["val"], *options, **node.kwargs)
+            if reads or any(part.drops for part in parts):
                 lacking[node.target] = POOLED_WITH_PLACES[node.target]
     return lacking
 

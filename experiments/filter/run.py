@@ -124,7 +124,7 @@ def build_jobs(
         source = NetworkSource(name=f"{options.space}:number_{number}")
         run = partial(built, source, folder, forecaster, worker)
         leaves = work / f"number-{number}.json"
-        about = {"space": options.space, "drafts": forecaster.settings.digest}
+        about = {"space": options.space, "drafts": forecaster.drafts.digest}
         yield Job(name=f"number {number}", run=run, leaves=leaves, about=about)
 
 
@@ -181,7 +181,7 @@ def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
     """Forecast and build networks of the space; return a row for each."""
     total, leaves = options.networks + options.more, work / "forecasts.json"
     with forecaster_of(config) as forecaster:
-        about = {"space": options.space, "networks": total, "drafts": forecaster.settings.digest}
+        about = {"space": options.space, "networks": total, "drafts": forecaster.drafts.digest}
     if Job(name="", run=dict, leaves=leaves, about=about).result is None:
         shutil.rmtree(work / "drafts", ignore_errors=True)
     with forecaster_of(config) as forecaster:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,6 @@ from pruner.tune.tvm_import import load_tvm
 _LIMIT_S = 600.0  # of an outline
 _MOST_WORKERS = 4  # each has torch and TVM in memory
 _AHEAD = 2  # outlines in work, for each process
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlined:
-    """A candidate with its outline, or the ``reason`` why it has none."""
-
-    name: str
-    outline: Outline | None = None
-    reason: str = ""
 
 
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
@@ -120,7 +111,7 @@ class Candidates:
 
     def outlined(
         self, target_json: str, form: NetworkFormat, known: Collection[str]
-    ) -> Generator[Outlined, None, None]:
+    ) -> Generator[Outline, None, None]:
         """Yield the outlines in order; `known` may grow meanwhile.
 
         A network whose passes end the process is lowered once more without the layout, as in a
@@ -168,13 +159,13 @@ class Candidates:
             return outline_yielded.__name__, self.generator, number
         return outline_source.__name__, self.sources[number]
 
-    def _found(self, number: int, reply: Reply) -> Outlined | None:
+    def _found(self, number: int, reply: Reply) -> Outline | None:
         if reply.error is None:
             return reply.value
         if reply.mistake is not None and self.generator is not None:
             raise PrunerError(reply.mistake)  # of the generator: an outline's is in its `reason`
         name = f"candidate {number}" if self.generator else self.sources[number].label
-        return Outlined(name=name, reason=reply.line)
+        return Outline(name=name, reason=reply.line)
 
 
 def ready() -> None:
@@ -189,20 +180,20 @@ def ready() -> None:
 
 def outline_source(
     source: NetworkSource, target_json: str, form: NetworkFormat, known: Collection[str]
-) -> Outlined:
+) -> Outline:
     """Outline a network of a list."""
     words = [f"{name}={size}" for name, size in source.options.given.items()]
     name = " ".join([source.name, *words])
     try:
         found = outline(sized_network(source), load_target(target_json), form, known)
     except PrunerError as error:
-        return Outlined(name=name, reason=str(error))
-    return Outlined(name=name, outline=found)
+        return Outline(name=name, reason=str(error))
+    return replace(found, name=name)
 
 
 def outline_yielded(
     generator: str, number: int, target_json: str, form: NetworkFormat, known: Collection[str]
-) -> Outlined | None:
+) -> Outline | None:
     """Outline a network of a generator by its number; None behind the last.
 
     Raises:
@@ -211,14 +202,15 @@ def outline_yielded(
     found = _opened(generator).take(number)
     if found is None:
         return None
-    if isinstance(found, Outlined):
+    if isinstance(found, Outline):
         return found
     name, module, inputs = found
     try:
         imported = import_module(module.eval(), inputs, name)
-        return Outlined(name=name, outline=outline(imported, load_target(target_json), form, known))
+        made = outline(imported, load_target(target_json), form, known)
     except PrunerError as error:
-        return Outlined(name=name, reason=str(error))
+        return Outline(name=name, reason=str(error))
+    return replace(made, name=name)
 
 
 @cache
@@ -244,7 +236,7 @@ class _Generator:
         self._yielded: Iterator[Any] | None = None
         self._drawn: Any = None  # states of the random numbers behind the last candidate
 
-    def take(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
+    def take(self, number: int) -> tuple[str, Any, Any] | Outline | None:
         """Return name, module and inputs of a candidate; None behind the last.
 
         A candidate that cannot be made is returned with the reason.
@@ -275,13 +267,13 @@ class _Generator:
         self._drawn = random.getstate(), numpy, torch.get_rng_state()
         return found
 
-    def _read(self, found: Any) -> tuple[str, Any, Any] | Outlined:
+    def _read(self, found: Any) -> tuple[str, Any, Any] | Outline:
         parts = tuple(found) if isinstance(found, tuple | list) else ()
         if len(parts) == 2 and callable(parts[1]):
             try:
                 made = parts[1]()
             except Exception as error:  # of the user's code: the other networks do not need it
-                return Outlined(name=str(parts[0]), reason=first_line(error))
+                return Outline(name=str(parts[0]), reason=first_line(error))
             parts = (parts[0], *made) if isinstance(made, tuple) else ()
         module_type = sys.modules["torch"].nn.Module
         if len(parts) != 3 or not isinstance(parts[1], module_type):

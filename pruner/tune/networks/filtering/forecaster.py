@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -29,7 +29,7 @@ from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.draft_network import DraftWorkers, answer_of, seed_of
 from pruner.tune.networks.draft_task import NONE, VIEW, Depth, Draft, Drafted, DraftJob
 from pruner.tune.networks.extraction import drop_oldest
-from pruner.tune.networks.filtering.candidates import Candidates, Outlined
+from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.outline import Outline, outline
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.source import import_module
@@ -42,38 +42,28 @@ _DIGITS = 32  # of the name of a folder of drafts
 _MOST_BYTES = 1 << 30  # of all these folders but the one in use
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftSettings:
-    """All that decides the draft of a task, besides the task and the code."""
-
-    target: str
-    analyzer: Analyzer
-    depth: Depth
-    seed: int
-
-    @property
-    def digest(self) -> str:
-        """Return a name for the folder of the drafts."""
-        about = {
-            "target": self.target,
-            # plain numbers and words alone
-            "analyzer": [type(self.analyzer).__name__, asdict(self.analyzer)],
-            "depth": asdict(self.depth),
-            "seed": self.seed,
-            "versions": [version(name) for name in _PACKAGES],
-            "code": _code(),
-        }
-        return sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
-
-
 class KeptDrafts(Mapping[str, Drafted]):
     """The drafts of tasks by structural hash, in memory and below a folder.
 
-    ``folder`` None: in memory alone.
+    ``folder`` None: in memory alone. ``digest``: of all that decides the draft of a task, besides
+    the task; the name of a folder.
     """
 
-    def __init__(self, folder: Path | None, settings: DraftSettings) -> None:
-        self._folder = None if folder is None else folder / settings.digest
+    def __init__(
+        self, folder: Path | None, *, target: str, analyzer: Analyzer, depth: Depth, seed: int
+    ) -> None:
+        about = {
+            "target": target,
+            # plain numbers and words alone
+            "analyzer": [type(analyzer).__name__, asdict(analyzer)],
+            "depth": asdict(depth),
+            "seed": seed,
+            "versions": [version(name) for name in _PACKAGES],
+            "code": _code(),
+        }
+        text = json.dumps(about, sort_keys=True, default=str)
+        self.digest = sha256(text.encode()).hexdigest()[:_DIGITS]
+        self._folder = None if folder is None else folder / self.digest
         self._known: dict[str, Drafted] = {}
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -203,10 +193,10 @@ class NetworkForecaster:
     ) -> None:
         """``drafts``: a folder in which drafts are kept for later; None: in memory alone."""
         self.platform, self.analyzer, self.form = platform, analyzer, form
-        self.settings = DraftSettings(
-            target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
+        self._depth, self._seed = depth, seed
+        self.drafts = KeptDrafts(
+            drafts, target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
         )
-        self.drafts = KeptDrafts(drafts, self.settings)
         self._workers: DraftWorkers | None = None
         self._running: dict[str, tuple[DraftJob, Future[Reply]]] = {}
 
@@ -232,7 +222,7 @@ class NetworkForecaster:
         imported = import_module(module, inputs, name)
         found = outline(imported, self.platform.target, self.form, self.drafts)
         started = self._start(found)
-        return self._finish(Outlined(name=name, outline=found), started, start)
+        return self._finish(replace(found, name=name), started, start)
 
     def candidates(self, candidates: Candidates) -> Iterator[NetworkForecast]:
         """Forecast candidates, in order; later candidates are imported and drafted meanwhile.
@@ -241,7 +231,7 @@ class NetworkForecaster:
             PrunerError: their generator cannot be used.
         """
         last = time.perf_counter()
-        waiting: deque[tuple[Outlined, int]] = deque()
+        waiting: deque[tuple[Outline, int]] = deque()
 
         def next_one() -> NetworkForecast:
             nonlocal last
@@ -252,7 +242,7 @@ class NetworkForecaster:
         given = self.platform.target_json, self.form, self.drafts
         with closing(candidates.outlined(*given)) as outlines:
             for one in outlines:
-                waiting.append((one, 0 if one.outline is None else self._start(one.outline)))
+                waiting.append((one, self._start(one)))
                 while len(waiting) > _AHEAD or (waiting and self._is_done(waiting[0][0])):
                     yield next_one()
         while waiting:
@@ -272,26 +262,25 @@ class NetworkForecaster:
             job = DraftJob(
                 task=task.name,
                 module=task.module,
-                target=self.settings.target,
+                target=self.platform.target_json,
                 analyzer=self.analyzer,
-                depth=self.settings.depth,
+                depth=self._depth,
                 # equal tasks have other names in other networks
-                seed=seed_of(task.key, self.settings.seed),
+                seed=seed_of(task.key, self._seed),
             )
             assert self._workers is not None
             self._running[key] = job, self._workers.draft(job)
         return len(new)
 
-    def _is_done(self, one: Outlined) -> bool:
-        tasks = () if one.outline is None else one.outline.tasks
-        return all(task.key in self.drafts or self._running[task.key][1].done() for task in tasks)
+    def _is_done(self, one: Outline) -> bool:
+        running = (self._running[t.key][1] for t in one.tasks if t.key not in self.drafts)
+        return all(future.done() for future in running)
 
-    def _finish(self, one: Outlined, drafted: int, start: float) -> NetworkForecast:
+    def _finish(self, found: Outline, drafted: int, start: float) -> NetworkForecast:
         """Wait for the drafts of a network, and sum."""
-        found = one.outline
-        if found is None:
+        if found.reason:
             seconds = time.perf_counter() - start
-            return NetworkForecast(name=one.name, seconds=seconds, reason=one.reason)
+            return NetworkForecast(name=found.name, seconds=seconds, reason=found.reason)
         for task in found.tasks:
             if task.key not in self.drafts:
                 job, future = self._running.pop(task.key)
@@ -300,7 +289,7 @@ class NetworkForecaster:
         calls = {task.key: float(task.weight) for task in found.tasks}
         forecast, reason = sum_of(drafts, calls, self.analyzer)
         return NetworkForecast(
-            name=one.name,
+            name=found.name,
             forecast=forecast,
             parameter_bytes=found.parameter_bytes,
             activation_bytes=found.activation_bytes,

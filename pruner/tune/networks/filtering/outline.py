@@ -6,7 +6,7 @@ weights do not count.
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,19 @@ from pruner.tune.tvm_import import load_tvm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The tasks of a network, and the memory of its tensors.
+    """The tasks and the memory of a network, or the ``reason`` why it has none.
 
     ``tasks``: with the text of TVM's module, or None where the reader has the draft of the task.
     ``parameter_bytes``: of all constants, after norms are folded. ``activation_bytes``: the largest
     sum of the tensors that are needed at the same time, inputs and outputs included.
     """
 
-    tasks: Sequence[NetworkTask]
-    parameter_bytes: int
-    activation_bytes: int
-    form: NetworkFormat
+    name: str = ""
+    reason: str = ""
+    tasks: Sequence[NetworkTask] = ()
+    parameter_bytes: int = 0
+    activation_bytes: int = 0
+    form: NetworkFormat = field(default_factory=NetworkFormat)
 
     @property
     def flops(self) -> float:

@@ -103,7 +103,7 @@ def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monk
         os.utime(tmp_path / name, (time_s, time_s))
     monkeypatch.setattr(kept_drafts, "_MOST_BYTES", 150)
     with make(tmp_path) as forecaster:
-        own = forecaster.settings.digest
+        own = forecaster.drafts.digest
     assert {path.name for path in tmp_path.iterdir()} == {own, "b" * 32, "mine"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pruner.errors import UnsupportedProgram
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import DesignSpace, design_spaces
+from pruner.tune.spaces.design import design_spaces
 
 _PROBES = 1  # random programs of a space; a run tries more of them
 
@@ -87,14 +87,10 @@ class ReplayShare:
 
 def coverage(task: NetworkTask, target: Any) -> Coverage:
     """Open the spaces of a task, which takes tenths of a second."""
-    found = [_refusal(design) for design in design_spaces(task.module, target)]
-    refused = [reason for reason in found if reason is not None]
-    return Coverage(spaces=len(found), refused=refused)
-
-
-def _refusal(design: DesignSpace) -> str | None:
-    try:
-        BatchedSpace(design, probes=_PROBES)
-    except UnsupportedProgram as refused:
-        return str(refused)
-    return None
+    refused, designs = [], list(design_spaces(task.module, target))
+    for design in designs:
+        try:
+            BatchedSpace(design, probes=_PROBES)
+        except UnsupportedProgram as reason:
+            refused.append(str(reason))
+    return Coverage(spaces=len(designs), refused=refused)

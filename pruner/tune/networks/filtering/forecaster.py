@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -143,19 +143,9 @@ class NetworkForecast:
     def row(self) -> dict[str, Any]:
         """Return the columns of a table; None where unknown."""
         low, median, high = (None,) * 3 if self.forecast is None else self.forecast.seconds
-        return {
-            "network": self.name,
-            "low_s": low,
-            "predicted_s": median,
-            "high_s": high,
-            "parameter_bytes": self.parameter_bytes,
-            "activation_bytes": self.activation_bytes,
-            "flops": self.flops,
-            "tasks": self.tasks,
-            "drafted": self.drafted,
-            "seconds": self.seconds,
-            "reason": self.reason,
-        }
+        others = {one.name: getattr(self, one.name) for one in fields(self)[2:]}
+        known = {"network": self.name, "low_s": low, "predicted_s": median, "high_s": high}
+        return known | others
 
 
 def sum_of(

@@ -4,7 +4,8 @@ The rewrites of :mod:`pruner.tune.networks.rewrites` always apply, and are right
 variant is one of several ways to compute the same; it is found by search, checked by evaluation and
 chosen by an estimate (the idea of Mirage: Wu et al., OSDI 2025). See docs/variants.md.
 
-* `graph`: expressions, nearly all of them sums of products, convolutions among them
+* `graph`: expressions, nearly all of them sums of products
+* `convolutions`: convolutions as such sums
 * `rules`: other ways to compute a part of a graph, one file each
 * `evaluation`: values at chosen places
 * `fields`: exact arithmetic modulo two primes

@@ -17,7 +17,8 @@ from typing import Any
 
 from pruner.tune.networks.rewrites.operators import is_constant, operator_name
 from pruner.tune.networks.variants import graph as g
-from pruner.tune.networks.variants.graph import Graph, GraphNode, convolve
+from pruner.tune.networks.variants.convolutions import convolve
+from pruner.tune.networks.variants.graph import Graph, GraphNode
 from pruner.tune.tvm_import import load_tvm
 
 MOST = 40  # nodes of a region

@@ -6,13 +6,12 @@ import torch
 from torch.nn import functional
 
 from pruner.tune.networks.variants.check import Checker, Floats, places_of
+from pruner.tune.networks.variants.convolutions import convolution_of, convolve
 from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree
 from pruner.tune.networks.variants.graph import (
     concat,
     contract,
-    convolution_of,
-    convolve,
     cut,
     elementwise,
     leaf,

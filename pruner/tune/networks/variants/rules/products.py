@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from pruner.tune.networks.variants.convolutions import convolution_of
 from pruner.tune.networks.variants.graph import (
     AffineIndex,
     Graph,
@@ -12,7 +13,6 @@ from pruner.tune.networks.variants.graph import (
     Spec,
     concat,
     contract,
-    convolution_of,
     cut,
     elementwise,
     nodes,

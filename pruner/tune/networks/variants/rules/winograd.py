@@ -9,11 +9,11 @@ and with rounding errors, which grow with m. The products of all tiles are produ
 from collections.abc import Iterator, Mapping
 from fractions import Fraction as F
 
+from pruner.tune.networks.variants.convolutions import convolution_of
 from pruner.tune.networks.variants.graph import (
     Graph,
     GraphNode,
     contract,
-    convolution_of,
     cut,
     literal,
     nodes,

@@ -185,7 +185,7 @@ def _has_word(node: Any, words: Iterable[str]) -> bool:
 
 
 def _whole(node: Any) -> Any:
-    """Return the call of an operator with several results for one of these."""
+    """Return the call of an operator for one of its results."""
     is_part = getattr(node.target, "__name__", "") == "getitem"
     return node.all_input_nodes[0] if is_part else node
 

@@ -20,7 +20,7 @@ from pruner.tune.tvm_import import load_tvm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The tasks and the memory of a network, or the ``reason`` why it has none.
+    """Tasks and memory of a network, or the ``reason`` for their lack.
 
     ``tasks``: with the text of TVM's module, or None where the reader has the draft of the task.
     ``parameter_bytes``: of all constants, after norms are folded. ``activation_bytes``: the largest

@@ -43,7 +43,7 @@ def windows(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> list[Windows]:
-    """Return the windows along each dimension of a pool, by the arguments of torch's operators."""
+    """Return the windows along each dimension, by the arguments of torch's pools."""
     dims, found = len(kernel), []
     options = (_each(part, dims) for part in (stride or kernel, padding, dilation))
     for size, extent, step, before, gap in zip(x.shape[-dims:], kernel, *options, strict=True):

@@ -118,13 +118,17 @@ def converters(importer: Any) -> dict[str, Converter]:
     They are the importer's own and those of this package. Each compares its result with the shape
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
-    found = {
-        name: _checked(name, lambda node, _, convert=convert: convert(node))
+    own = {
+        name: _without_importer(convert)
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
-    return found | {name: _checked(name, convert) for name, convert in mine.items()}
+    return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
+
+
+def _without_importer(convert: Callable[[Any], Any]) -> Converter:
+    return lambda node, _: convert(node)
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:

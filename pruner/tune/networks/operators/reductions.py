@@ -22,7 +22,8 @@ aten = torch.ops.aten
 def extreme(node: Any, importer: Any) -> Any:
     """Emit a maximum or a minimum over some dimensions, or all."""
     x, *options = importer.retrieve_args(node)
-    dims, keep = (*options, *([], False)[len(options) :])
+    dims = options[0] if options else []
+    keep = options[1] if len(options) > 1 else False
     reduce = load_tvm().relax.op.max if "amax" in node.target.__name__ else load_tvm().relax.op.min
     return importer.block_builder.emit(reduce(x, list(dims) or None, keep))
 

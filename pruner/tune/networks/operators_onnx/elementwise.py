@@ -146,7 +146,7 @@ def lp_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
 
 _FLOAT32 = ("Elu", "LRN", "MeanVarianceNormalization", "Selu", "ThresholdedRelu")
 
-CONVERTERS = {
+CONVERTERS: dict[str, Any] = {
     **{name: partial(in_float32, name) for name in _FLOAT32},
     "Clip": clip,
     "Constant": constant_of,

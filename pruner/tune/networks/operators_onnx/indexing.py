@@ -102,7 +102,7 @@ def roi_align(front: Any, inputs: Any, attrs: Any) -> Any:
     return None
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Any] = {
     "CumSum": cumulative_sum,
     "EyeLike": eye,
     # TVM's own has as many boxes as could be

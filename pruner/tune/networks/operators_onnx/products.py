@@ -118,7 +118,7 @@ MICROSOFT = {
     "QLinearSigmoid": partial(_between, "Sigmoid", 1),
 }
 
-CONVERTERS = {
+CONVERTERS: dict[str, Any] = {
     **MICROSOFT,
     "ConvInteger": integer_convolution,
     "ConvTranspose": transposed_convolution,

@@ -25,7 +25,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.catalog import NETWORKS
-from pruner.tune.networks.coverage import NetworkCoverage
+from pruner.tune.networks.coverage import Coverage
 from pruner.tune.networks.extraction import read_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.run.tune_options import platform_analyzer
@@ -124,6 +124,34 @@ class Cell:
         """The first columns of its row."""
         names = (network or self.network, self.target, self.form.layout, self.form.precision)
         return dict(zip(KEY, names, strict=True))
+
+
+@dataclass(slots=True)
+class NetworkCoverage:
+    """Sums over tasks; a task counts as batched if all spaces are."""
+
+    tasks: int = 0
+    tasks_batched: int = 0
+    spaces: int = 0
+    spaces_batched: int = 0
+    flops: float = 0.0
+    flops_batched: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
+
+    def add(self, found: Coverage, flops: float) -> None:
+        """Count a task, with the `flops` of all its calls."""
+        self.tasks += 1
+        self.tasks_batched += found.whole
+        self.spaces += found.spaces
+        self.spaces_batched += found.batched
+        self.flops += flops
+        self.flops_batched += flops * found.whole
+        self.reasons.update(reason.partition(":")[0] for reason in found.refused)
+
+    @property
+    def share(self) -> float:
+        """Batched share of the arithmetic; 1 without any arithmetic."""
+        return self.flops_batched / self.flops if self.flops else 1.0
 
 
 def say(text: str) -> None:

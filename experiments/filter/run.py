@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,23 +31,46 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.predict_networks import forecaster_of
-from pruner.files import write_table
+from pruner.files import write_json, write_table
 from pruner.processes import Worker
 from pruner.study.grid import Job, results
 from pruner.tune.compare.benchmark import FIRST_LOOK
 from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.network import deploy_network
-from pruner.tune.networks.draft_network import FOLDER
+from pruner.tune.networks.draft_network import FOLDER, SUMMARY, read_drafts
+from pruner.tune.networks.draft_task import Drafted
 from pruner.tune.networks.extraction import extract_tasks
 from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.forecaster import NetworkForecaster
-from pruner.tune.networks.filtering.kept_drafts import hand_over
+from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.run.database import Database
 
 HERE = Path(__file__).resolve().parent
 TURNS, CALLS = 10, 20  # of each library
 FIRST = 20  # networks that find most tasks without a draft; the calibration is from these networks
 FORECAST, CALIBRATED, FLOPS = "forecast", "calibrated forecast", "FLOPs"
+
+
+def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folder: Path) -> None:
+    """Write the kept drafts of a network's tasks into the drafts of its run.
+
+    :func:`~pruner.tune.networks.draft_network.draft_tasks` keeps these and drafts the others. Equal
+    tasks may have other names of blocks, by which a trace finds them: such a task is left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    database, known = Database(folder), read_drafts(folder)
+    for task in tasks:
+        found = drafts.get(task.key)
+        if found is None or task.name in known:
+            continue
+        if found.record is not None:
+            try:
+                database.commit_json(task.module, found.record)
+            except Exception:  # TVM's kinds: the trace names blocks that are called otherwise here
+                continue
+        known[task.name] = replace(found.draft, task=task.name)
+    write_json(folder / SUMMARY, [asdict(draft) for draft in known.values()], indent=1)
 
 
 @dataclass(kw_only=True)
@@ -104,7 +127,7 @@ def build_jobs(
         source = NetworkSource(name=f"{options.space}:number_{number}")
         run = partial(built, source, folder, forecaster, worker)
         leaves = work / f"number-{number}.json"
-        about = {"space": options.space, "drafts": forecaster.settings.digest, "kept": True}
+        about = {"space": options.space, "drafts": forecaster.drafts.digest, "kept": True}
         yield Job(name=f"number {number}", run=run, leaves=leaves, about=about)
 
 
@@ -177,7 +200,7 @@ def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
     """Forecast and build networks of the space; return a row for each."""
     total, leaves = options.networks + options.more, work / "forecasts.json"
     with forecaster_of(config) as forecaster:
-        about = {"space": options.space, "networks": total, "drafts": forecaster.settings.digest}
+        about = {"space": options.space, "networks": total, "drafts": forecaster.drafts.digest}
     if Job(name="", run=dict, leaves=leaves, about=about).result is None:
         shutil.rmtree(work / "drafts", ignore_errors=True)
     with forecaster_of(config) as forecaster:

@@ -30,10 +30,10 @@ def nvcc(monkeypatch):
     return importlib.import_module("nvcc")
 
 
-def test_a_task_counts_where_all_its_spaces_are_batched():
-    from pruner.tune.networks.coverage import Coverage, NetworkCoverage
+def test_a_task_counts_where_all_its_spaces_are_batched(script):
+    from pruner.tune.networks.coverage import Coverage
 
-    found = NetworkCoverage()
+    found = script.NetworkCoverage()
     found.add(Coverage(spaces=2), 60.0)
     found.add(Coverage(spaces=2, refused=["gather: a table"]), 40.0)
     found.add(Coverage(spaces=0), 0.0)

@@ -11,13 +11,14 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import find_operator
-from pruner.tune.compare.jobs import JOBS
+from pruner.tune.compare.runners import JOBS
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource
 
 CPU = "cpu"
 OURS, EAGER, COMPILE, AUTOTUNE = "ours", "eager", "compile", "autotune"
 ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
+_TUNES = "Compiled"  # the runner that times programs of its own while it is prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A baseline that a worker (:mod:`pruner.tune.compare.jobs`) loads and runs.
+    """A baseline that a worker (:mod:`pruner.tune.compare.runners`) loads and runs.
 
     ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
     known before it is started. ``facts`` are added to those of its runner. ``tunes``: it times
@@ -63,61 +64,22 @@ class Baseline:
     tunes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """A runner of a network's source, with the packages that it needs.
-
-    ``packages`` must be installed, ``extra`` installs them. ``from_onnx``: it can run a network
-    that is an ONNX file. ``of_networks_on_gpu``: arguments there instead. ``tunes``: see
-    :class:`Baseline`.
-    """
-
-    label: str
-    runner: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    of_networks_on_gpu: Mapping[str, Any] = field(default_factory=dict)
-    packages: Sequence[str] = ()
-    extra: str = ""
-    from_onnx: bool = False
-    tunes: bool = False
-
-    @property
-    def missing(self) -> str | None:
-        """Name the packages that are not installed, None where all are."""
-        absent = [name for name in self.packages if find_spec(name) is None]
-        if not absent:
-            return None
-        return f"{', '.join(absent)} not installed; run: pip install 'pruner[{self.extra}]'"
-
-
 # freezing makes weights constants, as in our library
 _AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
 _GRAPH = {"triton.cudagraphs": True}
-_KINDS = {
-    EAGER: _Kind(label="torch eager", runner="Eager"),
-    COMPILE: _Kind(
-        label="torch.compile",
-        runner="Compiled",
-        arguments={"options": {}},
-        # torch's mode "reduce-overhead": one launch of a captured graph, which saves most of a
-        # small network's time. An operator has inputs alone, which torch copies for each launch.
-        of_networks_on_gpu={"options": _GRAPH},
-        tunes=True,
+# By name: the label, the class of `runners`, its arguments, and those of networks on a GPU.
+_KINDS: Mapping[str, tuple[str, str, Mapping[str, Any], Mapping[str, Any]]] = {
+    EAGER: ("torch eager", "Eager", {}, {}),
+    # On GPUs as torch's mode "reduce-overhead": one launch of a captured graph, which saves most of
+    # a small network's time. An operator has inputs alone, which torch copies for each launch.
+    COMPILE: ("torch.compile", _TUNES, {"options": {}}, {"options": _GRAPH}),
+    AUTOTUNE: (
+        "torch.compile, max-autotune and frozen",
+        _TUNES,
+        {"options": _AUTOTUNE},
+        {"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
     ),
-    AUTOTUNE: _Kind(
-        label="torch.compile, max-autotune and frozen",
-        runner="Compiled",
-        arguments={"options": _AUTOTUNE},
-        of_networks_on_gpu={"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
-        tunes=True,
-    ),
-    ONNXRUNTIME: _Kind(
-        label="onnxruntime",
-        runner="OnnxRuntime",
-        packages=("onnx", "onnxruntime", "onnxscript"),
-        extra="network",
-        from_onnx=True,
-    ),
+    ONNXRUNTIME: ("onnxruntime", "OnnxRuntime", {}, {}),
 }
 BASELINES = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
@@ -152,8 +114,16 @@ def by_default() -> list[str]:
 
     Their packages are installed. The autotuned baseline takes minutes: it must be named.
     """
-    usual = (name for name in BASELINES if name != AUTOTUNE)
-    return [name for name in usual if name not in _KINDS or _KINDS[name].missing is None]
+    return [name for name in BASELINES if name != AUTOTUNE and _lacking(name) is None]
+
+
+def _lacking(name: str) -> str | None:
+    """Name the packages of a baseline that are not installed, None where all are."""
+    packages = ("onnx", "onnxruntime", "onnxscript") if name == ONNXRUNTIME else ()
+    absent = [package for package in packages if find_spec(package) is None]
+    if not absent:
+        return None
+    return f"{', '.join(absent)} not installed; run: pip install 'pruner[network]'"
 
 
 def network_baselines(
@@ -174,20 +144,14 @@ def network_baselines(
         PrunerError: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
-    given = {"source": asdict(source), "half": half and resources.device != CPU}
+    on_cpu, shared = resources.device == CPU, {"inputs": str(inputs), "device": resources.device}
+    given = {"source": asdict(source), "half": half and not on_cpu, **shared}
     missing = "an ONNX file holds no torch module" if source.is_onnx else None
     # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
-    alone = {"TVM_USE_RUNTIME_LIB": "1"} if resources.device == CPU else {}
+    alone = {"TVM_USE_RUNTIME_LIB": "1"} if on_cpu else {}
     return [
-        *(
-            _of_kind(name, given, inputs, resources, missing, network=True)
-            for name in _KINDS
-            if name in names
-        ),
-        *(
-            _of_library(name, library, "TvmLibrary", {}, inputs, resources, alone)
-            for name, library in libraries.items()
-        ),
+        *_of_frameworks(names, given, resources, missing, captured=not on_cpu),
+        *_of_libraries(libraries, "TvmLibrary", shared, resources, alone),
     ]
 
 
@@ -211,61 +175,54 @@ def kernel_baselines(
     check_names(names, FOR_KERNELS)
     known = spec is not None and find_operator(spec["operator"]).torch is not None
     missing = None if known else "torch has no equivalent of this program"
-    given = {"source": dict(spec or {})}
+    shared = {"inputs": str(inputs), "device": resources.device}
+    given = {"source": dict(spec or {}), **shared}
     return [
-        *(
-            _of_kind(name, given, inputs, resources, missing, network=False)
-            for name in FOR_KERNELS
-            if name in names
-        ),
-        *(
-            _of_library(name, library, "KernelLibrary", {"output": output}, inputs, resources)
-            for name, library in libraries.items()
-        ),
+        *_of_frameworks(names, given, resources, missing, captured=False),
+        *_of_libraries(libraries, "KernelLibrary", {"output": output, **shared}, resources, {}),
     ]
 
 
-def _of_kind(
-    name: str,
+def _of_frameworks(
+    names: Sequence[str],
     given: Mapping[str, Any],
-    inputs: Path,
     resources: Resources,
     missing: str | None,
     *,
-    network: bool,
-) -> Baseline:
-    kind = _KINDS[name]
-    arguments = {**given, "inputs": str(inputs), "device": resources.device, **kind.arguments}
-    if network and resources.device != CPU:
-        arguments |= kind.of_networks_on_gpu
-    return Baseline(
-        name=name,
-        label=kind.label,
-        runner=kind.runner,
-        arguments=arguments,
-        threads=resources.threads,
-        missing=kind.missing or (None if kind.from_onnx else missing),
-        tunes=kind.tunes,
-    )
+    captured: bool,
+) -> list[Baseline]:
+    return [
+        Baseline(
+            name=name,
+            label=label,
+            runner=runner,
+            arguments={**given, **arguments, **(on_gpu if captured else {})},
+            threads=resources.threads,
+            missing=_lacking(name) or (None if name == ONNXRUNTIME else missing),
+            tunes=runner == _TUNES,
+        )
+        for name, (label, runner, arguments, on_gpu) in _KINDS.items()
+        if name in names
+    ]
 
 
-def _of_library(
-    name: str,
-    library: Library,
+def _of_libraries(
+    libraries: Mapping[str, Library],
     runner: str,
     given: Mapping[str, Any],
-    inputs: Path,
     resources: Resources,
-    environment: Mapping[str, str] | None = None,
-) -> Baseline:
-    arguments = {"library": str(library.path), "inputs": str(inputs), "device": resources.device}
-    return Baseline(
-        name=name,
-        label=library.label,
-        runner=runner,
-        arguments={**arguments, **given},
-        threads=resources.threads,
-        environment=environment or {},
-        missing=library.missing,
-        facts=library.facts,
-    )
+    environment: Mapping[str, str],
+) -> list[Baseline]:
+    return [
+        Baseline(
+            name=name,
+            label=library.label,
+            runner=runner,
+            arguments={"library": str(library.path), **given},
+            threads=resources.threads,
+            environment=environment,
+            missing=library.missing,
+            facts=library.facts,
+        )
+        for name, library in libraries.items()
+    ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +16,13 @@ from pruner.files import as_written, read_json, write_atomic
 from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
-from pruner.tune.compare.jobs import load, run_for, save, thread_limits
+from pruner.tune.compare.runners import load, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import gaps, largest, step_of
+
+ROUNDING = 8.0  # units in the last place of the largest term of a sum
+MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
+ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,61 +47,12 @@ class BenchmarkSettings:
     energy_s: float = 0.0
     energy_turns: int = 3
 
-    def has_turn(self, used_s: float, turns: int) -> bool:
-        """Decide whether a baseline gets another turn after its used time."""
-        return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
 
-
-class BaselineFailed(PrunerError):
-    """Raised if a baseline cannot continue, with the reason in a line."""
-
-
-class BaselineWorker:
-    """The worker of a baseline, which loads at once and logs output."""
-
-    def __init__(self, baseline: Baseline, log_file: Path) -> None:
-        if baseline.missing is not None:
-            raise BaselineFailed(baseline.missing)
-        log_file.write_bytes(b"")
-        environment = {**thread_limits(baseline.threads), **baseline.environment}
-        # spawned: libraries read their limits of threads when they are imported
-        self._worker = Worker(baseline.jobs, method="spawn", environment=environment)
-        self._log = log_file
-        self.close = self._worker.stop
-        arguments = (baseline.runner, baseline.arguments, baseline.threads)
-        # sent without waiting: several baselines may load at the same time
-        self._worker.send(load.__name__, *arguments, log_file=log_file)
-
-    def ask(self, job: str, argument: Any, timeout_s: float) -> Any:
-        """Run a job and return its value.
-
-        Raises:
-            Fallen: the job failed, or exceeded its time.
-        """
-        with suppress(OSError):  # the process has ended, which `answer` reports
-            self._worker.send(job, argument, log_file=self._log)
-        return self.answer(timeout_s)
-
-    def answer(self, timeout_s: float) -> Any:
-        """Return the value of the last job.
-
-        Raises:
-            Fallen: the job failed, or exceeded its time.
-        """
-        reply = self._worker.receive(timeout_s)
-        if reply.error is not None:
-            raise BaselineFailed(reply.line)
-        return reply.value
-
-
-ROUNDING = 8.0  # units in the last place of the largest term of a sum
-MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
-ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
 SHORT_BENCHMARK = BenchmarkSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
 FIRST_LOOK = BenchmarkSettings(warm_up_s=1.0, rounds=5, turn_s=0.2, most_s=5.0)  # for a draft
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BaselineTiming:
     """The result of a baseline: seconds of every run, or its `error`.
 
@@ -108,37 +63,28 @@ class BaselineTiming:
 
     name: str
     label: str
-    latencies_s: Sequence[float] = ()
+    latencies_s: list[float] = field(default_factory=list)
     facts: Mapping[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
     error: str | None = None
-    watts: Sequence[float] = ()
-
-    @property
-    def energy(self) -> dict[str, float]:
-        """Return median watts, and joules of a run at the median latency."""
-        if not len(self.watts) or self.median_s is None:
-            return {}
-        watts = float(np.median(self.watts))
-        return {"watts": watts, "joules": watts * self.median_s}
+    watts: list[float] = field(default_factory=list)
 
     @property
     def median_s(self) -> float | None:
         """Median seconds of all runs."""
-        return float(np.median(self.latencies_s)) if len(self.latencies_s) else None
+        return float(np.median(self.latencies_s)) if self.latencies_s else None
 
     def row(self) -> dict[str, Any]:
         """Return the results; ``low_s`` and ``high_s`` are the outer deciles."""
-        row = {"name": self.name, "label": self.label, "error": self.error}
-        if not len(self.latencies_s):
+        row: dict[str, Any] = {"name": self.name, "label": self.label, "error": self.error}
+        if self.median_s is None:
             return row
-        return {
-            **row,
-            **timings(self.latencies_s),
-            "relative_error": self.relative_error,
-            "facts": dict(self.facts),
-            **self.energy,
-        }
+        row |= timings(self.latencies_s)
+        row |= {"relative_error": self.relative_error, "facts": dict(self.facts)}
+        if self.watts:
+            watts = float(np.median(self.watts))
+            row |= {"watts": watts, "joules": watts * self.median_s}
+        return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,27 +169,22 @@ def run_interleaved(
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {one.name: BaselineTiming(name=one.name, label=one.label) for one in baselines}
-    running: dict[str, BaselineWorker] = {}
+    race = _Race(folder, settings, log, found)
     with ExitStack() as stack:
         for group in _groups(baselines, settings.num_parallel):
-            started = _started(group, folder, found, stack, log)
-            for one, process in started:
-                try:
-                    facts = process.answer(settings.prepare_s)
-                    # outputs before any timing; this is also the run that allocates memory
-                    process.ask(save.__name__, _outputs(folder, one.name), settings.prepare_s)
-                except BaselineFailed as error:
-                    _drop(found, one.name, error, log)
-                    continue
-                found[one.name] = replace(found[one.name], facts={**one.facts, **facts})
-                running[one.name] = process
-        most_s = len(running) * (settings.warm_up_s + settings.rounds * settings.turn_s)
-        log(f"timing {len(running)} in turns, about {most_s:.0f} s")
-        _take_turns(running, found, settings, log)
+            race.prepare(group, stack)
+        most_s = len(race.running) * (settings.warm_up_s + settings.rounds * settings.turn_s)
+        log(f"timing {len(race.running)} in turns, about {most_s:.0f} s")
+        race.take_turns()
         if meter is not None and settings.energy_s > 0:
             log(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
-            _count_energy(running, found, settings, meter, log)
-    return _compared(list(found.values()), folder, reference)
+            race.count_energy(meter)
+    ran = {name: row for name, row in found.items() if row.error is None}
+    wanted = None if reference not in ran else race.outputs(str(reference))
+    for name, row in ran.items():
+        if wanted is not None and name != reference:
+            row.relative_error, _ = worst_output(race.outputs(name), wanted)
+    return list(found.values())
 
 
 def _groups(baselines: Sequence[Baseline], num_parallel: int) -> list[list[Baseline]]:
@@ -258,105 +199,107 @@ def _groups(baselines: Sequence[Baseline], num_parallel: int) -> list[list[Basel
     return groups
 
 
-def _started(
-    group: Sequence[Baseline],
-    folder: Path,
-    found: dict[str, BaselineTiming],
-    stack: ExitStack,
-    log: Log,
-) -> list[tuple[Baseline, BaselineWorker]]:
-    started = []
-    for one in group:
-        log(f"{one.label}: getting ready")
+@dataclass(slots=True)
+class _Race:
+    """Results of all baselines, and the workers that have not failed."""
+
+    folder: Path
+    settings: BenchmarkSettings
+    log: Log
+    found: Mapping[str, BaselineTiming]
+    running: dict[str, _BaselineWorker] = field(default_factory=dict)
+
+    def outputs(self, name: str) -> Path:
+        return self.folder / f"{name}-outputs.npz"
+
+    def prepare(self, group: Sequence[Baseline], stack: ExitStack) -> None:
+        started = []
+        for one in group:
+            self.log(f"{one.label}: getting ready")
+            with self._dropped_if_it_fails(one.name):
+                process = _BaselineWorker(one, self.folder / f"{one.name}.log")
+                stack.callback(process.close)
+                started.append((one, process))
+        for one, process in started:
+            with self._dropped_if_it_fails(one.name) as row:
+                facts = process.answer(self.settings.prepare_s)
+                # outputs before any timing; this is also the run that allocates memory
+                process.ask(save.__name__, self.outputs(one.name), self.settings.prepare_s)
+                row.facts = {**one.facts, **facts}
+                self.running[one.name] = process
+
+    def take_turns(self) -> None:
+        settings = self.settings
+        # turn -1 warms up
+        for turn in range(-1, settings.rounds):
+            turn_s = settings.warm_up_s if turn < 0 else settings.turn_s
+            for name, process in list(self.running.items()):
+                with self._dropped_if_it_fails(name) as row:
+                    is_due = turn < min(3, settings.rounds)
+                    if is_due or sum(row.latencies_s) < settings.most_s:
+                        latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
+                        row.latencies_s += latencies_s if turn >= 0 else []
+
+    def count_energy(self, meter: EnergyMeter) -> None:
+        """Measure watts in alternating turns: a warm device uses more."""
+        settings = self.settings
+        for _ in range(settings.energy_turns):
+            for name, process in list(self.running.items()):
+                try:
+                    with self._dropped_if_it_fails(name) as row:
+                        # around the complete turn, with its uncounted first run: both are work of
+                        # the same kind
+                        start_s, before_j = meter.read()
+                        process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
+                        end_s, after_j = meter.read()
+                        row.watts.append((after_j - before_j) / (end_s - start_s))
+                except OSError as error:
+                    self.log(f"no energy: {error}")
+                    return
+
+    @contextmanager
+    def _dropped_if_it_fails(self, name: str) -> Iterator[BaselineTiming]:
+        row = self.found[name]
         try:
-            process = BaselineWorker(one, folder / f"{one.name}.log")
-        except BaselineFailed as error:
-            _drop(found, one.name, error, log)
-            continue
-        stack.callback(process.close)
-        started.append((one, process))
-    return started
+            yield row
+        except _BaselineFailed as error:
+            self.running.pop(name, None)
+            # a median of fewer turns than the others had would not be comparable
+            row.latencies_s, row.watts, row.error = [], [], str(error)
+            self.log(f"{row.label}: left out, {error}")
 
 
-def _take_turns(
-    running: dict[str, BaselineWorker],
-    found: dict[str, BaselineTiming],
-    settings: BenchmarkSettings,
-    log: Log,
-) -> None:
-    # turn -1 warms up
-    for turns in range(-1, settings.rounds):
-        warms_up = turns < 0
-        turn_s = settings.warm_up_s if warms_up else settings.turn_s
-        for name, process in list(running.items()):
-            known = list(found[name].latencies_s)
-            if not (warms_up or settings.has_turn(sum(known), turns)):
-                continue
-            try:
-                latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
-            except BaselineFailed as error:
-                running.pop(name)
-                _drop(found, name, error, log)
-                continue
-            if not warms_up:
-                found[name] = replace(found[name], latencies_s=known + latencies_s)
+class _BaselineFailed(PrunerError):
+    """Raised if a baseline cannot continue, with the reason in a line."""
 
 
-def _count_energy(
-    running: dict[str, BaselineWorker],
-    found: dict[str, BaselineTiming],
-    settings: BenchmarkSettings,
-    meter: EnergyMeter,
-    log: Log,
-) -> None:
-    """Measure watts in alternating turns: a warm device uses more."""
-    for _ in range(settings.energy_turns):
-        for name, process in list(running.items()):
-            try:
-                # around the complete turn, with its uncounted first run: both are work of the same
-                # kind
-                start_s, before_j = meter.read()
-                process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
-                end_s, after_j = meter.read()
-            except BaselineFailed as error:
-                running.pop(name)
-                _drop(found, name, error, log)
-                continue
-            except OSError as error:
-                log(f"no energy: {error}")
-                return
-            watts = [*found[name].watts, (after_j - before_j) / (end_s - start_s)]
-            found[name] = replace(found[name], watts=watts)
+class _BaselineWorker:
+    """The worker of a baseline, which loads at once and logs output."""
 
+    def __init__(self, baseline: Baseline, log_file: Path) -> None:
+        if baseline.missing is not None:
+            raise _BaselineFailed(baseline.missing)
+        log_file.write_bytes(b"")
+        environment = {**thread_limits(baseline.threads), **baseline.environment}
+        # spawned: libraries read their limits of threads when they are imported
+        self._worker = Worker(baseline.jobs, method="spawn", environment=environment)
+        self._log = log_file
+        self.close = self._worker.stop
+        arguments = (baseline.runner, baseline.arguments, baseline.threads)
+        # sent without waiting: several baselines may load at the same time
+        self._worker.send(load.__name__, *arguments, log_file=log_file)
 
-def _drop(found: dict[str, BaselineTiming], name: str, error: BaselineFailed, log: Log) -> None:
-    # a median of fewer turns than the others had would not be comparable
-    found[name] = replace(found[name], latencies_s=(), watts=(), error=str(error))
-    log(f"{found[name].label}: left out, {error}")
+    def ask(self, job: str, argument: Any, timeout_s: float) -> Any:
+        with suppress(OSError):  # the process has ended, which `answer` reports
+            self._worker.send(job, argument, log_file=self._log)
+        return self.answer(timeout_s)
 
-
-def _outputs(folder: Path, name: str) -> Path:
-    return folder / f"{name}-outputs.npz"
-
-
-def _compared(
-    rows: Sequence[BaselineTiming], folder: Path, reference: str | None
-) -> list[BaselineTiming]:
-    ran = {row.name for row in rows if row.error is None}
-    if reference not in ran:
-        return list(rows)
-    wanted = _outputs(folder, str(reference))
-    return [
-        replace(row, relative_error=outputs_error(_outputs(folder, row.name), wanted))
-        if row.name in ran and row.name != reference
-        else row
-        for row in rows
-    ]
-
-
-def outputs_error(found: Path, wanted: Path) -> float:
-    """Compute the largest relative error of any output; see `worst_output`."""
-    return worst_output(found, wanted)[0]
+    def answer(self, timeout_s: float) -> Any:
+        """Return the value of the last job."""
+        reply = self._worker.receive(timeout_s)
+        if reply.error is not None:
+            raise _BaselineFailed(reply.line)
+        return reply.value
 
 
 def worst_output(

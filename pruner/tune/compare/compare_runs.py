@@ -1,7 +1,5 @@
 """Time a run's network or kernels beside baselines and other runs."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -35,14 +33,14 @@ from pruner.tune.compare.benchmark import (
 )
 from pruner.tune.deploy.build import INPUTS, build_network
 from pruner.tune.deploy.built_files import COMPARISON_FILE, KERNELS_FILE, LIBRARY, WORK
-from pruner.tune.deploy.network import DRAFTED, cannot_run
+from pruner.tune.deploy.network import DRAFTED, cannot_run, request_of
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import draft_network
 from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
-from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.request import NetworkRequest
 from pruner.tune.run.tuning import kernel_path
 from pruner.tune.workloads import Workload, arguments, by_name
 
@@ -79,7 +77,7 @@ def compare_network(
     check_names(names)
     # before libraries are built, which takes minutes
     check_others(folder, others)
-    work, request, resources = folder / _WORK, _request(folder), Resources.of(platform)
+    work, request, resources = folder / _WORK, request_of(folder), Resources.of(platform)
     libraries = _libraries(folder, names, others, platform, analyzer, worker, log)
     baselines = network_baselines(
         request.source,
@@ -164,10 +162,10 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
     Raises:
         PrunerError: another network, precision or target, or a name that is taken.
     """
-    asked = _request(folder)
+    asked = request_of(folder)
     check_run_names(folder, others)
     for other in others:
-        found = _request(other)
+        found = request_of(other)
         if _equal_parts(found) != _equal_parts(asked):
             raise PrunerError(
                 f"compare={other}: a run of another network, precision or target, "
@@ -195,12 +193,6 @@ def check_run_names(folder: Path, others: Sequence[Path]) -> None:
 def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
     """Select the parts that compared runs must share; layouts may differ."""
     return request.source, request.target, request.form.precision
-
-
-def _request(folder: Path) -> NetworkRequest:
-    if not (folder / REQUEST).is_file():
-        raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
-    return NetworkRequest.read(folder / REQUEST)
 
 
 def _name(folder: Path) -> str:
@@ -233,7 +225,7 @@ def _libraries(
         tasks = read_tasks(folder / TASKS)
         rest = [task.workload for task in tasks if not is_view(task.module)]
         log(f"drafting {len(rest)} tasks")
-        seed = _request(folder).source.seed
+        seed = request_of(folder).source.seed
         draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}
         sources = {DRAFTED: database}

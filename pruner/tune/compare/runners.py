@@ -1,6 +1,7 @@
-"""Networks in other frameworks, as classes after :class:`pruner.tune.compare.jobs.Runner`.
+"""Networks in other frameworks, and the jobs of their workers.
 
-They are made inside a process of their own (`jobs`), with as many cores as they may use.
+The worker is a fresh interpreter, whose environment limits the threads of every library before it
+is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,94 @@ from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
 from pruner.tune.networks.signature import Arguments, tensors_of, with_tensors
+from pruner.tune.networks.source import NetworkSource, example_of
 from pruner.tune.tvm_import import without_torch
 
+JOBS = __name__
 AGAIN = "again.npz"  # beside the inputs of a network: other inputs, for a second call
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 # Of onnxruntime, with their options. TF32, its default on GPUs, rounds products as no other does.
 _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
-
-
 _RECENT = 21  # version of operators that ONNX's own evaluator has
+_loaded: list[tuple[Runner, str]] = []  # with the path of its inputs
 
 
-class Eager:
+def thread_limits(threads: int) -> dict[str, str]:
+    """Make the environment that limits the threads of all libraries."""
+    return dict.fromkeys(_THREADS, str(threads))
+
+
+def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    """Load a network by a class of this module; return its facts.
+
+    The process keeps so many of its cores, the same cores for every baseline.
+    """
+    # affinity binds also libraries that ignore the variables of their thread pools
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    made = globals()[runner](**arguments, threads=threads)
+    _loaded.append((made, arguments["inputs"]))
+    return dict(made.facts)
+
+
+def save(path: Path) -> None:
+    """Run on the inputs of each compared call, and save the outputs."""
+    save_outputs(*_loaded[0], path)
+
+
+def run_for(seconds: float) -> list[float]:
+    """Return the latencies of a turn; see :func:`timed_turn`."""
+    return timed_turn(_loaded[0][0].run, seconds)
+
+
+def timed_turn(
+    run: Callable[[], Any], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Run until `seconds` are used; return the seconds of every run.
+
+    The first run starts with caches that others filled and is not counted, unless it is longer than
+    the turn: then it is the turn.
+    """
+    latencies_s: list[float] = []
+    started = now = clock()
+    while not latencies_s or now - started < seconds:
+        run()
+        before, now = now, clock()
+        latencies_s.append(now - before)
+    if latencies_s[0] < seconds and len(latencies_s) > 1:
+        del latencies_s[0]
+    return latencies_s
+
+
+class Runner:
+    """A loaded network; ``facts`` are versions and seconds for tables."""
+
+    facts: dict[str, Any]
+    _given: Any
+
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy inputs, which a network may change, to the device."""
+        raise NotImplementedError
+
+    def run(self, given: Any = None) -> Any:
+        """Run a complete inference on prepared inputs, by default its own."""
+        return self._call(self._given if given is None else given)
+
+    def outputs(self, result: Any) -> list[NDArray[Any]]:
+        """Convert a result of `run` to arrays, float16 to float32."""
+        found = self._arrays(result)
+        return [one.astype(np.float32) if one.dtype == np.float16 else one for one in found]
+
+    def _call(self, given: Any) -> Any:
+        raise NotImplementedError
+
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
+        raise NotImplementedError
+
+
+class Eager(Runner):
     """The module in torch's inference mode, without TF32 on GPUs.
 
     ``half``: weights, inputs and outputs are float16.
@@ -57,21 +132,19 @@ class Eager:
         torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions, not for products
         start = time.perf_counter()
         self._inference, on_cpu = torch.inference_mode, device == "cpu"
-        self._wait = _nothing if on_cpu else torch.cuda.synchronize
+        # calls on a CPU return when they are complete
+        self._wait = (lambda: None) if on_cpu else torch.cuda.synchronize
         self._network, self._arguments = _example(source)
         if half:
             self._network = self._network.half()
         if not on_cpu:
             self._network = self._network.to(device)
         self._half, self._device = half, device
-        self._given = self.prepared(_arrays(inputs))
+        self._given = self.prepared(_read(inputs))
         self._prepare(torch)
         # the first run allocates memory and chooses algorithms: part of the preparation
         self.run()
-        self.facts: dict[str, Any] = {
-            "torch": torch.__version__,
-            "ready_s": time.perf_counter() - start,
-        }
+        self.facts = {"torch": torch.__version__, "ready_s": time.perf_counter() - start}
         if not on_cpu:
             self.facts["device"] = torch.cuda.get_device_name()
 
@@ -79,24 +152,22 @@ class Eager:
         """Prepare before the first run; nothing here."""
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
-        """Copy the inputs, which a network may change, to the device."""
+        """Make arguments by position and by name."""
         torch = importlib.import_module("torch")
         tensors = [torch.tensor(array, device=self._device) for array in arrays]
         if self._half:
             tensors = [one.half() if one.is_floating_point() else one for one in tensors]
         return with_tensors(self._arguments, tensors) if self._arguments else (tensors, {})
 
-    def run(self, given: Any = None) -> Any:
-        """Run a complete inference."""
-        args, kwargs = given or self._given
+    def _call(self, given: Any) -> Any:
+        args, kwargs = given
         with self._inference():
             result = self._network(*args, **kwargs)
         self._wait()
         return result
 
-    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """Return the outputs as arrays, float16 as float32."""
-        return [_wide(tensor.detach().cpu().numpy()) for tensor in tensors_of(result)]
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
+        return [tensor.detach().cpu().numpy() for tensor in tensors_of(result)]
 
 
 class Compiled(Eager):
@@ -117,7 +188,7 @@ class Compiled(Eager):
         self._network = torch.compile(self._network, options=self._options)
 
 
-class OnnxRuntime:
+class OnnxRuntime(Runner):
     """onnxruntime on the network, exported by torch unless it is ONNX.
 
     Inputs lie on the device, and outputs stay there. Products of float32 are not rounded. Not
@@ -142,8 +213,7 @@ class OnnxRuntime:
         if device != "cpu":
             onnxruntime.preload_dlls()  # CUDA's libraries as Python packages bring them
         start = time.perf_counter()
-        given = _source(source)
-        arrays = _arrays(inputs)
+        given, arrays = NetworkSource.read(source), _read(inputs)
         settings = onnxruntime.SessionOptions()
         # operators in sequence, as in the other frameworks
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
@@ -151,11 +221,9 @@ class OnnxRuntime:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             settings.graph_optimization_level = level
         with tempfile.TemporaryDirectory() as folder:
-            if given.is_onnx:
-                file = given.path
-            else:
-                file = Path(folder) / "network.onnx"
-                _export(source, file, half=half)
+            file = given.path if given.is_onnx else Path(folder) / "network.onnx"
+            if not given.is_onnx:
+                _export(source, Path(folder) / "network.onnx", half=half)
             exported = time.perf_counter()
             self._session = onnxruntime.InferenceSession(
                 str(file), settings, providers=[(provider, dict(options))]
@@ -184,30 +252,28 @@ class OnnxRuntime:
             binding.bind_output(one.name, self._device)
         return binding
 
-    def run(self, given: Any = None) -> Any:
-        """Run a complete inference."""
-        binding = given or self._given
-        self._session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return binding
+    def _call(self, given: Any) -> Any:
+        self._session.run_with_iobinding(given)
+        given.synchronize_outputs()
+        return given
 
-    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """Return the outputs as arrays, float16 as float32."""
-        return [_wide(array) for array in result.copy_outputs_to_cpu()]
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
+        found: Sequence[NDArray[Any]] = result.copy_outputs_to_cpu()
+        return found
 
 
-class OnnxReference:
+class OnnxReference(Runner):
     """ONNX's own evaluator in Python: slow, but it has every operator."""
 
     def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
         onnx, reference = importlib.import_module("onnx"), importlib.import_module("onnx.reference")
-        path = str(_source(source).path)
+        path = str(NetworkSource.read(source).path)
         try:
             self._evaluator = reference.ReferenceEvaluator(path)
         except RuntimeError:  # it has recent versions of some operators only
             recent = onnx.version_converter.convert_version(onnx.load(path), _RECENT)
             self._evaluator = reference.ReferenceEvaluator(recent)
-        self._given = self.prepared(_arrays(inputs))
+        self._given = self.prepared(_read(inputs))
         self.run()
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
@@ -216,53 +282,14 @@ class OnnxReference:
         names = [name for name in self._evaluator.input_names if name not in weights]
         return dict(zip(names, arrays, strict=True))
 
-    def run(self, given: Any = None) -> Any:
-        """Run a complete inference."""
-        return self._evaluator.run(None, given or self._given)
+    def _call(self, given: Any) -> Any:
+        return self._evaluator.run(None, given)
 
-    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """Return the outputs as arrays, float16 as float32."""
-        return [_wide(np.asarray(array)) for array in result]
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
+        return [np.asarray(array) for array in result]
 
 
-class KernelLibrary:
-    """An operator's kernel that TVM compiled: ``main(*inputs, output)``.
-
-    ``output``: its shape and dtype.
-    """
-
-    def __init__(
-        self, *, library: str, inputs: str, output: Sequence[Any], threads: int, device: str
-    ) -> None:
-        with without_torch():
-            tvm = importlib.import_module("tvm")
-        start = time.perf_counter()
-        if device == OPENCL:
-            importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
-        self._main = tvm.runtime.load_module(library)["main"]
-        self._device, self._tensor = tvm.runtime.device(device, 0), tvm.runtime.tensor
-        self._output = np.zeros(tuple(output[0]), output[1])
-        self._given = self.prepared(_arrays(inputs))
-        self.run()
-        self.facts = {"tvm": tvm.__version__, "ready_s": time.perf_counter() - start}
-
-    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
-        """Copy inputs and an output to the device."""
-        return [self._tensor(array, self._device) for array in (*arrays, self._output)]
-
-    def run(self, given: Any = None) -> Any:
-        """Run a complete call."""
-        arguments = given or self._given
-        self._main(*arguments)
-        self._device.sync()
-        return arguments[-1]
-
-    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """Return the output as an array, float16 as float32."""
-        return [_wide(result.numpy())]
-
-
-class TvmLibrary:
+class TvmLibrary(Runner):
     """A network that TVM compiled, loaded with TVM's runtime alone."""
 
     def __init__(self, *, library: str, inputs: str, threads: int, device: str = "cpu") -> None:
@@ -270,12 +297,14 @@ class TvmLibrary:
             tvm = importlib.import_module("tvm")
         machine = importlib.import_module("tvm.runtime.vm").VirtualMachine
         start = time.perf_counter()
+        if device == OPENCL:
+            importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
         loaded = tvm.runtime.load_module(library)
         self._device, self._tensor = tvm.runtime.device(device, 0), tvm.runtime.tensor
-        self._main = machine(loaded, self._device)["main"]
+        self._main = self._opened(loaded, machine)
         # before the inputs are copied and the first run is made
         load_s = time.perf_counter() - start
-        self._given = self.prepared(_arrays(inputs))
+        self._given = self.prepared(_read(inputs))
         self.run()
         self.facts = {
             "tvm": tvm.__version__,
@@ -285,49 +314,62 @@ class TvmLibrary:
             "ready_s": time.perf_counter() - start,
         }
 
+    def _opened(self, loaded: Any, machine: Any) -> Any:
+        return machine(loaded, self._device)["main"]
+
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
-        """Copy the inputs to the device."""
+        """Copy arrays to the device."""
         return [self._tensor(array, self._device) for array in arrays]
 
-    def run(self, given: Any = None) -> Any:
-        """Run a complete inference."""
-        result = self._main(*(self._given if given is None else given))
+    def _call(self, given: Any) -> Any:
+        result = self._main(*given)
         self._device.sync()
         return result
 
-    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """Return the outputs, a tensor or several, as arrays.
-
-        Float16 becomes float32.
-        """
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
         tensors = [result] if hasattr(result, "numpy") else list(result)
-        return [_wide(tensor.numpy()) for tensor in tensors]
+        return [tensor.numpy() for tensor in tensors]
 
 
-def _nothing() -> None:
-    """Do nothing: calls on a CPU return when they are complete."""
+class KernelLibrary(TvmLibrary):
+    """An operator's kernel that TVM compiled: ``main(*inputs, output)``.
+
+    ``output``: its shape and dtype.
+    """
+
+    def __init__(self, *, output: Sequence[Any], **arguments: Any) -> None:
+        self._output = np.zeros(tuple(output[0]), output[1])
+        super().__init__(**arguments)
+        self.facts = {name: self.facts[name] for name in ("tvm", "ready_s")}
+
+    def _opened(self, loaded: Any, machine: Any) -> Any:
+        return loaded["main"]
+
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Copy arrays and an output to the device."""
+        return super().prepared([*arrays, self._output])
+
+    def _call(self, given: Any) -> Any:
+        super()._call(given)
+        return given[-1]
 
 
-def _wide(array: NDArray[Any]) -> NDArray[Any]:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
-
-
-def _arrays(inputs: str | Path) -> list[NDArray[Any]]:
+def _read(inputs: str | Path) -> list[NDArray[Any]]:
     with np.load(inputs) as arrays:
         return [arrays[name] for name in arrays.files]
 
 
-def calls(inputs: str | Path) -> list[list[NDArray[Any]]]:
-    """Read the inputs of the calls whose outputs are compared: two for networks."""
-    again = Path(inputs).with_name(AGAIN)
-    return [_arrays(path) for path in (inputs, again) if Path(path).is_file()]
-
-
 def save_outputs(runner: Any, inputs: str | Path, path: Path) -> None:
-    """Write the outputs of each call of `calls`, as ``arr_0`` ... and ``again_0`` ..."""
+    """Write the outputs of each compared call, as ``arr_0`` ... and ``again_0`` ...
+
+    Networks have two: the second has the inputs of :data:`AGAIN`.
+    """
+    calls = [Path(inputs), Path(inputs).with_name(AGAIN)]
     with _no_fast_path():
         first, *others = (
-            runner.outputs(runner.run(runner.prepared(arrays))) for arrays in calls(inputs)
+            runner.outputs(runner.run(runner.prepared(_read(call))))
+            for call in calls
+            if call.is_file()
         )
     again = {f"again_{n}": array for other in others for n, array in enumerate(other)}
     with write_atomic(path) as partial, partial.open("wb") as file:
@@ -352,18 +394,10 @@ def _no_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _source(source: Mapping[str, Any]) -> Any:
-    # Not above: it needs torch, without which a library of TVM runs.
-    return importlib.import_module("pruner.tune.networks.source").NetworkSource.read(source)
-
-
 def _example(source: Mapping[str, Any]) -> tuple[Any, Arguments | None]:
-    """Load a network and its example inputs, or torch's equivalent of an operator."""
     if "operator" in source:
         return torch_operator(source), None
-    sources = importlib.import_module("pruner.tune.networks.source")
-    module, arguments = sources.example_of(_source(source))
-    return module, arguments
+    return example_of(NetworkSource.read(source))
 
 
 def torch_operator(spec: Mapping[str, Any]) -> Any:
@@ -394,7 +428,6 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
 
 
 def _export(source: Mapping[str, Any], file: Path, *, half: bool) -> None:
-    """Write the network as ONNX, perhaps in float16."""
     torch = importlib.import_module("torch")
     network, arguments = _example(source)
     assert arguments is not None, "onnxruntime runs networks"

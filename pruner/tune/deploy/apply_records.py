@@ -4,8 +4,6 @@ TVM looks a function up by its structural hash and silently leaves it unchanged 
 and it accepts records of any target. So applied records are counted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.tune.networks.lowering import REDUCTION
 from pruner.tune.networks.network_tasks import task_key
+from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.run.database import RECORDS, Database, foreign_target
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import normalised
@@ -166,9 +165,7 @@ def _threaded(function: Any) -> Any:
 
 
 def _functions(module: Any) -> dict[str, Any]:
-    tirx = load_tvm().tirx
-    pairs = module.functions_items()
-    return {var.name_hint: f for var, f in pairs if isinstance(f, tirx.PrimFunc)}
+    return {var.name_hint: function for var, function in functions_of(module).items()}
 
 
 def _scheduled(module: Any) -> list[str]:

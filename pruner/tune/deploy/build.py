@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -12,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.benchmark import save_arrays
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
-from pruner.tune.compiling import link, pass_context, written_out
+from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import Interface, with_interface
-from pruner.tune.deploy.second_half import SecondHalf, not_built
 from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs
@@ -29,6 +32,7 @@ from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
+from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.networks.signature import last_scales, with_tensors
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
@@ -36,6 +40,9 @@ from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
+logger = logging.getLogger(__name__)
+_FEWEST = 4  # functions that are worth a process
+_LIMIT_S = 3600.0  # of the second process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +93,7 @@ def build_network(
             another target; in one line that names the `log`.
     """
     job = (folder, sources, library, reference, threads)
-    built: Built = ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
-    return built
+    return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
 
 
 def build_here(
@@ -159,7 +165,7 @@ def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
             written = written_out(module, target)
             return relax.build(written, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
-        raise not_built(error) from error
+        raise _not_built(error) from error
 
 
 def _reference(
@@ -243,3 +249,79 @@ def scales_of(source: NetworkSource, inputs: Path) -> list[float]:
     with np.load(inputs) as arrays:
         tensors = [importlib.import_module("torch").from_numpy(arrays[n]) for n in arrays.files]
     return last_scales(module, with_tensors(arguments, tensors))
+
+
+class SecondHalf:
+    """Half of the functions of a network, which another process compiles into ``path``.
+
+    LLVM takes most of the time of a build, on one core. A forked process shares the scheduled
+    functions; it writes an object file, which is linked with that of the other half. It must be
+    closed.
+    """
+
+    def __init__(self, target: Any, path: Path) -> None:
+        self._target, self._path = target, path
+        self._functions: Any = None
+        self._worker: Worker | None = None
+
+    def take(self, module: Any) -> Any:
+        """Take functions of a module for the other process; return the rest.
+
+        The module is complete: these functions become names of compiled functions there.
+        """
+        tvm, relax = load_tvm().tvm, load_tvm().relax
+        every = list(functions_of(module).items())
+        several = len(every) >= _FEWEST and len(os.sched_getaffinity(0)) > 1
+        if not several or multiprocessing.current_process().daemon:  # which may start no process
+            return module
+        if self._target.kind.name != "llvm" or foreign_triple(self._target):
+            return module
+        # equal operators are neighbours by name, and take about the same time
+        theirs = sorted(every, key=lambda one: str(one[0].name_hint))[::2]
+        self._functions = tvm.IRModule(dict(theirs), attrs=module.attrs)
+        rest = module.clone()
+        for name, function in theirs:
+            rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
+        worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
+        try:
+            worker.send(self.compile.__name__)
+        except OSError as error:  # no memory for a process, for example
+            worker.stop()
+            logger.warning("no second process: %s", error)
+            return module
+        self._worker = worker
+        return rest
+
+    def compile(self) -> None:
+        """Compile the functions that were taken."""
+        with self._target, pass_context(self._functions, self._target):
+            # as relax.build compiles the others
+            built = load_tvm().tvm.tirx.build(self._functions, self._target, pipeline="default")
+        built.write_to_file(str(self._path))
+
+    def objects(self) -> list[str]:
+        """Wait for the object file; return its path, nothing where no function was taken.
+
+        Raises:
+            PrunerError: TVM cannot compile the functions, in one line.
+        """
+        if self._worker is None:
+            return []
+        reply = self._worker.receive()
+        if reply.error is not None:  # the process was ended, for example
+            logger.warning("the second process failed (%s): this one compiles", reply.line)
+            try:
+                self.compile()
+            except Exception as error:  # compilers raise kinds of their own
+                raise _not_built(error) from error
+        return [str(self._path)]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._worker is not None:
+            self._worker.stop()
+
+
+def _not_built(error: Exception) -> PrunerError:
+    lines = str(error).strip().splitlines() or [repr(error)]
+    return PrunerError(f"the network could not be built: {lines[-1]}")

@@ -1,7 +1,5 @@
 """Write libraries and sources of single operators' tuned kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +59,6 @@ def deploy_kernels(
 
 
 def _lacking(folder: Path) -> str:
-    """Explain why nothing can be built, and the remedy."""
     if any(trial.error is None for trial in read_trials(folder / JOURNAL_FILE)):
         return (
             "its programs ran, but TVM's database has none of them: Ansor's stay in its own log; "

@@ -3,8 +3,6 @@
 TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME_LIB=1`` is enough.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
@@ -142,7 +140,8 @@ class Network:
         outputs = list(result) if isinstance(result, Sequence) else [result]
         # TVM returns tensors of torch where it got one
         if not any(is_torch):
-            outputs = [self._as_numpy(one) for one in outputs]
+            is_here = self.interface.device == "cpu"
+            outputs = [np.from_dlpack(one) if is_here else one.numpy() for one in outputs]
         return arranged(self.interface.outputs, outputs)
 
     def _flattened(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
@@ -180,7 +179,6 @@ class Network:
         return path
 
     def __repr__(self) -> str:
-        """Format inputs and latency."""
         inputs = ", ".join(map(str, self.inputs))
         known = "" if self.latency_s is None else f", {1e3 * self.latency_s:.4g} ms"
         return f"Network({str(self.path)!r}: {inputs}{known})"
@@ -206,9 +204,6 @@ class Network:
         if self.interface.device == "cpu" and aligned and array.flags.writeable:
             return self._tvm.runtime.from_dlpack(array)
         return self._tvm.runtime.tensor(array, self._device)
-
-    def _as_numpy(self, tensor: Any) -> Any:
-        return np.from_dlpack(tensor) if self.interface.device == "cpu" else tensor.numpy()
 
     def _check(self, wanted: Input, shape: tuple[int, ...], dtype: str, device: str) -> None:
         if shape != wanted.shape or dtype != wanted.dtype:

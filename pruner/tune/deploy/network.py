@@ -1,7 +1,5 @@
 """Deploy the tuned network of a run folder: draft, build, check, time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,6 +34,7 @@ from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
 from pruner.tune.phases import Stopwatch
 from pruner.tune.pools.conditions import about_machine
 from pruner.tune.run.database import same_target
@@ -143,11 +142,10 @@ def deploy_network(
         PrunerError: not the folder of a network, nothing to apply, records of another target, a
             network that changed since, or outputs that are wrong.
     """
-    tasks, request = _opened(folder)
+    tasks, request = _opened(folder, platform)
     database = database or folder
-    target, watch = request.tvm_target(), Stopwatch()
-    _check_platform(platform, target)
-    measured = recorded_keys(database, target) & {task.key for task in tasks}
+    watch = Stopwatch()
+    measured = recorded_keys(database, request.tvm_target()) & {task.key for task in tasks}
     if not measured and not draft:
         raise PrunerError(
             f"{folder}: no task of this network has a measured program; tune it longer, or deploy "
@@ -157,16 +155,20 @@ def deploy_network(
     # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
     if draft:
+        rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
+        sources[DRAFTED] = folder / draft_network.FOLDER
         with watch.time("draft"):
-            sources[DRAFTED] = _draft_rest(folder, tasks, measured, platform, analyzer, seed, log)
+            draft_network.draft_tasks(
+                rest, platform, analyzer, sources[DRAFTED], seed=seed, log=log
+            )
     log("building the network")
-    library = folder / WORK / LIBRARY
-    built = build_network(
-        folder, sources, library, folder / LOG, threads=platform.cores, worker=worker
-    )
+    library, log_file = folder / WORK / LIBRARY, folder / LOG
+    built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     try:
-        deployed = _checked(folder, deployed, platform, watch, log, built.interface, settings)
+        deployed = _checked(
+            folder, request, deployed, built.interface, settings, platform, watch, log
+        )
     except PrunerError:
         remove_built(folder)
         raise
@@ -180,36 +182,28 @@ def cannot_run(platform: Platform) -> str | None:
     return missing_device(platform)
 
 
-def _opened(folder: Path) -> tuple[list[NetworkTask], NetworkRequest]:
+def request_of(folder: Path) -> NetworkRequest:
+    """Read the request of a network's run folder.
+
+    Raises:
+        DataError: it is the folder of no network, or the file is damaged.
+    """
     if not (folder / REQUEST).is_file():
         raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
+    return NetworkRequest.read(folder / REQUEST)
+
+
+def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], NetworkRequest]:
+    request = request_of(folder)
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}, its import did not end; start a new run")
-    return read_tasks(folder / TASKS), NetworkRequest.read(folder / REQUEST)
-
-
-def _check_platform(platform: Platform, target: Any) -> None:
+    tasks, target = read_tasks(folder / TASKS), request.tvm_target()
     if not same_target(platform.target, target):
         raise PrunerError(
             f"this network was tuned for {target}, not for {platform.target}; leave platform= and "
             "target= out"
         )
-
-
-def _draft_rest(
-    folder: Path,
-    tasks: Sequence[NetworkTask],
-    measured: set[str],
-    platform: Platform,
-    analyzer: Analyzer | None,
-    seed: int,
-    log: Log,
-) -> Path:
-    """Draft the tasks without a schedule; return the database's folder."""
-    place = folder / draft_network.FOLDER
-    rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
-    draft_network.draft_tasks(rest, platform, analyzer, place, seed=seed, log=log)
-    return place
+    return tasks, request
 
 
 def _summary(
@@ -221,11 +215,7 @@ def _summary(
     platform: Platform,
     watch: Stopwatch,
 ) -> Deployed:
-    """Count the schedules of a built network.
-
-    Raises:
-        PrunerError: records were lost.
-    """
+    """Count the schedules of a built network, unless records were lost."""
     applied = built.applied.by_source.get(MEASURED, 0)
     if applied != len(measured):
         raise PrunerError(
@@ -249,34 +239,27 @@ def _summary(
 
 def _checked(
     folder: Path,
+    request: NetworkRequest,
     deployed: Deployed,
+    interface: Interface,
+    settings: BenchmarkSettings,
     platform: Platform,
     watch: Stopwatch,
     log: Log,
-    interface: Interface,
-    settings: BenchmarkSettings,
 ) -> Deployed:
-    """Run the library in a new process and compare it with torch.
-
-    Raises:
-        PrunerError: it does not run, or its outputs are wrong.
-    """
-    notes = list(deployed.notes)
-    reason = cannot_run(platform)
-    changes: dict[str, Any] = {}
+    """Run the library in a new process; refuse outputs unlike torch's."""
+    form, reason = request.form, cannot_run(platform)
     if reason is None:
         log("running it with TVM's runtime")
         with watch.time("run"):
-            changes = _run(folder, deployed, interface, settings)
+            found = _run(folder, request.source, deployed, interface, settings)
+        deployed = replace(deployed, **found, seconds={**deployed.seconds, **watch.seconds})
     else:
-        notes.append(f"compiled but not run: {reason}")
-    seconds = {**deployed.seconds, **watch.seconds}
-    deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
-    form = NetworkRequest.read(folder / REQUEST).form
+        deployed = replace(deployed, notes=[*deployed.notes, f"compiled but not run: {reason}"])
     most = TOLERANCE[form.precision if form.halves else interface.precision]
     most = max(most, QUANTISED) if interface.rounds else most
     if _is_wrong(deployed, most) and not form.halves:
-        deployed = _with_rounding(folder, deployed, interface)
+        deployed = _with_rounding(folder, request.source, deployed, interface)
     if _is_wrong(deployed, most):
         raise PrunerError(
             f"{deployed.library}: its outputs differ from torch's by {deployed.relative_error:.3g} "
@@ -291,12 +274,14 @@ def _is_wrong(deployed: Deployed, most: float) -> bool:
     return error is not None and not error <= most  # so that a NaN counts as wrong
 
 
-def _with_rounding(folder: Path, deployed: Deployed, interface: Interface) -> Deployed:
+def _with_rounding(
+    folder: Path, source: NetworkSource, deployed: Deployed, interface: Interface
+) -> Deployed:
     """Compare again; the rounding of the numbers that each output sums counts as right.
 
     The result stays as it is where torch cannot trace the network.
     """
-    source, work = NetworkRequest.read(folder / REQUEST).source, folder / WORK
+    work = folder / WORK
     if source.is_onnx:
         return deployed
     given = (source, work / INPUTS)
@@ -328,16 +313,16 @@ def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
 
 
 def _run(
-    folder: Path, deployed: Deployed, interface: Interface, settings: BenchmarkSettings
+    folder: Path,
+    source: NetworkSource,
+    deployed: Deployed,
+    interface: Interface,
+    settings: BenchmarkSettings,
 ) -> dict[str, Any]:
-    """Measure error, run and load times in a fresh process."""
     work = folder / WORK
+    libraries = {OURS: Library(label="ours", path=deployed.library)}
     baselines = network_baselines(
-        NetworkRequest.read(folder / REQUEST).source,
-        [],
-        {OURS: Library(label="ours", path=deployed.library)},
-        inputs=work / INPUTS,
-        resources=deployed.resources,
+        source, [], libraries, inputs=work / INPUTS, resources=deployed.resources
     )
     (ours,) = run_interleaved(baselines, work, settings)
     if ours.error is not None:

@@ -1,12 +1,12 @@
 """Complete networks: definitions, import into Relax, and their tasks.
 
-* `convolutional`, `transformer`, `detection`: named networks in plain torch, mostly of the
+* `convolutional`, `transformer`: named networks in plain torch, mostly of the
   paper's Tables 3 and 4
 * `catalog`: their names
 * `sizes`: the sizes that a user may set
 * `host_memory`: check that a network fits before its weights are made
 * `signature`: inputs, outputs and state of torch's modules and exported programs
-* `torch_import`, `operators`: such a program as a Relax module, and operators that TVM lacks or
+* `operators`: such a program as a Relax module, and operators of torch that TVM lacks or
   imports wrongly
 * `onnx_import`, `operators_onnx`: ONNX files, and operators that TVM lacks or gets wrong
 * `source`: a named network, a user's factory or a file, as a Relax module
@@ -16,7 +16,7 @@
 * `request`: a network with its target, and the lowered module, kept for the library
 * `network_tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches
-* `extraction`: all of these in a worker process
+* `extraction`: all of these in a worker process, or from an earlier import
 * `draft_network`: a drafted schedule for every task without a measurement
 * `draft_task`: the draft of a task, in a worker process
 * `filtering`: forecasts of many networks, from drafts that they share

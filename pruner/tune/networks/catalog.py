@@ -10,12 +10,17 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pruner.tune.networks import convolutional as conv
-from pruner.tune.networks.detection import Detr
 from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.networks.transformer import Bert, Decoder, Llama, StackSizes, VisionTransformer
+from pruner.tune.networks.transformer import (
+    Bert,
+    Decoder,
+    Detr,
+    Llama,
+    StackSizes,
+    VisionTransformer,
+)
 
 ModuleAndInputs = tuple[nn.Module, tuple[Tensor, ...]]
 Factory = Callable[[NetworkOptions], ModuleAndInputs]
@@ -58,19 +63,12 @@ def _text(
     return network, (torch.randint(0, 1000, (options.batch, length)),)
 
 
-def _gpt2(sizes: StackSizes, length: int) -> nn.Module:
-    gelu = partial(functional.gelu, approximate="tanh")
-    return Decoder(sizes, length, vocabulary=50257, positions=1024, activation=gelu)
-
-
-# OPT's position table has two rows more than its 2,048 positions
-def _opt(sizes: StackSizes, length: int) -> nn.Module:
-    return Decoder(sizes, length, vocabulary=50272, positions=2050, activation=torch.relu)
-
-
 _BASE = StackSizes(layers=12, heads=12, width=768, inner=3072)
+_GPT2 = partial(Decoder, vocabulary=50257, positions=1024, activation=nn.GELU("tanh"))
+# OPT's position table has two rows more than its 2,048 positions
+_OPT = partial(Decoder, vocabulary=50272, positions=2050, activation=nn.ReLU())
 
-_OF_IMAGES: dict[str, Factory] = {
+NETWORKS: dict[str, Factory] = {
     "resnet18": partial(_images, partial(conv.resnet, (2, 2, 2, 2), expansion=1)),
     "resnet50": partial(_images, partial(conv.resnet, (3, 4, 6, 3))),
     "wide_resnet50_2": partial(_images, partial(conv.resnet, (3, 4, 6, 3), factor=2)),
@@ -79,27 +77,21 @@ _OF_IMAGES: dict[str, Factory] = {
     "inception_v3": partial(_images, conv.inception_v3, size=299),
     "squeezenet1_1": partial(_images, conv.squeezenet1_1),
     "deeplabv3": partial(_images, conv.DeepLabV3),
-}
-_OF_TEXT: dict[str, Factory] = {
-    "bert_tiny": partial(_text, Bert, StackSizes(layers=6, heads=8, width=512, inner=2048)),
-    "bert_base": partial(_text, Bert, _BASE),
-    "gpt2": partial(_text, _gpt2, _BASE),
-    "opt": partial(_text, _opt, StackSizes(layers=24, heads=32, width=2048, inner=8192)),
-    "llama": partial(_text, Llama, _BASE),
-    "mistral": partial(
-        _text,
-        Llama,
-        StackSizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
-    ),
-}
-NETWORKS: dict[str, Factory] = {
-    **_OF_IMAGES,
     "vit_b_16": partial(_vit, _BASE),
     # The paper's: Table 3, and the release's script for its sizes (docs/paper.md, section 6).
     "vit": partial(
         _vit, StackSizes(layers=6, heads=16, width=1024, inner=2048), size=256, patch=32
     ),
     "dcgan": _noise,
-    **_OF_TEXT,
+    "bert_tiny": partial(_text, Bert, StackSizes(layers=6, heads=8, width=512, inner=2048)),
+    "bert_base": partial(_text, Bert, _BASE),
+    "gpt2": partial(_text, _GPT2, _BASE),
+    "opt": partial(_text, _OPT, StackSizes(layers=24, heads=32, width=2048, inner=8192)),
+    "llama": partial(_text, Llama, _BASE),
+    "mistral": partial(
+        _text,
+        Llama,
+        StackSizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
+    ),
     "detr": _detr,
 }

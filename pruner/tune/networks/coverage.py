@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import DesignSpace, design_spaces
+from pruner.tune.spaces.design import design_spaces
 
 _PROBES = 1  # random programs of a space; a run tries more of them
 
@@ -86,44 +85,12 @@ class ReplayShare:
         )
 
 
-@dataclass(slots=True)
-class NetworkCoverage:
-    """Sums over tasks; a task counts as batched if all spaces are."""
-
-    tasks: int = 0
-    tasks_batched: int = 0
-    spaces: int = 0
-    spaces_batched: int = 0
-    flops: float = 0.0
-    flops_batched: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
-
-    def add(self, found: Coverage, flops: float) -> None:
-        """Count a task, with the `flops` of all its calls."""
-        self.tasks += 1
-        self.tasks_batched += found.whole
-        self.spaces += found.spaces
-        self.spaces_batched += found.batched
-        self.flops += flops
-        self.flops_batched += flops * found.whole
-        self.reasons.update(reason.partition(":")[0] for reason in found.refused)
-
-    @property
-    def share(self) -> float:
-        """Batched share of the arithmetic; 1 without any arithmetic."""
-        return self.flops_batched / self.flops if self.flops else 1.0
-
-
 def coverage(task: NetworkTask, target: Any) -> Coverage:
     """Open the spaces of a task, which takes tenths of a second."""
-    found = [_refusal(design) for design in design_spaces(task.module, target)]
-    refused = [reason for reason in found if reason is not None]
-    return Coverage(spaces=len(found), refused=refused)
-
-
-def _refusal(design: DesignSpace) -> str | None:
-    try:
-        BatchedSpace(design, probes=_PROBES)
-    except UnsupportedProgram as refused:
-        return str(refused)
-    return None
+    refused, designs = [], list(design_spaces(task.module, target))
+    for design in designs:
+        try:
+            BatchedSpace(design, probes=_PROBES)
+        except UnsupportedProgram as reason:
+            refused.append(str(reason))
+    return Coverage(spaces=len(designs), refused=refused)

@@ -7,8 +7,6 @@ estimates. Tasks are drafted in worker processes, a core each; the draft of a ta
 name, its share of the network's time and the seed, not on the processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -18,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,11 +49,11 @@ class DraftSummary:
     drafts: Sequence[Draft]
     folder: Path
     seconds: float
-    counts: Counter[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Count the drafts by kind."""
-        object.__setattr__(self, "counts", Counter(draft.how for draft in self.drafts))
+    @property
+    def counts(self) -> Counter[str]:
+        """The drafts by kind."""
+        return Counter(draft.how for draft in self.drafts)
 
     def estimate_s(self, tasks: Sequence[Workload]) -> float:
         """Sum the analyzer's estimates over all calls of drafted tasks."""
@@ -70,7 +68,7 @@ class DraftSummary:
         )
 
 
-class DraftWorkers:
+class DraftWorkers(WorkerPool):
     """Processes that draft, by default as many as cores.
 
     They start at once and import their modules while the tasks are being found. They must be
@@ -81,30 +79,24 @@ class DraftWorkers:
         preload(LOADED, draft_task.__name__)
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         size = size or len(os.sched_getaffinity(0))
-        self._pool = WorkerPool(
+        super().__init__(
             size,
             draft_task.__name__,
             environment=environment,
             timeout_s=_LIMIT_S,
             memory_bytes=_MEMORY_BYTES,
         )
-        self._pool.warm_up(wait=False)
+        self.warm_up(wait=False)
 
     def __enter__(self) -> Self:
-        """Return the running processes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
         self.close()
 
-    def submit(self, job: DraftJob) -> Future[Reply]:
+    def draft(self, job: DraftJob) -> Future[Reply]:
         """Queue the draft of a task."""
-        return self._pool.submit(draft_task.draft.__name__, job)
-
-    def close(self) -> None:
-        """End the processes."""
-        self._pool.close()
+        return self.submit(draft_task.draft.__name__, job)
 
 
 def draft_tasks(
@@ -162,16 +154,11 @@ def time_shares(tasks: Sequence[Workload]) -> list[float]:
 
     It follows the arithmetic, or the bytes of the arguments where those take longer.
     """
-    work = [
-        task.weight * max(flops(task.module), _FLOPS_PER_BYTE * _num_bytes(task)) for task in tasks
-    ]
+    work = []
+    for task in tasks:
+        num_bytes = sum(math.prod(shape) * dtype_bytes(t) for shape, t in arguments(task.module))
+        work.append(task.weight * max(flops(task.module), _FLOPS_PER_BYTE * num_bytes))
     return [one / (sum(work) or 1.0) for one in work]
-
-
-def _num_bytes(task: Workload) -> float:
-    return float(
-        sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in arguments(task.module))
-    )
 
 
 def _job(
@@ -202,7 +189,7 @@ def _done(
         yield from map(draft_task.draft, itertools.takewhile(lambda _: not stopped(), jobs))
         return
     with nullcontext(workers) if workers else closing(DraftWorkers()) as found:
-        waiting = [(job, found.submit(job)) for job in jobs]
+        waiting = [(job, found.draft(job)) for job in jobs]
         for job, future in waiting:
             wait_for(future, stopped)
             if not future.done():
@@ -213,8 +200,7 @@ def _done(
 def answer_of(job: DraftJob, reply: Reply) -> Drafted:
     """Return the draft of a worker's reply; a failed job has no program."""
     if reply.error is None:
-        answer: Drafted = reply.value
-        return answer
+        return reply.value
     reason = f"drafting it ended with {reply.error}: {reply.message}".rstrip(": ")
     return Drafted(draft=Draft(task=job.task, how=NONE, reason=reason))
 

@@ -199,7 +199,6 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
 
 
 def _why_replayed(drawn: Drawn) -> str | None:
-    """Explain why TVM replays some design spaces of the task, if any."""
     if not drawn.replayed:
         return None
     num = len(drawn.replayed)

@@ -16,17 +16,15 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
-from pruner.tune.networks.rewrites.clipping import without_clips
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
-from pruner.tune.networks.rewrites.layout import Layout, channels_last
-from pruner.tune.networks.rewrites.operators import operator_name
-from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
-from pruner.tune.networks.rewrites.padding import pad_classifier
+from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
+from pruner.tune.networks.rewrites.operators import functions_of, operator_name, parts_of
+from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
-from pruner.tune.networks.variants.finding import with_variants
+from pruner.tune.networks.variants.search import with_variants
 from pruner.tune.tvm_import import load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
@@ -39,7 +37,7 @@ class NetworkFormat:
     """The layout and the precision of a network.
 
     ``variants``: the steps of algebraic variants by the class of regions to which they apply
-    (:mod:`pruner.tune.networks.variants.finding`).
+    (:mod:`pruner.tune.networks.variants.search`).
     """
 
     layout: Layout = "NCHW"
@@ -140,23 +138,8 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
-def open_sizes(module: Any) -> dict[str, list[str]]:
-    """Return the open sizes of a Relax module by input."""
-    tirx = load_tvm().tirx
-    found = {
-        str(var.name): [str(size) for size in var.ty.shape if not isinstance(size, tirx.IntImm)]
-        for var in module["main"].params
-        if getattr(var.ty, "shape", None) is not None
-    }
-    return {name: sizes for name, sizes in found.items() if sizes}
-
-
 def _stepped(step: Any, module: Any) -> Any:
-    """Run a pass; name the operator on which it fails.
-
-    Raises:
-        PrunerError: it fails.
-    """
+    """Run a pass; name the operator on which it fails."""
     try:
         return step(module)
     except Exception as error:
@@ -209,10 +192,9 @@ def _simplified(module: Any) -> Any:
     are left unchanged where a sum would lose a loop of one iteration (a batch of one): MetaSchedule
     tiles only blocks that are bound to loops alone, so a convolution would have no tile sizes.
     """
-    s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
-    simple = s_tir.transform.StmtSimplify()(module)
-    for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and _lost_loops(simple[name]):
+    simple = load_tvm().s_tir.transform.StmtSimplify()(module)
+    for name, function in functions_of(module).items():
+        if _lost_loops(simple[name]):
             simple[name] = function
     return simple
 
@@ -224,29 +206,25 @@ def narrowed(module: Any) -> Any:
     """
     tvm, tirx = load_tvm().tvm, load_tvm().tirx
     narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
-    for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and not _is_large(function):
+    for name, function in functions_of(module).items():
+        if not _is_large(function):
             with suppress(Exception):  # tvm.error.InternalError: the pass refuses int64 data
                 narrow[name] = change(tvm.IRModule({name: function}))[name]
     return narrow
 
 
 def _is_large(function: Any) -> bool:
-    tensors, s_tir = tensors_of(function), load_tvm().s_tir
-    walk = load_tvm().ffi.structural_walk
-    walk(function.body, (s_tir.SBlock, lambda block: tensors.extend(block.alloc_buffers)))
+    tensors = tensors_of(function)
+    for block in parts_of(function.body, load_tvm().s_tir.SBlock):
+        tensors.extend(block.alloc_buffers)
     return any(prod(int(extent) for extent in tensor.shape) > _LARGEST for tensor in tensors)
 
 
 def _lost_loops(function: Any) -> bool:
-    """Check for a reducing block that is bound to no loop variable."""
-    s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
-    found: list[bool] = []
-
-    def look(realize: Any) -> None:
-        if any(int(axis.iter_type) == REDUCTION for axis in realize.block.iter_vars):
-            found.extend(not isinstance(value, tirx.Var) for value in realize.iter_values)
-
-    walk = load_tvm().ffi.structural_walk
-    walk(function.body, (s_tir.SBlockRealize, look))
-    return any(found)
+    tirx, blocks = load_tvm().tirx, parts_of(function.body, load_tvm().s_tir.SBlockRealize)
+    return any(
+        not isinstance(value, tirx.Var)
+        for one in blocks
+        if any(int(axis.iter_type) == REDUCTION for axis in one.block.iter_vars)
+        for value in one.iter_values
+    )

@@ -1,7 +1,5 @@
 """The tasks of a network: distinct functions, call counts, shares of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.operators_onnx import CONVERTERS
-from pruner.tune.networks.operators_onnx.quantized import MICROSOFT
+from pruner.tune.networks.operators_onnx.products import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.tvm_import import load_tvm
 
@@ -103,7 +103,6 @@ def _about(network: str) -> Iterator[None]:
 
 
 def _read(path: Path, network: str, options: NetworkOptions) -> Any:
-    """Read a model whose inputs have fixed sizes."""
     onnx, ir = _library("onnx"), _library("onnx_ir")
     if not path.is_file():
         raise PrunerError("no such file")
@@ -137,11 +136,7 @@ def _lacking(names: Sequence[str]) -> str:
 
 
 def _modern(proto: Any) -> Any:
-    """Convert old operators to the oldest version that TVM takes as it is.
-
-    Raises:
-        PrunerError: the converter of the package onnx refuses.
-    """
+    """Convert old operators to the oldest version that TVM takes as it is."""
     onnx = _library("onnx")
     try:
         proto = onnx.version_converter.convert_version(proto, _OLDEST)
@@ -174,7 +169,6 @@ def _library(name: str) -> Any:
 
 
 def _load_weights(model: Any) -> None:
-    """Read the weights that lie in files of their own."""
     ir = _library("onnx_ir")
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -298,11 +292,6 @@ def _front_end() -> Any:
 
 
 def _converted(model: Any) -> Any:
-    """Convert a simplified model to Relax.
-
-    Raises:
-        PrunerError: operators that cannot be converted, by name.
-    """
     front, onnx, ir = _front_end(), _library("onnx"), _library("onnx_ir")
     known = {*front._get_convert_map(), *CONVERTERS} - {"Attention"}
     lacking = {
@@ -352,12 +341,7 @@ def _converted(model: Any) -> Any:
 
 
 def _check_result(name: str, inputs: Any, attrs: Any, result: Any) -> None:
-    """Check what TVM leaves to chance.
-
-    Raises:
-        ValueError: sizes that depend on values, outputs that are left out, or an extreme of
-            nothing, for which TVM reads memory of others.
-    """
+    """Check what TVM leaves to chance."""
     relax = load_tvm().relax
     kinds = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
     if len(kinds) < attrs["tvm_custom"]["num_outputs"]:
@@ -365,7 +349,7 @@ def _check_result(name: str, inputs: Any, attrs: Any, result: Any) -> None:
     if not all(_sizes(kind) is not None for kind in kinds):
         raise ValueError("the size of its result depends on values of the input")
     if name.startswith(("Arg", "Reduce")) and 0 in (_sizes(inputs[0].ty) or ()):
-        raise ValueError("it takes a tensor without elements")
+        raise ValueError("it takes a tensor without elements")  # TVM reads memory of others
 
 
 def _sizes(kind: Any) -> list[int] | None:

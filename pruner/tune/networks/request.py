@@ -15,7 +15,7 @@ import numpy as np
 
 from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_atomic, write_json
-from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow, open_sizes
+from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
@@ -80,11 +80,15 @@ def sized_network(source: NetworkSource) -> Any:
         PrunerError: it cannot be imported, or a size is open; in one line.
     """
     module = import_network(source)
-    for tensor, sizes in open_sizes(module).items():
-        raise PrunerError(
-            f"network={source.name}: input {tensor} has the open size {', '.join(sizes)}; a "
-            "program has fixed sizes: export it with fixed ones"
-        )
+    fixed = load_tvm().tirx.IntImm
+    for tensor in module["main"].params:
+        extents = getattr(tensor.ty, "shape", None) or ()
+        sizes = [str(size) for size in extents if not isinstance(size, fixed)]
+        if sizes:
+            raise PrunerError(
+                f"network={source.name}: input {tensor.name} has the open size "
+                f"{', '.join(sizes)}; a program has fixed sizes: export it with fixed ones"
+            )
     return module
 
 
@@ -125,7 +129,11 @@ def read_lowered(folder: Path) -> Any:
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
     source = request.source.path
-    if not kept.is_file() or (source is not None and _newer(source, kept)):
+    is_kept = kept.is_file()
+    if is_kept and source is not None and source.is_file():
+        # the user may have exported the file again
+        is_kept = source.stat().st_mtime <= kept.stat().st_mtime
+    if not is_kept:
         return lowered_network(request)[0]
     tvm, relax = load_tvm().tvm, load_tvm().relax
     with as_written(kept):
@@ -134,8 +142,3 @@ def read_lowered(folder: Path) -> Any:
             constants = {name: tvm.runtime.tensor(arrays[name]) for name in arrays.files}
     # hashes of the functions do not depend on the constants, so records still apply
     return relax.transform.BindParams("main", constants)(module)
-
-
-def _newer(source: Path, kept: Path) -> bool:
-    # the user may have exported the file again
-    return source.is_file() and source.stat().st_mtime > kept.stat().st_mtime

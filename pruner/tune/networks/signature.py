@@ -167,34 +167,27 @@ def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
     for output in _tree().tree_leaves(graph.graph.output_node().args):
         if output not in tensors:  # a constant
             continue
-        node, read = output, _read(output, found)
-        while len(read) == 1 and not _sums(node):
+        node, read = output, [one for one in _whole(output).all_input_nodes if one in found]
+        while len(read) == 1 and not _has_word(node, _SUMS):
             if found[read[0]] != found.get(node) and not _has_word(node, _PARTS):  # no view
                 break
-            node, read = read[0], _read(read[0], found)
-        scales.append(max((found[one] for one in read), default=0.0) if _sums(node) else 0.0)
+            node = read[0]
+            read = [one for one in _whole(node).all_input_nodes if one in found]
+        is_sum = _has_word(node, _SUMS)
+        scales.append(max((found[one] for one in read), default=0.0) if is_sum else 0.0)
     return scales
 
 
-def _sums(node: Any) -> bool:
-    return _has_word(node, _SUMS)
-
-
 def _has_word(node: Any, words: Iterable[str]) -> bool:
-    return any(word in _operator(node) for word in words)
-
-
-def _operator(node: Any) -> str:
-    if getattr(node.target, "__name__", "") == "getitem":  # of an operator with several results
-        return _operator(node.all_input_nodes[0])
     # aten::mean of aten.mean.dim
-    return str(getattr(getattr(node.target, "_schema", None), "name", ""))
+    name = str(getattr(getattr(_whole(node).target, "_schema", None), "name", ""))
+    return any(word in name for word in words)
 
 
-def _read(node: Any, found: Mapping[Any, float]) -> list[Any]:
+def _whole(node: Any) -> Any:
+    """Return the call of an operator for one of its results."""
     is_part = getattr(node.target, "__name__", "") == "getitem"
-    node = node.all_input_nodes[0] if is_part else node
-    return [one for one in node.all_input_nodes if one in found]
+    return node.all_input_nodes[0] if is_part else node
 
 
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:

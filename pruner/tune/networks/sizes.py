@@ -1,7 +1,5 @@
 """Sizes of a network that a user may set, and open sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

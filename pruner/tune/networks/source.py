@@ -32,7 +32,6 @@ from pruner.tune.networks.signature import (
     tensors_of,
 )
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
-from pruner.tune.networks.torch_import import from_exported
 from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
@@ -124,15 +123,6 @@ class NetworkSource:
             has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
 
-    def check_unsized(self, reason: str) -> None:
-        """Check that no size is set.
-
-        Raises:
-            PrunerError: a size is set; the message has the `reason`.
-        """
-        if self.options.given:
-            raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
-
 
 def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Any, ...]]:
     """Make the module, in evaluation mode, and example inputs by position; see `example_of`."""
@@ -209,7 +199,9 @@ def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
     if "options" in inspect.signature(make).parameters:
         source.check_sizes(("image", "length", "layers"))
         return make(options=source.options)
-    source.check_unsized("this factory takes no argument options")
+    if source.options.given:
+        reason = "this factory takes no argument options"
+        raise PrunerError(f"network={source.name}: leave sizes.* out, {reason}")
     return make()
 
 
@@ -235,7 +227,7 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)
         program = exported(module, arguments_of(inputs), is_pure=True)
-        return _complete(from_exported(program, apart=True), name)
+        return _complete(_from_exported(program, apart=True), name)
 
 
 def _complete(module: Any, name: str) -> Any:
@@ -312,14 +304,20 @@ def _imported(source: NetworkSource) -> Any:
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return from_onnx(source.path, source.name, source.options)
-        return from_exported(opened(source.path, source.name, source.options))
+        return _from_exported(opened(source.path, source.name, source.options))
     known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
     if source.name in known:
         host_memory.check_named(source.name, source.options)
     network, arguments = example_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
-    return from_exported(exported(network, arguments, is_pure=source.name in known))
+    return _from_exported(exported(network, arguments, is_pure=source.name in known))
+
+
+def _from_exported(program: Any, *, apart: bool = False) -> Any:
+    # its operators need torch
+    programs = importlib.import_module("pruner.tune.networks.operators.program")
+    return programs.from_exported(program, apart=apart)
 
 
 def _trains(module: Any) -> bool:
@@ -332,11 +330,7 @@ def _trains(module: Any) -> bool:
 
 
 def _with_numbers(module: Any) -> Any:
-    """Write into ``main`` in which precision it computes, and whether it rounds.
-
-    Raises:
-        PrunerError: see :func:`~pruner.tune.networks.signature.precision`.
-    """
+    """Write into ``main`` in which precision it computes, and whether it rounds."""
     main, calls = module["main"], _calls(module)
     operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
     main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))

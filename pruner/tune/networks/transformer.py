@@ -1,4 +1,4 @@
-"""Transformers in plain torch, for text and for patches of images.
+"""Transformers in plain torch, for text, for patches of images, and behind convolutions.
 
 Attention is written as matmul, softmax, matmul, so that it becomes three tasks that can be
 scheduled and not one call of a library. Sequence lengths are fixed: positions, masks and rotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pruner.tune.networks.convolutional import initialised, resnet_features
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -45,7 +47,7 @@ class RmsNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention of `x` over `memory` (itself by default)."""
+    """Multi-head attention of `x` over itself."""
 
     def __init__(self, sizes: StackSizes, *, bias: bool = True) -> None:
         super().__init__()
@@ -59,19 +61,17 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
         *,
         mask: Tensor | None = None,
         rotate: Activation | None = None,
     ) -> Tensor:
-        """Attend from [n, length, width] to the memory.
+        """Map [n, length, width] to the same shape.
 
-        ``mask`` [length, memory's length] is added to the scores.
+        ``mask`` [length, length] is added to the scores.
         """
-        memory = x if memory is None else memory
         query = self._split(self.query(x), self.heads)
-        key = self._split(self.key(memory), self.shared)
-        value = self._split(self.value(memory), self.shared)
+        key = self._split(self.key(x), self.shared)
+        value = self._split(self.value(x), self.shared)
         if rotate is not None:
             query, key = rotate(query), rotate(key)
         if self.shared != self.heads:
@@ -94,17 +94,10 @@ class Attention(nn.Module):
         return copies.reshape(n, self.heads, length, width)
 
 
-class FeedForward(nn.Module):
-    """Two linear layers with an activation in between."""
-
-    def __init__(self, width: int, inner: int, activation: Activation) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., width] to the same shape."""
-        return self.down(self.activation(self.up(x)))
+def feed_forward(sizes: StackSizes, activation: nn.Module) -> nn.Module:
+    """Make two linear layers with an activation in between."""
+    up, down = nn.Linear(sizes.width, sizes.inner), nn.Linear(sizes.inner, sizes.width)
+    return nn.Sequential(up, activation, down)
 
 
 class GatedFeedForward(nn.Module):
@@ -162,7 +155,7 @@ class Bert(nn.Module):
         self.positions = nn.Parameter(torch.randn(512, sizes.width) * 0.02)
         self.kinds = nn.Parameter(torch.randn(2, sizes.width) * 0.02)
         self.norm = nn.LayerNorm(sizes.width)
-        self.layers = _layers(sizes, functional.gelu, norm_first=False)
+        self.layers = _layers(sizes, nn.GELU(), norm_first=False)
         self.pool = nn.Linear(sizes.width, sizes.width)
         self.length = length
 
@@ -187,7 +180,7 @@ class Decoder(nn.Module):
         *,
         vocabulary: int,
         positions: int,
-        activation: Activation,
+        activation: nn.Module,
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, sizes.width)
@@ -252,7 +245,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(3, sizes.width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, sizes.width))
         self.positions = nn.Parameter(torch.randn((size // patch) ** 2 + 1, sizes.width) * 0.02)
-        self.layers = _layers(sizes, functional.gelu, norm_first=True)
+        self.layers = _layers(sizes, nn.GELU(), norm_first=True)
         self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, classes)
 
@@ -282,7 +275,94 @@ def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Te
     return angles.cos(), angles.sin()
 
 
-def _layers(sizes: StackSizes, activation: Activation, *, norm_first: bool) -> nn.ModuleList:
-    """Make layers with two plain linear maps and LayerNorm."""
-    parts = (FeedForward(sizes.width, sizes.inner, activation) for _ in range(sizes.layers))
+def _layers(sizes: StackSizes, activation: nn.Module, *, norm_first: bool) -> nn.ModuleList:
+    parts = (feed_forward(sizes, activation) for _ in range(sizes.layers))
     return nn.ModuleList(Layer(sizes, part, nn.LayerNorm, norm_first=norm_first) for part in parts)
+
+
+_DETR = StackSizes(layers=6, heads=8, width=256, inner=2048)  # of DETR
+
+
+class PositionedAttention(Attention):
+    """Attention with positions in queries and keys, not in values."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]
+        """Attend from [n, queries, width] to [n, keys, width]."""
+        q = self._split(self.query(query), self.heads)
+        k = self._split(self.key(key), self.heads)
+        v = self._split(self.value(value), self.heads)
+        scores = q @ k.transpose(-1, -2) * self.head_width**-0.5
+        return self.out((torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2))
+
+
+class DetrLayer(nn.Module):
+    """Self-attention, attention over an image if it crosses, feed-forward."""
+
+    def __init__(self, sizes: StackSizes, *, crosses: bool) -> None:
+        super().__init__()
+        self.attentions = nn.ModuleList(PositionedAttention(sizes) for _ in range(1 + crosses))
+        self.feed_forward = feed_forward(sizes, nn.ReLU())
+        self.norms = nn.ModuleList([nn.LayerNorm(sizes.width) for _ in range(2 + crosses)])
+
+    def forward(self, x: Tensor, positions: Tensor, *image: Tensor) -> Tensor:
+        """Map [n, length, width] to the same shape; `image`: its pixels, and their positions."""
+        x = self.norms[0](x + self.attentions[0](x + positions, x + positions, x))
+        if image:
+            pixels, places = image
+            x = self.norms[1](x + self.attentions[1](x + positions, pixels + places, pixels))
+        return self.norms[-1](x + self.feed_forward(x))
+
+
+class Detr(nn.Module):
+    """DETR (Carion et al., 2020): images to class logits and boxes.
+
+    The position embedding of an image of fixed size is a constant.
+    """
+
+    def __init__(self, size: int, classes: int = 91, queries: int = 100) -> None:
+        super().__init__()
+        features, channels = resnet_features((3, 4, 6, 3))
+        self.features = initialised(features)
+        self.narrow = nn.Conv2d(channels, _DETR.width, 1)
+        self.encoder = nn.ModuleList(DetrLayer(_DETR, crosses=False) for _ in range(_DETR.layers))
+        self.decoder = nn.ModuleList(DetrLayer(_DETR, crosses=True) for _ in range(_DETR.layers))
+        self.norm = nn.LayerNorm(_DETR.width)
+        self.queries = nn.Parameter(torch.randn(queries, _DETR.width))
+        self.logits = nn.Linear(_DETR.width, classes + 1)
+        width = _DETR.width
+        self.boxes = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, 4), nn.Sigmoid(),
+        )  # fmt: skip
+        # the residual network halves the image five times
+        positions = sine_positions(-(-size // 32), width)
+        self.register_buffer("positions", positions, persistent=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute logits [n, queries, classes + 1] and boxes [n, queries, 4].
+
+        A box is its centre and size, in 0..1.
+        """
+        image = self.narrow(self.features(images)).flatten(2).transpose(1, 2)
+        for encoder in self.encoder:
+            image = encoder(image, self.positions)
+        # the decoder's state starts at zero; the queries act as its positions
+        x = torch.zeros_like(self.queries).expand(image.shape[0], -1, -1)
+        for decoder in self.decoder:
+            x = decoder(x, self.queries, image, self.positions)
+        x = self.norm(x)
+        return self.logits(x), self.boxes(x)
+
+
+def sine_positions(side: int, width: int, temperature: float = 10000.0) -> Tensor:
+    """Compute positions [side side, width] of an image: sines and cosines.
+
+    The first half of the columns is of the row, the second half of the column.
+    """
+    where = torch.arange(1, side + 1) / side * 2 * torch.pi
+    pair = 2 * (torch.arange(width // 2) // 2)
+    angles = where[:, None] / temperature ** (pair / (width // 2))
+    waves = torch.stack([angles[:, 0::2].sin(), angles[:, 1::2].cos()], -1).flatten(1)
+    rows = waves[:, None].expand(side, side, width // 2)
+    columns = waves[None].expand(side, side, width // 2)
+    return torch.cat([rows, columns], -1).flatten(0, 1)

@@ -16,7 +16,7 @@ from pruner.tune.compare.baselines import (
     network_baselines,
 )
 from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
-from pruner.tune.compare.jobs import thread_limits
+from pruner.tune.compare.runners import thread_limits
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from tests.tune.networks.small_networks import residual

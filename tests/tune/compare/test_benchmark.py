@@ -11,11 +11,10 @@ from pruner.tune.compare.baselines import Baseline
 from pruner.tune.compare.benchmark import (
     BenchmarkSettings,
     _groups,
-    outputs_error,
     run_interleaved,
     worst_output,
 )
-from pruner.tune.compare.jobs import timed_turn
+from pruner.tune.compare.runners import timed_turn
 from tests.attack.faults import forked_from
 from tests.tune.compare import fakes
 from tests.tune.compare.fakes import fake
@@ -141,7 +140,7 @@ def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):
 def test_of_several_outputs_the_worst_counts(tmp_path):
     np.savez(tmp_path / "a.npz", np.array([1.0]), np.array([2.0, 3.0]))
     np.savez(tmp_path / "b.npz", np.array([1.0]), np.array([2.0, 4.0]))
-    assert outputs_error(tmp_path / "a.npz", tmp_path / "b.npz") == 0.25
+    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz")[0] == 0.25
 
 
 @pytest.mark.parametrize(

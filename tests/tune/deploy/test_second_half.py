@@ -56,13 +56,13 @@ def wanted(lowered, tmp_path_factory):
 def test_a_library_of_two_halves_computes_what_a_whole_one_does(
     ended, lowered, wanted, tmp_path, monkeypatch
 ):
-    from pruner.tune.deploy import second_half
+    from pruner.tune.deploy import build
     from pruner.tune.deploy.build import compiled
 
-    monkeypatch.setattr(second_half, "_FEWEST", 2)
-    monkeypatch.setattr(second_half.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(build, "_FEWEST", 2)
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     platform, _, module = lowered
-    half = second_half.SecondHalf(platform.target, tmp_path / "half.o")
+    half = build.SecondHalf(platform.target, tmp_path / "half.o")
     rest = compiled(module, platform.target, half)
     if ended:
         os.kill(half._worker._process.pid, signal.SIGKILL)
@@ -87,33 +87,33 @@ def functions(number):
 
 
 def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
-    from pruner.tune.deploy import second_half
+    from pruner.tune.deploy import build
     from pruner.tune.tvm_import import load_tvm
 
     def start(_):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(second_half.Worker, "start", start)
-    monkeypatch.setattr(second_half.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(build.Worker, "start", start)
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     target, module = load_tvm().tvm.target.Target({"kind": "llvm"}), functions(4)
-    half = second_half.SecondHalf(target, tmp_path / "half.o")
+    half = build.SecondHalf(target, tmp_path / "half.o")
     assert half.take(module).same_as(module)
     assert half.objects() == []
     half.close()
 
 
 def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
-    from pruner.tune.deploy import second_half
+    from pruner.tune.deploy import build
     from pruner.tune.tvm_import import load_tvm
 
     def compile_(_):
         raise RuntimeError("LLVM cannot")
 
-    monkeypatch.setattr(second_half.SecondHalf, "compile", compile_)
+    monkeypatch.setattr(build.SecondHalf, "compile", compile_)
     monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
-    monkeypatch.setattr(second_half.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     target = load_tvm().tvm.target.Target({"kind": "llvm"})
-    half = second_half.SecondHalf(target, tmp_path / "half.o")
+    half = build.SecondHalf(target, tmp_path / "half.o")
     half.take(functions(4))
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
         half.objects()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from pruner.tune.networks.catalog import NETWORKS
-from pruner.tune.networks.detection import sine_positions
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.transformer import (
     Attention,
@@ -13,6 +12,7 @@ from pruner.tune.networks.transformer import (
     StackSizes,
     causal_mask,
     rotation,
+    sine_positions,
 )
 
 # torchvision's models without auxiliary classifiers, and the published BERT and GPT-2.

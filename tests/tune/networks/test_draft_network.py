@@ -129,7 +129,7 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
     class Waiting:
         """The second task is never done."""
 
-        def submit(self, job):
+        def draft(self, job):
             future = Future()
             if job.task == first.name:
                 reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))
@@ -248,7 +248,7 @@ def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
     from pruner.tune.networks.draft_network import draft_tasks
 
     class Dying:
-        def submit(self, job):
+        def draft(self, job):
             future = Future()
             future.set_result(Reply(error="crash", message="SIGKILL"))
             return future

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from pruner.processes import MEMORY, JobFailed, Reply
-from pruner.tune.networks import extraction, kept_imports
-from pruner.tune.networks.kept_imports import KeptImport
+from pruner.tune.networks import extraction
+from pruner.tune.networks.extraction import KeptImport
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.request import LOWERED, REQUEST, TASKS, WEIGHTS, NetworkRequest
 from pruner.tune.networks.sizes import NetworkOptions
@@ -120,14 +120,14 @@ def test_a_file_that_changes_during_the_import_is_not_kept(imported, tmp_path):
 def test_tasks_come_last_and_whole(imported, tmp_path, monkeypatch):
     kept = partial(KeptImport, tmp_path / "cache")
     kept(request()).keep(imported, None)
-    copy = kept_imports.shutil.copyfile
+    copy = extraction.shutil.copyfile
 
     def killed(source, to):
         if source.name == TASKS:
             raise KeyboardInterrupt
         copy(source, to)
 
-    monkeypatch.setattr(kept_imports.shutil, "copyfile", killed)
+    monkeypatch.setattr(extraction.shutil, "copyfile", killed)
     with pytest.raises(KeyboardInterrupt):
         restored(kept, request(), tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(
@@ -140,7 +140,7 @@ def test_a_large_import_drops_no_others(imported, tmp_path, monkeypatch):
     kept(request()).keep(imported, None)
     (entry,) = (tmp_path / "cache").iterdir()
     size = sum(path.stat().st_size for path in entry.iterdir())
-    monkeypatch.setattr(kept_imports, "_MOST_BYTES", size + 1)
+    monkeypatch.setattr(extraction, "_MOST_BYTES", size + 1)
     (imported / WEIGHTS).write_text("of weights" * 200)
     kept(request(seed=1)).keep(imported, None)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [entry.name]
@@ -184,7 +184,7 @@ def test_a_layout_is_kept_unless_memory_decided_it(tmp_path, monkeypatch, ends, 
 
 def test_the_entries_used_last_stay(imported, tmp_path, monkeypatch):
     sizes = [(imported / name).stat().st_size for name in (TASKS, LOWERED, WEIGHTS, REQUEST)]
-    monkeypatch.setattr(kept_imports, "_MOST_BYTES", int(2.5 * sum(sizes)) + 300)
+    monkeypatch.setattr(extraction, "_MOST_BYTES", int(2.5 * sum(sizes)) + 300)
     kept = partial(KeptImport, tmp_path / "cache")
     requests = [replace(request(), source=request(seed=seed).source) for seed in range(3)]
     for number, one in enumerate(requests):

@@ -2,6 +2,5 @@
 
 * `outline`: the tasks of a network, and the memory of its tensors
 * `candidates`: networks of a list or of a generator, outlined in worker processes
-* `kept_drafts`: drafts of tasks on disk, shared by all networks
-* `forecaster`: seconds of networks from the drafts of their tasks
+* `forecaster`: seconds of networks from the drafts of their tasks, which are kept on disk
 """

@@ -11,14 +11,15 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import itertools
 import os
 import random
 import sys
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,6 @@ from pruner.tune.tvm_import import load_tvm
 _LIMIT_S = 600.0  # of an outline
 _MOST_WORKERS = 4  # each has torch and TVM in memory
 _AHEAD = 2  # outlines in work, for each process
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlined:
-    """A candidate with its outline, or the ``reason`` why it has none."""
-
-    name: str
-    outline: Outline | None = None
-    reason: str = ""
 
 
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
@@ -119,7 +111,7 @@ class Candidates:
 
     def outlined(
         self, target_json: str, form: NetworkFormat, known: Collection[str]
-    ) -> Generator[Outlined, None, None]:
+    ) -> Generator[Outline, None, None]:
         """Yield the outlines in order; `known` may grow meanwhile.
 
         A network whose passes end the process is lowered once more without the layout, as in a
@@ -140,14 +132,10 @@ class Candidates:
 
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
-            number, ended = 0, False
+            numbers = self._numbers()
             while True:
-                while not ended and len(waiting) < _AHEAD * size:
-                    if self._has(number):
-                        waiting.append((number, submitted(number, form)))
-                        number += 1
-                    else:
-                        ended = True
+                for number in itertools.islice(numbers, _AHEAD * size - len(waiting)):
+                    waiting.append((number, submitted(number, form)))
                 if not waiting:
                     return
                 place, future = waiting.popleft()
@@ -156,28 +144,28 @@ class Candidates:
                     reply = submitted(place, form.plain).result()
                 found = self._found(place, reply)
                 if found is None:
-                    ended = True
+                    numbers = iter(())
                 else:
                     yield found
 
-    def _has(self, number: int) -> bool:
-        if self.most is not None and number >= self.most:
-            return False
-        return self.generator is not None or number < len(self.sources)
+    def _numbers(self) -> Iterator[int]:
+        every: Iterable[int] = itertools.count()
+        if self.generator is None:
+            every = range(len(self.sources))
+        return itertools.islice(every, self.most)
 
     def _job(self, number: int) -> tuple[Any, ...]:
         if self.generator is not None:
             return outline_yielded.__name__, self.generator, number
         return outline_source.__name__, self.sources[number]
 
-    def _found(self, number: int, reply: Reply) -> Outlined | None:
+    def _found(self, number: int, reply: Reply) -> Outline | None:
         if reply.error is None:
-            found: Outlined | None = reply.value
-            return found
+            return reply.value
         if reply.mistake is not None and self.generator is not None:
             raise PrunerError(reply.mistake)  # of the generator: an outline's is in its `reason`
         name = f"candidate {number}" if self.generator else self.sources[number].label
-        return Outlined(name=name, reason=reply.line)
+        return Outline(name=name, reason=reply.line)
 
 
 def ready() -> None:
@@ -192,20 +180,20 @@ def ready() -> None:
 
 def outline_source(
     source: NetworkSource, target_json: str, form: NetworkFormat, known: Collection[str]
-) -> Outlined:
+) -> Outline:
     """Outline a network of a list."""
     words = [f"{name}={size}" for name, size in source.options.given.items()]
     name = " ".join([source.name, *words])
     try:
         found = outline(sized_network(source), load_target(target_json), form, known)
     except PrunerError as error:
-        return Outlined(name=name, reason=str(error))
-    return Outlined(name=name, outline=found)
+        return Outline(name=name, reason=str(error))
+    return replace(found, name=name)
 
 
 def outline_yielded(
     generator: str, number: int, target_json: str, form: NetworkFormat, known: Collection[str]
-) -> Outlined | None:
+) -> Outline | None:
     """Outline a network of a generator by its number; None behind the last.
 
     Raises:
@@ -214,14 +202,15 @@ def outline_yielded(
     found = _opened(generator).take(number)
     if found is None:
         return None
-    if isinstance(found, Outlined):
+    if isinstance(found, Outline):
         return found
     name, module, inputs = found
     try:
         imported = import_module(module.eval(), inputs, name)
-        return Outlined(name=name, outline=outline(imported, load_target(target_json), form, known))
+        made = outline(imported, load_target(target_json), form, known)
     except PrunerError as error:
-        return Outlined(name=name, reason=str(error))
+        return Outline(name=name, reason=str(error))
+    return replace(made, name=name)
 
 
 @cache
@@ -247,40 +236,44 @@ class _Generator:
         self._yielded: Iterator[Any] | None = None
         self._drawn: Any = None  # states of the random numbers behind the last candidate
 
-    def take(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
+    def take(self, number: int) -> tuple[str, Any, Any] | Outline | None:
         """Return name, module and inputs of a candidate; None behind the last.
 
         A candidate that cannot be made is returned with the reason.
         """
         try:
-            return self._taken(number)
+            found = self._taken(number)
+            return None if found is None else self._read(found)
         except PrunerError:
             raise
         except Exception as error:  # of the user's code
             raise PrunerError(f"networks={self._word}: {first_line(error)}") from error
 
-    def _taken(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
+    def _taken(self, number: int) -> Any:
+        torch: Any = sys.modules["torch"]
         if self._yielded is None or number < self._next:  # this process replaces another
-            _seed()
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002 - what a generator may use
+            torch.manual_seed(0)
             self._yielded, self._next = iter(self._make()), 0
-            self._drawn = _states()
-        while True:
-            _restore(*self._drawn)
-            found = next(self._yielded, None)
-            self._drawn = _states()
-            if found is None:
-                return None
-            self._next += 1
-            if self._next > number:
-                return self._read(found)
+        else:
+            python, numpy, of_torch = self._drawn
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+            torch.set_rng_state(of_torch)
+        found = next(itertools.islice(self._yielded, number - self._next, None), None)
+        self._next = number + 1
+        numpy = np.random.get_state()  # noqa: NPY002
+        self._drawn = random.getstate(), numpy, torch.get_rng_state()
+        return found
 
-    def _read(self, found: Any) -> tuple[str, Any, Any] | Outlined:
+    def _read(self, found: Any) -> tuple[str, Any, Any] | Outline:
         parts = tuple(found) if isinstance(found, tuple | list) else ()
         if len(parts) == 2 and callable(parts[1]):
             try:
                 made = parts[1]()
             except Exception as error:  # of the user's code: the other networks do not need it
-                return Outlined(name=str(parts[0]), reason=first_line(error))
+                return Outline(name=str(parts[0]), reason=first_line(error))
             parts = (parts[0], *made) if isinstance(made, tuple) else ()
         module_type = sys.modules["torch"].nn.Module
         if len(parts) != 3 or not isinstance(parts[1], module_type):
@@ -289,21 +282,3 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
-
-
-def _seed() -> None:
-    """Seed the random numbers of Python, numpy and torch."""
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 - what a generator may use
-    sys.modules["torch"].manual_seed(0)
-
-
-def _states() -> tuple[Any, Any, Any]:
-    torch = sys.modules["torch"]
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-
-
-def _restore(python: Any, numpy: Any, torch: Any) -> None:
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
-    sys.modules["torch"].set_rng_state(torch)

@@ -5,31 +5,105 @@ depend on the networks before it. The seconds of a network are the sum of its ta
 times its calls.
 """
 
-from __future__ import annotations
-
+import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import pruner
+from pruner.errors import DataError
+from pruner.files import as_written, digest_of, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.forecast import Forecast, forecast_of
 from pruner.processes import Reply
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.draft_network import DraftWorkers, answer_of, seed_of
-from pruner.tune.networks.draft_task import VIEW, Depth, Draft, DraftJob
-from pruner.tune.networks.filtering.candidates import Candidates, Outlined
-from pruner.tune.networks.filtering.kept_drafts import DraftSettings, KeptDrafts
+from pruner.tune.networks.draft_task import NONE, VIEW, Depth, Draft, Drafted, DraftJob
+from pruner.tune.networks.extraction import drop_oldest
+from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.outline import Outline, outline
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.source import import_module
 
 DEPTH = Depth(sample=512, rounds=2)
 _AHEAD = 4  # networks whose tasks are drafted while a network waits for its own
+_CODE = ("program", "features", "models/analyzer", "search", "tune")  # decides what is drafted
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy")
+_DIGITS = 32  # of the name of a folder of drafts
+_MOST_BYTES = 1 << 30  # of all these folders but the one in use
+
+
+class KeptDrafts(Mapping[str, Drafted]):
+    """The drafts of tasks by structural hash, in memory and below a folder.
+
+    ``folder`` None: in memory alone. ``digest``: of all that decides the draft of a task, besides
+    the task; the name of a folder.
+    """
+
+    def __init__(
+        self, folder: Path | None, *, target: str, analyzer: Analyzer, depth: Depth, seed: int
+    ) -> None:
+        about = {
+            "target": target,
+            # plain numbers and words alone
+            "analyzer": [type(analyzer).__name__, asdict(analyzer)],
+            "depth": asdict(depth),
+            "seed": seed,
+            "versions": [version(name) for name in _PACKAGES],
+            "code": _code(),
+        }
+        text = json.dumps(about, sort_keys=True, default=str)
+        self.digest = sha256(text.encode()).hexdigest()[:_DIGITS]
+        self._folder = None if folder is None else folder / self.digest
+        self._known: dict[str, Drafted] = {}
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(self._folder.glob("*.json")):
+                with suppress(DataError):  # damaged: drafted again
+                    self._known[path.stem] = _read(path)
+            with suppress(OSError):  # of another user, or removed meanwhile
+                os.utime(self._folder)
+                # the user may keep other folders beside ours
+                ours = set(self._folder.parent.glob("[0-9a-f]" * _DIGITS)) - {self._folder}
+                drop_oldest(ours, _MOST_BYTES)
+
+    def __getitem__(self, key: str) -> Drafted:
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, key: str, drafted: Drafted) -> None:
+        """Store a draft; without a program in memory alone."""
+        self._known[key] = drafted
+        # a task without a program has lost it perhaps to a time limit, or to a lack of memory
+        if self._folder is not None and drafted.draft.how != NONE:
+            write_json(self._folder / f"{key}.json", asdict(drafted))
+
+
+def _read(path: Path) -> Drafted:
+    with as_written(path):
+        row = read_json(path, dict)
+        return Drafted(draft=Draft(**row["draft"]), record=row["record"])
+
+
+@cache
+def _code() -> str:
+    folder = Path(pruner.__path__[0])
+    parts = sorted(path for part in _CODE for path in (folder / part).rglob("*.py"))
+    return digest_of([folder / "arrays.py", *parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +143,9 @@ class NetworkForecast:
     def row(self) -> dict[str, Any]:
         """Return the columns of a table; None where unknown."""
         low, median, high = (None,) * 3 if self.forecast is None else self.forecast.seconds
-        return {
-            "network": self.name,
-            "low_s": low,
-            "predicted_s": median,
-            "high_s": high,
-            "parameter_bytes": self.parameter_bytes,
-            "activation_bytes": self.activation_bytes,
-            "flops": self.flops,
-            "tasks": self.tasks,
-            "drafted": self.drafted,
-            "seconds": self.seconds,
-            "reason": self.reason,
-        }
+        others = {one.name: getattr(self, one.name) for one in fields(self)[2:]}
+        known = {"network": self.name, "low_s": low, "predicted_s": median, "high_s": high}
+        return known | others
 
 
 def sum_of(
@@ -119,19 +183,17 @@ class NetworkForecaster:
     ) -> None:
         """``drafts``: a folder in which drafts are kept for later; None: in memory alone."""
         self.platform, self.analyzer, self.form = platform, analyzer, form
-        self.settings = DraftSettings(
-            target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
+        self._depth, self._seed = depth, seed
+        self.drafts = KeptDrafts(
+            drafts, target=platform.target_json, analyzer=analyzer, depth=depth, seed=seed
         )
-        self.drafts = KeptDrafts(drafts, self.settings)
         self._workers: DraftWorkers | None = None
         self._running: dict[str, tuple[DraftJob, Future[Reply]]] = {}
 
     def __enter__(self) -> Self:
-        """Return the forecaster."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
         self.close()
 
     def close(self) -> None:
@@ -150,7 +212,7 @@ class NetworkForecaster:
         imported = import_module(module, inputs, name)
         found = outline(imported, self.platform.target, self.form, self.drafts)
         started = self._start(found)
-        return self._finish(Outlined(name=name, outline=found), started, start)
+        return self._finish(replace(found, name=name), started, start)
 
     def candidates(self, candidates: Candidates) -> Iterator[NetworkForecast]:
         """Forecast candidates, in order; later candidates are imported and drafted meanwhile.
@@ -159,7 +221,7 @@ class NetworkForecaster:
             PrunerError: their generator cannot be used.
         """
         last = time.perf_counter()
-        waiting: deque[tuple[Outlined, int]] = deque()
+        waiting: deque[tuple[Outline, int]] = deque()
 
         def next_one() -> NetworkForecast:
             nonlocal last
@@ -170,7 +232,7 @@ class NetworkForecaster:
         given = self.platform.target_json, self.form, self.drafts
         with closing(candidates.outlined(*given)) as outlines:
             for one in outlines:
-                waiting.append((one, 0 if one.outline is None else self._start(one.outline)))
+                waiting.append((one, self._start(one)))
                 while len(waiting) > _AHEAD or (waiting and self._is_done(waiting[0][0])):
                     yield next_one()
         while waiting:
@@ -190,35 +252,34 @@ class NetworkForecaster:
             job = DraftJob(
                 task=task.name,
                 module=task.module,
-                target=self.settings.target,
+                target=self.platform.target_json,
                 analyzer=self.analyzer,
-                depth=self.settings.depth,
+                depth=self._depth,
                 # equal tasks have other names in other networks
-                seed=seed_of(task.key, self.settings.seed),
+                seed=seed_of(task.key, self._seed),
             )
             assert self._workers is not None
-            self._running[key] = job, self._workers.submit(job)
+            self._running[key] = job, self._workers.draft(job)
         return len(new)
 
-    def _is_done(self, one: Outlined) -> bool:
-        tasks = () if one.outline is None else one.outline.tasks
-        return all(task.key in self.drafts or self._running[task.key][1].done() for task in tasks)
+    def _is_done(self, one: Outline) -> bool:
+        running = (self._running[t.key][1] for t in one.tasks if t.key not in self.drafts)
+        return all(future.done() for future in running)
 
-    def _finish(self, one: Outlined, drafted: int, start: float) -> NetworkForecast:
+    def _finish(self, found: Outline, drafted: int, start: float) -> NetworkForecast:
         """Wait for the drafts of a network, and sum."""
-        found = one.outline
-        if found is None:
+        if found.reason:
             seconds = time.perf_counter() - start
-            return NetworkForecast(name=one.name, seconds=seconds, reason=one.reason)
+            return NetworkForecast(name=found.name, seconds=seconds, reason=found.reason)
         for task in found.tasks:
             if task.key not in self.drafts:
                 job, future = self._running.pop(task.key)
                 self.drafts.keep(task.key, answer_of(job, future.result()))
         drafts = {task.key: self.drafts[task.key].draft for task in found.tasks}
-        calls = {task.key: float(task.calls) for task in found.tasks}
+        calls = {task.key: float(task.weight) for task in found.tasks}
         forecast, reason = sum_of(drafts, calls, self.analyzer)
         return NetworkForecast(
-            name=one.name,
+            name=found.name,
             forecast=forecast,
             parameter_bytes=found.parameter_bytes,
             activation_bytes=found.activation_bytes,

@@ -4,54 +4,40 @@ The tasks are those of a tuning run: the same import and the same lowering make 
 weights do not count.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pruner.arrays import dtype_bytes
 from pruner.tune.networks.lowering import NetworkFormat, lower_somehow
-from pruner.tune.networks.network_tasks import network_tasks
-from pruner.tune.networks.rewrites.operators import operator_name
+from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
+from pruner.tune.networks.rewrites.operators import operator_name, parts_of
 from pruner.tune.tvm_import import load_tvm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCalls:
-    """A task of a network, and how often the network calls it.
-
-    ``key``: its structural hash. ``flops``: of one call. ``module``: the text of TVM's module, None
-    where the reader has the draft of the task.
-    """
-
-    name: str
-    key: str
-    calls: int
-    flops: float
-    module: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The tasks of a network, and the memory of its tensors.
+    """Tasks and memory of a network, or the ``reason`` for their lack.
 
+    ``tasks``: with the text of TVM's module, or None where the reader has the draft of the task.
     ``parameter_bytes``: of all constants, after norms are folded. ``activation_bytes``: the largest
     sum of the tensors that are needed at the same time, inputs and outputs included.
     """
 
-    tasks: Sequence[TaskCalls]
-    parameter_bytes: int
-    activation_bytes: int
-    form: NetworkFormat
+    name: str = ""
+    reason: str = ""
+    tasks: Sequence[NetworkTask] = ()
+    parameter_bytes: int = 0
+    activation_bytes: int = 0
+    form: NetworkFormat = field(default_factory=NetworkFormat)
 
     @property
     def flops(self) -> float:
         """Count the floating-point operations of an inference."""
-        return sum(task.calls * task.flops for task in self.tasks)
+        return sum(task.weight * task.flops for task in self.tasks)
 
 
 def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str] = ()) -> Outline:
@@ -63,13 +49,7 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
     lowered, form, _ = lower_somehow(module, target, form)
     save = load_tvm().tvm.ir.save_json
     tasks = [
-        TaskCalls(
-            name=task.name,
-            key=task.key,
-            calls=task.weight,
-            flops=task.flops,
-            module=None if task.key in known else str(save(task.module)),
-        )
+        replace(task, module=None if task.key in known else str(save(task.module)))
         for task in network_tasks(lowered, target)
     ]
     return Outline(
@@ -82,9 +62,7 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
 
 def parameter_bytes(lowered: Any) -> int:
     """Count the bytes of the constants of a lowered module, shared constants once."""
-    found: list[Any] = []
-    walk = load_tvm().ffi.structural_walk
-    walk(lowered["main"].body, (load_tvm().tvm.ir.GenericConst, found.append))
+    found = parts_of(lowered["main"].body, load_tvm().tvm.ir.GenericConst)
     distinct = {hash(one): one for one in found}  # the hash is that of the object
     return sum(_bytes(one.ty) for one in distinct.values())
 
@@ -149,7 +127,6 @@ def _moves_nothing(lowered: Any, value: Any) -> bool:
 
 
 def _bytes(ty: Any) -> int:
-    """Count the bytes of tensors of a type; of anything else 0."""
     return sum(
         math.prod(int(extent) for extent in one.shape) * dtype_bytes(str(one.dtype))
         for one in _tensor_types(ty)

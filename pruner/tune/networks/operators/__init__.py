@@ -7,35 +7,13 @@ that need an operator of Relax are registered by
 :func:`~pruner.tune.networks.operators.registry.converts`.
 """
 
-from pruner.tune.networks.operators import (
+from pruner.tune.networks.operators import (  # noqa: F401  # these register their operators
     arithmetic,
-    bags,
-    filling,
     indexing,
-    normalization,
     pooling,
     products,
     quantization,
     reductions,
     resizing,
     scattering,
-    sorting,
 )
-from pruner.tune.networks.operators.program import converters, decomposed
-
-__all__ = [
-    "arithmetic",
-    "bags",
-    "converters",
-    "decomposed",
-    "filling",
-    "indexing",
-    "normalization",
-    "pooling",
-    "products",
-    "quantization",
-    "reductions",
-    "resizing",
-    "scattering",
-    "sorting",
-]

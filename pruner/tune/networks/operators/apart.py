@@ -6,8 +6,6 @@ network are decomposed as one program, in which they do not depend on each other
 is kept, and copied into every network.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from operator import getitem
@@ -47,7 +45,9 @@ def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | Non
     graph, values = fx.Graph(), dict[fx.Node, Any]()
     for node in program.graph.nodes:
         if (part := parts.get(node)) is not None:
-            found = _copied(part, graph, [values[one] for one in _inputs(node)])
+            given = [one for one in part.nodes if one.op == "placeholder"]
+            taken = (values[one] for one in _inputs(node))
+            found: Any = graph.graph_copy(part, dict(zip(given, taken, strict=True)))
             values[node] = found[0] if isinstance(node.meta["val"], Tensor) else found
         elif node.target is getitem:
             whole, place = node.args
@@ -62,7 +62,6 @@ def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | Non
 
 
 def _inputs(node: fx.Node) -> list[fx.Node]:
-    """List the different nodes that a call reads, in order."""
     leaves = tree.tree_leaves((node.args, node.kwargs))
     return list(dict.fromkeys(one for one in leaves if isinstance(one, fx.Node)))
 
@@ -90,7 +89,6 @@ def _key(node: fx.Node) -> Hashable | None:
 
 
 def _kind(value: Any) -> tuple[Any, ...] | None:
-    """Describe a tensor of fixed sizes; None for anything else."""
     if not isinstance(value, Tensor) or not all(type(size) is int for size in value.shape):
         return None
     return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
@@ -165,16 +163,3 @@ class _Calls(nn.Module):
             made = node.target(*args, **kwargs)  # type: ignore[operator]
             results += [made] if isinstance(made, Tensor) else list(made)
         return tuple(results)
-
-
-def _copied(part: fx.Graph, graph: fx.Graph, inputs: list[Any]) -> list[Any]:
-    """Copy a graph behind nodes of another graph; return the results."""
-    values, given = dict[fx.Node, Any](), iter(inputs)
-    for node in part.nodes:
-        if node.op == "placeholder":
-            values[node] = next(given)
-        elif node.op == "output":
-            return [values[one] for one in node.args[0]]
-        else:
-            values[node] = graph.node_copy(node, lambda one: values[one])
-    raise AssertionError("a graph without an output")

@@ -1,10 +1,9 @@
 """Arithmetic of single elements, where TVM drops an argument or lacks integers.
 
 TVM leaves out the factor of ``add(x, y, alpha=2)`` and the scale of SELU, makes infinite bounds of
-integers, raises only floats to powers, and has no ``hypot``, ``erfc`` and others.
+integers, raises only floats to powers, cannot lower a constant that is not finite, and has no
+``hypot``, ``erfc`` and others.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Any
@@ -12,10 +11,51 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import by_tvm, converts, replaces
+from pruner.tune.networks.operators.registry import REPLACED, by_tvm, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
+
+_LOGICAL = (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
+
+
+def _are_truths(x: Any, y: Any) -> bool:
+    return torch.result_type(x, y) is torch.bool
+
+
+def _tensor(part: Any) -> Tensor:
+    return part if isinstance(part, Tensor) else torch.full((), part)
+
+
+def _of_truths(operator: Any) -> Any:
+    """Compare numbers with zero: TVM rounds them first."""
+    return lambda x, y: NotImplemented if _are_truths(x, y) else operator(x != 0, y != 0)
+
+
+REPLACED.update(
+    {
+        # the reciprocal of -0.0 is below zero
+        aten.copysign.Tensor: lambda x, y: torch.where(
+            (y < 0) | (1 / y < 0), -torch.abs(x), torch.abs(x)
+        ),
+        aten.copysign.Scalar: lambda x, y: (
+            -torch.abs(x) if math.copysign(1, y) < 0 else torch.abs(x)
+        ),
+        aten.erfc.default: lambda x: 1 - torch.erf(x),
+        aten.exp2.default: lambda x: torch.pow(2.0, x),
+        # the other number where an operand is NaN
+        aten.fmax.default: lambda x, y: torch.where(
+            x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))
+        ),
+        aten.fmin.default: lambda x, y: torch.where(
+            x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))
+        ),
+        aten.frac.default: lambda x: x - torch.trunc(x),
+        aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
+        aten.logical_not.default: lambda x: NotImplemented if x.dtype is torch.bool else x == 0,
+        **{operator: _of_truths(operator) for operator in _LOGICAL},
+    }
+)
 
 
 @replaces(aten.add.Tensor, aten.add.Scalar)
@@ -56,24 +96,6 @@ def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return x != 0
 
 
-@replaces(aten.logical_not.default)
-def logical_not(x: Tensor) -> Any:
-    """Compare numbers with zero: TVM rounds them first."""
-    return NotImplemented if x.dtype is torch.bool else x == 0
-
-
-def _of_truths(operator: Any) -> Any:
-    def logical(x: Tensor, y: Tensor) -> Any:
-        """Compare numbers with zero: TVM rounds them first."""
-        return NotImplemented if _are_truths(x, y) else operator(x != 0, y != 0)
-
-    return logical
-
-
-for _logical in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default):
-    replaces(_logical)(_of_truths(_logical))
-
-
 @replaces(aten.elu.default)
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     """Scale inputs and outputs."""
@@ -85,59 +107,11 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 @replaces(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(base: Any, exponent: Any) -> Any:
     """Raise integers to integers by way of doubles."""
-    kinds = [torch.result_type(base, exponent)]
-    if kinds[0].is_floating_point:
+    kind = torch.result_type(base, exponent)
+    if kind.is_floating_point:
         return NotImplemented
     found = torch.pow(base.double() if isinstance(base, Tensor) else float(base), exponent.double())
-    return found.round().to(kinds[0])
-
-
-@replaces(aten.exp2.default)
-def exp2(x: Tensor) -> Any:
-    """Raise two."""
-    return torch.pow(2.0, x)
-
-
-@replaces(aten.erfc.default)
-def erfc(x: Tensor) -> Any:
-    """Subtract the error function from 1."""
-    return 1 - torch.erf(x)
-
-
-@replaces(aten.frac.default)
-def frac(x: Tensor) -> Any:
-    """Subtract the whole part."""
-    return x - torch.trunc(x)
-
-
-@replaces(aten.hypot.default)
-def hypot(x: Tensor, y: Tensor) -> Any:
-    """Take the root of the sum of squares."""
-    return torch.sqrt(x * x + y * y)
-
-
-@replaces(aten.copysign.Tensor)
-def copysign(x: Tensor, y: Tensor) -> Any:
-    """Choose the sign; the reciprocal of -0.0 is below zero."""
-    return torch.where((y < 0) | (1 / y < 0), -torch.abs(x), torch.abs(x))
-
-
-@replaces(aten.copysign.Scalar)
-def copysign_scalar(x: Tensor, y: float) -> Any:
-    """Choose the sign of a number."""
-    return -torch.abs(x) if math.copysign(1, y) < 0 else torch.abs(x)
-
-
-@replaces(aten.fmax.default)
-def fmax(x: Tensor, y: Tensor) -> Any:
-    """Take the other number where an operand is NaN."""
-    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y)))
-
-
-@replaces(aten.fmin.default)
-def fmin(x: Tensor, y: Tensor) -> Any:
-    """Take the other number where an operand is NaN."""
-    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y)))
+    return found.round().to(kind)
 
 
 @replaces(aten.logaddexp.default)
@@ -165,9 +139,9 @@ def shift(node: Any, importer: Any) -> Any:
     x, places = importer.retrieve_args(node)
     kind, name = node.meta["val"].dtype, node.target.__name__
     left, bits = "lshift" in name or "left" in name, torch.iinfo(kind).bits
-    dtype = importer._convert_data_type(kind)
     if places >= bits and (left or not kind.is_signed):
         return emit(op.zeros_like(x))
+    dtype = importer._convert_data_type(kind)
     places = load_tvm().relax.const(min(places, bits - 1), dtype)
     return emit((op.left_shift if left else op.right_shift)(x, places))
 
@@ -175,20 +149,29 @@ def shift(node: Any, importer: Any) -> Any:
 @converts(aten.div.Tensor_mode)
 def divide(node: Any, importer: Any) -> Any:
     """Emit a division that is rounded."""
-    relax, emit = load_tvm().relax, importer.block_builder.emit
-    value = node.meta["val"]
+    relax, value = load_tvm().relax, node.meta["val"]
     dtype = importer._convert_data_type(value.dtype)
     x, y = (
         part if isinstance(part, relax.Expr) else relax.const(part, dtype)
         for part in importer.retrieve_args(node)[:2]
     )
     how = node.kwargs.get("rounding_mode")
-    if how == "floor":
-        return emit(relax.op.floor_divide(x, y))
-    divided = relax.op.divide(x, y)  # of integers: without the remainder
-    return emit(
-        relax.op.trunc(divided) if how == "trunc" and value.is_floating_point() else divided
-    )
+    divide = relax.op.floor_divide if how == "floor" else relax.op.divide
+    found = divide(x, y)  # of integers: without the remainder
+    if how == "trunc" and value.is_floating_point():
+        found = relax.op.trunc(found)
+    return importer.block_builder.emit(found)
+
+
+@converts(aten.full.default)
+def full(node: Any, importer: Any) -> Any:
+    """Broadcast a constant that is not finite; emit other constants as TVM does."""
+    value, made = node.args[1], node.meta["val"]
+    if not isinstance(value, int | float) or math.isfinite(value):
+        return by_tvm(node, importer)
+    relax, dtype = load_tvm().relax, importer._convert_data_type(made.dtype)
+    constant = relax.const(value, dtype)
+    return importer.block_builder.emit(relax.op.broadcast_to(constant, tuple(made.shape)))
 
 
 @converts(aten.arange.start_step, aten.linspace.default, aten.eye.default, aten.eye.m)
@@ -199,11 +182,3 @@ def constant(node: Any, importer: Any) -> Any:
     dtype = importer._convert_data_type(node.meta["val"].dtype)
     found = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
     return importer.block_builder.emit(load_tvm().relax.const(found.numpy(), dtype))
-
-
-def _are_truths(x: Any, y: Any) -> bool:
-    return torch.result_type(x, y) is torch.bool
-
-
-def _tensor(part: Any) -> Tensor:
-    return part if isinstance(part, Tensor) else torch.full((), part)

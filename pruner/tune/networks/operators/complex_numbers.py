@@ -5,11 +5,10 @@ tensors remain. A Fourier transform of n points becomes products with n columns 
 sines.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -95,7 +94,8 @@ class _Real(nn.Module):
                 self.register_buffer(name, values)
         named = {name for name, _ in (*self.inner.named_parameters(), *self.inner.named_buffers())}
         for number, node in enumerate(self.inner.graph.nodes):
-            value: Any = _fetched(self.inner, node) if node.op == "get_attr" else None
+            is_constant = node.op == "get_attr"
+            value: Any = operator.attrgetter(str(node.target))(self.inner) if is_constant else None
             # export loses constants that are no buffers, and lifts complex weights
             if _is_complex(value) or (isinstance(value, Tensor) and node.target not in named):
                 owner, _, name = str(node.target).rpartition(".")
@@ -155,15 +155,7 @@ def _is_complex(value: Any) -> bool:
     return isinstance(dtype, torch.dtype) and dtype.is_complex
 
 
-def _fetched(graph: Any, node: fx.Node) -> Any:
-    value = graph
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value
-
-
 def _parts(value: Any) -> tuple[Any, Any]:
-    """Return both parts of a pair, a tensor or a number."""
     if isinstance(value, Pair | complex):
         return value.real, value.imag
     return value, torch.zeros_like(value) if isinstance(value, Tensor) else type(value)(0)
@@ -204,10 +196,6 @@ def _product(x: Any, y: Any, *, multiply: Any = operator.mul) -> Pair:
 def _sum(x: Any, y: Any, *, alpha: float = 1, sign: int = 1) -> Pair:
     (a, b), (c, d) = _parts(x), _parts(y)
     return Pair(a + sign * alpha * c, b + sign * alpha * d)
-
-
-def _difference(x: Any, y: Any, *, alpha: float = 1) -> Pair:
-    return _sum(x, y, alpha=alpha, sign=-1)
 
 
 def _quotient(x: Any, y: Any) -> Pair:
@@ -272,10 +260,6 @@ def _masked(x: Pair, mask: Tensor, value: Any) -> Pair:
     return Pair(*(torch.masked_fill(one, mask, fill) for one, fill in pairs))
 
 
-def _exponential(x: Pair) -> Pair:
-    return _polar(torch.exp(x.real), x.imag)
-
-
 def _conjugate(x: Any) -> Any:
     return x if _is_real(x) else Pair(x.real, -x.imag)
 
@@ -292,7 +276,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "conj_physical": _conjugate,
     "constant_pad_nd": _padded,
     "div": _quotient,
-    "exp": _exponential,
+    "exp": lambda x: _polar(torch.exp(x.real), x.imag),
     "full": _filled,
     "full_like": _filled_like,
     "imag": lambda x: x.imag,
@@ -304,7 +288,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "real": lambda x: x.real,
     "reciprocal": lambda x: _quotient(1.0, x),
     "resolve_conj": lambda x: x,
-    "sub": _difference,
+    "sub": partial(_sum, sign=-1),
     "view_as_complex": lambda x: Pair(x.select(-1, 0), x.select(-1, 1)),
     "view_as_real": lambda x: torch.stack([x.real, x.imag], -1),
 }
@@ -313,11 +297,7 @@ _PRODUCTS = ("bmm", "mm", "dot", "mv")
 
 
 def _transforms(node: fx.Node) -> dict[str, Tensor]:
-    """Make the waves that a transform needs, by names of buffers.
-
-    Raises:
-        AssertionError: it has too many points, in the words of TVM's front end.
-    """
+    """Make the waves that a transform needs, by names of buffers."""
     name = _name(node.target)
     if name not in _FOURIER:
         return {}
@@ -357,7 +337,6 @@ def _along(x: Tensor, matrix: Tensor, dim: int) -> Tensor:
 
 
 def _turned(real: Any, x: Pair, dim: int, forward: bool) -> Pair:
-    """Transform complex numbers along a dimension."""
     cos, sin = _buffers(real, "all", x.real.shape[dim])
     if not forward:
         sin = -sin
@@ -384,16 +363,14 @@ def _real_to_complex(real: Any, x: Tensor, dims: Any, norm: int, onesided: bool)
     found = Pair(_along(x, cos, last), -_along(x, sin, last))
     for dim in dims[:-1]:
         found = _turned(real, found, dim, True)
-    scaled: Pair = _scaled(found, counts, norm)
-    return scaled
+    return _scaled(found, counts, norm)
 
 
 def _complex_to_complex(real: Any, x: Pair, dims: Any, norm: int, forward: bool) -> Pair:
     counts = [x.real.shape[dim] for dim in dims]
     for dim in dims:
         x = _turned(real, x, dim, forward)
-    scaled: Pair = _scaled(x, counts, norm)
-    return scaled
+    return _scaled(x, counts, norm)
 
 
 def _complex_to_real(real: Any, x: Pair, dims: Any, norm: int, size: int) -> Tensor:
@@ -401,8 +378,7 @@ def _complex_to_real(real: Any, x: Pair, dims: Any, norm: int, size: int) -> Ten
     for dim in dims[:-1]:
         x = _turned(real, x, dim, False)
     cos, sin = _buffers(real, "back", size)
-    scaled: Tensor = _scaled(_along(x.real, cos, last) - _along(x.imag, sin, last), counts, norm)
-    return scaled
+    return _scaled(_along(x.real, cos, last) - _along(x.imag, sin, last), counts, norm)
 
 
 _FOURIER: dict[str, Callable[..., Any]] = {

@@ -5,8 +5,6 @@ instead of pairing them, and writes only with an index for every dimension. Here
 dimensions become one, whose index is computed, so one gather or one scatter remains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -14,17 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import replaces
+from pruner.tune.networks.operators.registry import REPLACED, replaces
 
 aten = torch.ops.aten
 
 
-@replaces(aten.select.int)
-def select(x: Tensor, dim: int, index: int) -> Any:
-    """Count a negative index from the end."""
-    if index >= 0:
-        return NotImplemented
-    return aten.select.int(x, dim, index + x.shape[dim])
+REPLACED[aten.select.int] = lambda x, dim, index: (
+    NotImplemented if index >= 0 else aten.select.int(x, dim, index + x.shape[dim])
+)
 
 
 @replaces(aten.unfold.default)

@@ -4,12 +4,10 @@ TVM ignores a divisor, and counts windows that hang over the edge in its own way
 maxima are zeros in its import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +16,44 @@ from torch.nn import functional
 from pruner.tune.networks.operators.registry import replaces
 
 aten = torch.ops.aten
+
+
+class Windows(NamedTuple):
+    """The windows along a dimension.
+
+    ``reach``: elements that a window covers, gaps included. ``behind``: how many elements must
+    follow so that the last window is complete. ``drops``: torch leaves a last window out, which
+    begins behind the tensor.
+    """
+
+    size: int
+    reach: int
+    stride: int
+    before: int
+    gap: int
+    behind: int
+    drops: bool
+
+
+def windows(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> list[Windows]:
+    """Return the windows along each dimension, by the arguments of torch's pools."""
+    dims, found = len(kernel), []
+    options = (_each(part, dims) for part in (stride or kernel, padding, dilation))
+    for size, extent, step, before, gap in zip(x.shape[-dims:], kernel, *options, strict=True):
+        reach = (extent - 1) * gap + 1
+        whole = size + 2 * before - reach
+        last = -(-whole // step) if ceil_mode else whole // step
+        drops = last * step >= size + before
+        behind = (last - drops) * step + reach - size - before
+        found.append(Windows(size, reach, step, before, gap, behind, drops))
+    return found
 
 
 @replaces(aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -33,63 +69,42 @@ def avg_pool(
     """Divide the sums of windows by torch's counts."""
     if not ceil_mode and divisor is None:
         return NotImplemented
-    dims, size = len(kernel), prod(kernel)
-    stride, padding = _each(stride or kernel, dims), _each(padding, dims)
-    sizes = x.shape[-dims:]
-    windows = zip(sizes, kernel, stride, padding, strict=True)
-    after = [_length(*window, ceil_mode=ceil_mode) for window in windows]
-    around = [
-        amount
-        for before, behind in zip(reversed(padding), reversed(after), strict=True)
-        for amount in (before, behind)
-    ]
+    dims, parts = len(kernel), windows(x, kernel, stride, padding, ceil_mode=ceil_mode)
+    around = [amount for part in reversed(parts) for amount in (part.before, part.behind)]
     pool = aten.avg_pool2d.default if dims == 2 else aten.avg_pool3d.default
 
     def sums(values: Tensor) -> Tensor:
-        return pool(values, list(kernel), list(stride)) * size
+        return pool(values, list(kernel), [part.stride for part in parts]) * prod(kernel)
 
     total = sums(functional.pad(x, around))
     if divisor is not None:
         return total / divisor
     if count_include_pad:
         # what lies behind the padding on the right does not count
-        counted = torch.ones(1, 1, *(n + 2 * p for n, p in zip(sizes, padding, strict=True)))
-        behind = [b - p for p, b in zip(reversed(padding), reversed(after), strict=True)]
-        counts = sums(functional.pad(counted, [part for b in behind for part in (0, b)]))
+        counted = torch.ones(1, 1, *(part.size + 2 * part.before for part in parts))
+        behind = [n for part in reversed(parts) for n in (0, part.behind - part.before)]
+        counts = sums(functional.pad(counted, behind))
     else:
-        counts = sums(functional.pad(torch.ones(1, 1, *sizes), around))
+        counts = sums(functional.pad(torch.ones(1, 1, *(part.size for part in parts)), around))
     counts = counts.to(x.dtype)
     return total / (counts if x.ndim == dims + 2 else counts[0])
 
 
 def pool_with_places(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
+    x: Tensor, kernel: Sequence[int], *options: Any, **named: Any
 ) -> tuple[Tensor, Tensor]:
     """Compute a maximum pooling and the places of its maxima."""
-    dims = len(kernel)
-    stride, padding = _each(stride or kernel, dims), _each(padding, dims)
-    dilation, sizes = _each(dilation, dims), x.shape[-dims:]
-    places = torch.arange(prod(sizes)).reshape(sizes)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    around: list[int] = []
-    out: list[int] = []
-    for n, k, s, p in zip(sizes, reach, stride, padding, strict=True):
-        behind = _length(n, k, s, p, ceil_mode=ceil_mode)
-        around[:0] = [p, behind]
-        out.append((n + p + behind - k) // s + 1)
+    parts = windows(x, kernel, *options, **named)
+    sizes = [part.size for part in parts]
+    around = [amount for part in reversed(parts) for amount in (part.before, part.behind)]
     low = float("-inf") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
     x = functional.pad(x, around, value=low)
-    places = functional.pad(places, around)
+    places = functional.pad(torch.arange(prod(sizes)).reshape(sizes), around)
     values, where = [], []
     for offsets in product(*map(range, kernel)):
         window: tuple[Any, ...] = tuple(
-            slice(o * d, o * d + (n - 1) * s + 1, s)
-            for o, d, n, s in zip(offsets, dilation, out, stride, strict=True)
+            slice(first * one.gap, first * one.gap + extent - one.reach + 1, one.stride)
+            for first, one, extent in zip(offsets, parts, places.shape, strict=True)
         )
         values.append(x[(..., *window)])
         where.append(places[window])
@@ -97,22 +112,6 @@ def pool_with_places(
     best = stacked.argmax(-1, keepdim=True)
     offered = torch.stack(where, -1).expand(stacked.shape)
     return stacked.amax(-1), offered.gather(-1, best).squeeze(-1)
-
-
-def drops_window(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> bool:
-    """Check for a last window behind the tensor, which torch leaves out."""
-    dims = len(kernel)
-    sizes, stride = x.shape[-dims:], _each(stride or kernel, dims)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, _each(dilation, dims), strict=True)]
-    steps = zip(sizes, reach, stride, _each(padding, dims), strict=True)
-    return any(_last_window(*step, ceil_mode=ceil_mode)[1] for step in steps)
 
 
 # used only where the places are read or a window is dropped: TVM's pooling is faster
@@ -143,18 +142,3 @@ def adaptive_max_pool(x: Tensor, sizes: Sequence[int]) -> Any:
 
 def _each(given: Sequence[int], dims: int) -> list[int]:
     return list(given) * (dims if len(given) == 1 else 1)
-
-
-def _length(size: int, kernel: int, stride: int, padding: int, *, ceil_mode: bool) -> int:
-    """Return how many elements must follow so that the last window is complete."""
-    last, dropped = _last_window(size, kernel, stride, padding, ceil_mode=ceil_mode)
-    return (last - dropped) * stride + kernel - size - padding
-
-
-def _last_window(
-    size: int, kernel: int, stride: int, padding: int, *, ceil_mode: bool
-) -> tuple[int, bool]:
-    """Return the number of the last window, and whether it begins behind the tensor."""
-    whole = size + 2 * padding - kernel
-    last = -(-whole // stride) if ceil_mode else whole // stride
-    return last, last * stride >= size + padding

@@ -4,8 +4,6 @@ TVM's front end makes float32 numbers of every product: whole numbers above 2**2
 bias of half precision cannot be added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.networks.operators.registry import REPLACED, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -60,10 +58,9 @@ def plain_convolution(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(found)
 
 
-@replaces(aten.addbmm.default)
-def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Sum the products of a batch."""
-    return bias * beta + torch.bmm(x, y).sum(0) * alpha
+REPLACED[aten.addbmm.default] = lambda bias, x, y, *, beta=1, alpha=1: (
+    bias * beta + torch.bmm(x, y).sum(0) * alpha
+)
 
 
 @replaces(aten._trilinear.default)

@@ -1,8 +1,8 @@
-"""Prepare a program of torch for TVM's front end, and check the imported types."""
+"""Import an exported torch program as a Relax module, with checked types."""
 
-from __future__ import annotations
-
+import importlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from operator import getitem
 from typing import Any
 
@@ -18,15 +18,64 @@ from pruner.tune.networks.operators.complex_numbers import (
     touches_complex,
     without_complex,
 )
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, drops_window
-from pruner.tune.networks.operators.promotion import promote
+from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
 from pruner.tune.networks.operators.quantization import of_library
-from pruner.tune.networks.operators.recurrent import check_lengths
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
+from pruner.tune.networks.signature import (
+    PRECISION,
+    check_state,
+    precision,
+    structures,
+    tensors_only,
+)
 from pruner.tune.tvm_import import load_tvm
 
-_NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task has
+aten = torch.ops.aten
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
+
+_NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task has
+_RECURRENT = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+# arguments of these: how many layers, whether both directions, and whether the batch is first
+_LAYERS = (4, 7, 8)
+_MOST = 512  # steps of all layers together: each takes 0.2 s to import and to lower
+# Operators whose operands have the result's type though they are no pointwise ones.
+_OTHERS = (
+    *(aten.cat.default, aten.cumsum.default, aten.cumprod.default),
+    *(aten.prod.default, aten.prod.dim_int),
+)
+_CONDITIONS = {aten.where.self: 0, aten.masked_fill.Scalar: 1}  # an operand that stays as it is
+
+
+def from_exported(program: Any, *, apart: bool = False) -> Any:
+    """Import a program of ``torch.export`` with its weights as constants.
+
+    ``apart``: decompose it call by call where that is possible, which is faster for networks that
+    repeat the calls of earlier networks.
+
+    Raises:
+        PrunerError: it keeps state, or gets or returns something else than tensors and constants.
+    """
+    frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
+    importer = frontend.ExportedProgramImporter()
+    convert = converters(importer)
+    program = decomposed(program, convert, apart=apart)
+    check_state(program)
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
+    numbers = precision(name.removeprefix("torch.") for name in types)
+    kept = structures(program) | {PRECISION: numbers}
+    tensors_only(program)
+    # weights become constants: as inputs, their transposes would be computed at every call
+    module = importer.from_exported_program(
+        program,
+        keep_params_as_input=False,
+        unwrap_unit_return_tuple=True,
+        no_bind_return_tuple=False,
+        custom_convert_map=convert,
+    )
+    for name, text in kept.items():
+        module["main"] = module["main"].with_attr(name, text)
+    return module
 
 
 def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> Any:
@@ -52,7 +101,7 @@ def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> An
     finally:
         torch._C._set_mkldnn_enabled(library)
     _check_targets(program, known)
-    promote(program)
+    _promote(program)
     return program
 
 
@@ -78,6 +127,10 @@ def converters(importer: Any) -> dict[str, Converter]:
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
 
 
+def _without_importer(convert: Callable[[Any], Any]) -> Converter:
+    return lambda node, _: convert(node)
+
+
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     """Return torch's decompositions of the operators that are not known."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
@@ -89,9 +142,13 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         if not touches_complex(node)
     }
     for node in calls:
-        # TVM's second result of a maximum pooling is zeros, and it drops no window
-        if node.target in POOLED_WITH_PLACES and (_reads(node, 1) or _drops_window(node)):
-            lacking[node.target] = POOLED_WITH_PLACES[node.target]
+        if node.target in POOLED_WITH_PLACES:
+            # TVM's second result of a maximum pooling is zeros, and it drops no window
+            image, *options = node.args
+            reads = any(user.target is getitem and user.args[1] == 1 for user in node.users)
+            parts = windows(image.meta["val"], *options, **node.kwargs)
+            if reads or any(part.drops for part in parts):
+                lacking[node.target] = POOLED_WITH_PLACES[node.target]
     return lacking
 
 
@@ -115,19 +172,6 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             unknown.add(name)
     if unknown:
         raise AssertionError(f"Unsupported function types {sorted(unknown)}")
-
-
-def _reads(node: fx.Node, number: int) -> bool:
-    return any(user.target is getitem and user.args[1] == number for user in node.users)
-
-
-def _drops_window(node: fx.Node) -> bool:
-    image, *options = node.args
-    return drops_window(image.meta["val"], *options, **node.kwargs)  # type: ignore[union-attr,arg-type]
-
-
-def _without_importer(convert: Callable[[Any], Any]) -> Converter:
-    return lambda node, _: convert(node)
 
 
 def _checked(name: str, convert: Converter) -> Converter:
@@ -156,10 +200,73 @@ def _checked(name: str, convert: Converter) -> Converter:
 
 
 def _agree(sizes: list[Any], wanted: Iterable[Any]) -> bool:
-    """Compare the sizes of two shapes that are numbers."""
     wanted = list(wanted)
     return len(sizes) == len(wanted) and all(
         size == other
         for size, other in zip(sizes, wanted, strict=True)
         if isinstance(size, int) and isinstance(other, int)
+    )
+
+
+def check_lengths(program: Any) -> None:
+    """Check that recurrences are short enough for torch to unroll them.
+
+    Raises:
+        AssertionError: one is too long, in the words of TVM's front end.
+    """
+    for node in program.graph.nodes:
+        if node.target not in _RECURRENT:
+            continue
+        layers, both, first = (node.args[place] for place in _LAYERS)
+        length = node.args[0].meta["val"].shape[int(first)]
+        steps = length * layers * (1 + both)
+        if steps > _MOST:
+            told = f"{node.target.__name__} ({steps} steps for at most {_MOST})"
+            raise AssertionError(f"Unsupported function types ['{told}']")
+
+
+def _promote(program: Any) -> None:
+    """Cast operands to their common type; TVM mostly takes the first operand's.
+
+    ``x + 0.5`` of integers adds 0 in TVM's import, ``x / 2`` divides without a remainder, and a
+    double of no dimensions makes float32 tensors double.
+    """
+    graph = program.graph
+    for node in list(graph.nodes):
+        wanted = _operand_type(node)
+        if wanted is None:
+            continue
+        condition = _CONDITIONS.get(node.target)
+
+        def cast(operand: fx.Node, *, node: fx.Node = node, wanted: torch.dtype = wanted) -> Any:
+            value = operand.meta["val"]
+            if not isinstance(value, Tensor) or value.dtype == wanted:
+                return operand
+            with graph.inserting_before(node):
+                made = graph.call_function(aten._to_copy.default, (operand,), {"dtype": wanted})
+            made.meta["val"] = value.to(wanted)
+            return made
+
+        node.args = tuple(
+            part if place == condition else fx.map_arg(part, cast)
+            for place, part in enumerate(node.args)
+        )
+    graph.eliminate_dead_code()
+
+
+def _operand_type(node: fx.Node) -> torch.dtype | None:
+    """Return the type of a node's operands, None where they keep their own."""
+    target, value = node.target, node.meta.get("val")
+    if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, Tensor):
+        return None
+    if torch.Tag.pointwise not in target.tags and target not in _OTHERS:
+        return None
+    if value.dtype != torch.bool:
+        return value.dtype
+    operands = [part.meta["val"] if isinstance(part, fx.Node) else part for part in node.args]
+    numbers = [part for part in operands if isinstance(part, Tensor | int | float)]
+    if len(numbers) < 2:
+        return None
+    return reduce(
+        torch.promote_types, [torch.result_type(numbers[0], part) for part in numbers[1:]]
     )

@@ -4,15 +4,13 @@ Fake quantisation of networks that were trained for it, and the operators that e
 quantisation (PT2E) put around others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import replaces
+from pruner.tune.networks.operators.registry import REPLACED, replaces
 
 aten = torch.ops.aten
 
@@ -34,14 +32,6 @@ def fake_quantize_by_tensors(
     found, mask = fake_quantize(x, scale, zero, low, high)
     is_on = enabled != 0
     return torch.where(is_on, found, x), mask | ~is_on
-
-
-@replaces(aten.fake_quantize_per_channel_affine_cachemask.default)
-def fake_quantize_channels(
-    x: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
-) -> tuple[Tensor, Tensor]:
-    """Round to steps of each channel."""
-    return fake_quantize(x, _along(scale, x, axis), _along(zero, x, axis), low, high)
 
 
 def of_library(program: Any) -> dict[Any, Callable[..., Any]]:
@@ -66,10 +56,6 @@ def _dequantize(
     return (numbers if zero is None else numbers - zero) * scale
 
 
-def _quantize_channels(x: Tensor, scale: Tensor, zero: Tensor, axis: int, *more: Any) -> Tensor:
-    return _quantize(x, _along(scale, x, axis), _along(zero, x, axis), *more)
-
-
 def _dequantize_channels(
     x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, *_: Any, **options: Any
 ) -> Tensor:
@@ -77,10 +63,17 @@ def _dequantize_channels(
     return _dequantize(x, _along(scale, x, axis), zeros, **options)
 
 
+REPLACED[aten.fake_quantize_per_channel_affine_cachemask.default] = (
+    lambda x, scale, zero, axis, low, high: fake_quantize(
+        x, _along(scale, x, axis), _along(zero, x, axis), low, high
+    )
+)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dequantize_per_channel": _dequantize_channels,
     "dequantize_per_tensor": _dequantize,
-    "quantize_per_channel": _quantize_channels,
+    "quantize_per_channel": lambda x, scale, zero, axis, *more: _quantize(
+        x, _along(scale, x, axis), _along(zero, x, axis), *more
+    ),
     "quantize_per_tensor": _quantize,
 }
 

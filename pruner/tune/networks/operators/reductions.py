@@ -1,18 +1,18 @@
-"""Extremes, truth values and moments over dimensions.
+"""Extremes, truth values, moments, norms and orders over dimensions.
 
 TVM's front end has no minimum over a dimension, and its maximum sorts: such a library needs more
-than the runtime.
+than the runtime. Norms without a scale and a shift are undefined in it. Sorts themselves are left
+to TVM; :mod:`pruner.tune.networks.rewrites.sorting` gives them functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.networks.operators.registry import REPLACED, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -35,28 +35,59 @@ def product(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(load_tvm().relax.op.prod(x, dim, keep))
 
 
-@replaces(aten.max.dim)
-def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Take values and places by reductions of their own."""
-    return torch.amax(x, dim, keepdim), torch.argmax(x, dim, keepdim)
+def _truths(reduce: Any, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Reduce truth values; an empty list names no dimension."""
+    if dim == [] or not x.ndim:
+        return x != 0
+    return reduce((x != 0).to(torch.int8), () if dim is None else dim, keepdim) != 0
 
 
-@replaces(aten.min.dim)
-def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Take values and places by reductions of their own."""
-    return torch.amin(x, dim, keepdim), torch.argmin(x, dim, keepdim)
+def _beginnings(reduce: Any, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Reduce the first 1, 2, ... elements; the last of equal elements counts."""
+    moved, size = x.movedim(dim, -1), x.shape[dim]
+    seen = torch.ones(size, size, dtype=torch.bool).tril()
+    # the first element stands for the unseen ones
+    offered = torch.where(seen, moved.unsqueeze(-2), moved[..., :1].unsqueeze(-2))
+    found = reduce(offered, -1)
+    equal = seen & (moved.unsqueeze(-2) == found.unsqueeze(-1))
+    places = torch.where(equal, torch.arange(size), -1).amax(-1)
+    return found.movedim(-1, dim), places.movedim(-1, dim)
 
 
-@replaces(aten.any.default, aten.any.dim, aten.any.dims)
-def any_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Take the maximum of truth values."""
-    return _truths(torch.amax, x, dim, keepdim)
+def _values_and_places(
+    reduce: Any, find: Any, x: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    return reduce(x, dim, keepdim), find(x, dim, keepdim)
 
 
-@replaces(aten.all.default, aten.all.dim, aten.all.dims)
-def all_true(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Take the minimum of truth values."""
-    return _truths(torch.amin, x, dim, keepdim)
+_any, _all = partial(_truths, torch.amax), partial(_truths, torch.amin)
+REPLACED.update(
+    {
+        **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
+        **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
+        aten.max.dim: partial(_values_and_places, torch.amax, torch.argmax),
+        aten.min.dim: partial(_values_and_places, torch.amin, torch.argmin),
+        aten.cummax.default: partial(_beginnings, torch.amax),
+        aten.cummin.default: partial(_beginnings, torch.amin),
+        aten._cdist_forward.default: lambda x, y, order, _: torch.linalg.vector_norm(
+            x.unsqueeze(-2) - y.unsqueeze(-3), order, -1
+        ),
+        # equal elements keep their order always
+        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: aten.sort.default(
+            x, dim, descending
+        ),
+        aten.argsort.default: lambda x, dim=-1, descending=False: aten.sort.default(
+            x, dim, descending
+        )[1],
+        # the lower one of two in the middle
+        aten.median.dim: lambda x, dim, keepdim=False: aten.kthvalue.default(
+            x, ((x.shape[dim] if x.ndim else 1) + 1) // 2, dim, keepdim
+        ),
+        aten.median.default: lambda x: (
+            aten.median.dim(x.reshape(-1), 0)[0] if x.ndim else x.clone()
+        ),
+    }
+)
 
 
 @replaces(aten.var_mean.correction)
@@ -88,22 +119,16 @@ def vector_norm(
     return torch.sum((x != 0).to(dtype or x.dtype), dims, keepdim)
 
 
-@replaces(aten._cdist_forward.default)
-def distances(x: Tensor, y: Tensor, order: float, _: int | None) -> Any:
-    """Take norms of all differences."""
-    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, -1)
-
-
-@replaces(aten.cummax.default)
-def cummax(x: Tensor, dim: int) -> Any:
-    """Take the maxima of all beginnings."""
-    return _beginnings(x, dim, torch.amax)
-
-
-@replaces(aten.cummin.default)
-def cummin(x: Tensor, dim: int) -> Any:
-    """Take the minima of all beginnings."""
-    return _beginnings(x, dim, torch.amin)
+@replaces(aten.native_group_norm.default)
+def group_norm(
+    x: Tensor, scale: Tensor | None, shift: Tensor | None, batch: int, channels: int, *more: Any
+) -> Any:
+    """Scale by one and shift by zero."""
+    if scale is not None and shift is not None:
+        return NotImplemented
+    scale = torch.ones(channels, dtype=x.dtype) if scale is None else scale
+    shift = torch.zeros(channels, dtype=x.dtype) if shift is None else shift
+    return aten.native_group_norm.default(x, scale, shift, batch, channels, *more)
 
 
 @replaces(aten.logcumsumexp.default)
@@ -114,21 +139,47 @@ def logcumsumexp(x: Tensor, dim: int) -> Any:
     return torch.where(seen, begun.unsqueeze(-2), float("-inf")).logsumexp(-1).movedim(-1, dim)
 
 
-def _truths(reduce: Any, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    """Reduce truth values; an empty list names no dimension."""
-    if dim == [] or not x.ndim:
-        return x != 0
-    found: Tensor = reduce((x != 0).to(torch.int8), () if dim is None else dim, keepdim) != 0
-    return found
+@replaces(aten.sort.default)
+def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """Return a number without dimensions, or no numbers, as they are."""
+    if x.ndim and x.numel():
+        return NotImplemented
+    # a constant without elements cannot be stored
+    return x.clone(), torch.zeros_like(x, dtype=torch.int64) if x.numel() else x.to(torch.int64)
 
 
-def _beginnings(x: Tensor, dim: int, reduce: Any) -> tuple[Tensor, Tensor]:
-    """Reduce the first 1, 2, ... elements; the last of equal elements counts."""
-    moved, size = x.movedim(dim, -1), x.shape[dim]
-    seen = torch.ones(size, size, dtype=torch.bool).tril()
-    # the first element stands for the unseen ones
-    offered = torch.where(seen, moved.unsqueeze(-2), moved[..., :1].unsqueeze(-2))
-    found = reduce(offered, -1)
-    equal = seen & (moved.unsqueeze(-2) == found.unsqueeze(-1))
-    places = torch.where(equal, torch.arange(size), -1).amax(-1)
-    return found.movedim(-1, dim), places.movedim(-1, dim)
+@replaces(aten.topk.default)
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *in_order: bool) -> Any:
+    """Take the greatest in order, as TVM's import requires."""
+    if not x.ndim:
+        return aten.sort.default(x)
+    return aten.topk.default(x, k, dim, largest) if False in in_order else NotImplemented
+
+
+@replaces(aten.kthvalue.default)
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """Take one of a sort."""
+    if not x.ndim:
+        return aten.sort.default(x)
+    found = [part.narrow(dim, k - 1, 1) for part in aten.sort.default(x, dim)]
+    return tuple(part if keepdim else part.squeeze(dim) for part in found)
+
+
+@replaces(aten.searchsorted.Tensor)
+def searchsorted(
+    steps: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Any:
+    """Count the steps before each element."""
+    if sorter is not None:
+        return NotImplemented
+    last = right or side == "right"
+    parts = steps if steps.ndim == 1 else steps.unsqueeze(-2)
+    before = parts <= x.unsqueeze(-1) if last else parts < x.unsqueeze(-1)
+    found = before.to(torch.int64).sum(-1)
+    return found.to(torch.int32) if out_int32 else found

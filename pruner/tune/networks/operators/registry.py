@@ -1,7 +1,5 @@
 """Which functions stand in for which operators of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

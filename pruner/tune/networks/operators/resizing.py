@@ -5,8 +5,6 @@ nearest pixel, and does not smooth before it shrinks. A resize is linear and sep
 matrices are torch's own results for the unit vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,54 +1,44 @@
-"""Writes at indexed places: sums, products, means and extremes of each place.
+"""Writes at indexed places: sums, products, means and extremes; bags of embeddings.
 
 TVM's ``scatter_elements`` adds, multiplies and compares, but takes only as many new values as
 indices, and its indices must reach over the whole of every other dimension.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.networks.operators.registry import REPLACED, converts, replaces
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 _LONG_NAMES = {"add": "sum", "multiply": "prod"}  # of the older `scatter(reduce=...)`
+_MODES = ("sum", "mean", "amax")  # of bags
+
+REPLACED.update(
+    {
+        aten.scatter.src: lambda x, dim, index, src: _fitted(aten.scatter.src, x, dim, index, src),
+        aten.scatter.value: lambda x, dim, index, value: aten.scatter.src(
+            x, dim, index, _full(x, index, value)
+        ),
+        aten.scatter.reduce: lambda x, dim, index, src, *, reduce: aten.scatter_reduce.two(
+            x, dim, index, src, _LONG_NAMES[reduce]
+        ),
+        aten.scatter.value_reduce: lambda x, dim, index, value, *, reduce: aten.scatter_reduce.two(
+            x, dim, index, _full(x, index, value), _LONG_NAMES[reduce]
+        ),
+        aten.scatter_add.default: lambda x, dim, index, src: aten.scatter_reduce.two(
+            x, dim, index, src, "sum"
+        ),
+    }
+)
 
 
-@replaces(aten.scatter.src)
-def scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
-    """Cut what is written, and what is written to, to the indices."""
-    return _fitted(aten.scatter.src, x, dim, index, src)
-
-
-@replaces(aten.scatter.value)
-def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
-    """Write one value."""
-    return aten.scatter.src(x, dim, index, torch.full(index.shape, value, dtype=x.dtype))
-
-
-@replaces(aten.scatter.reduce)
-def scatter_older(x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Any:
-    """Give a reduction its newer name."""
-    return aten.scatter_reduce.two(x, dim, index, src, _LONG_NAMES[reduce])
-
-
-@replaces(aten.scatter.value_reduce)
-def scatter_value_older(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Any:
-    """Reduce with one value."""
-    src = torch.full(index.shape, value, dtype=x.dtype)
-    return aten.scatter_reduce.two(x, dim, index, src, _LONG_NAMES[reduce])
-
-
-@replaces(aten.scatter_add.default)
-def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
-    """Add by the general operator."""
-    return aten.scatter_reduce.two(x, dim, index, src, "sum")
+def _full(x: Tensor, index: Tensor, value: float) -> Tensor:
+    return torch.full(index.shape, value, dtype=x.dtype)
 
 
 @replaces(aten.scatter_reduce.two)
@@ -76,7 +66,35 @@ def scatter_elements(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(found)
 
 
+@replaces(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Gather all rows and scatter them to their bags."""
+    bags = offsets.shape[0] - include_last_offset
+    begun = torch.arange(indices.shape[0])[:, None] >= offsets[:bags]
+    bag = begun.to(torch.int64).sum(1) - 1
+    rows = weight.index_select(0, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    # what is left out goes to a bag behind the others
+    kept = bag if padding_idx < 0 else torch.where(indices == padding_idx, bags, bag)
+    places = kept[:, None].expand(rows.shape)
+    empty = torch.zeros(bags + 1, rows.shape[1], dtype=rows.dtype)
+    found = empty.scatter_reduce(0, places, rows, _MODES[mode], include_self=False)
+    return found[:bags], bag, torch.zeros_like(offsets), torch.zeros_like(offsets)
+
+
 def _fitted(operator: Any, x: Tensor, dim: int, index: Tensor, src: Tensor, *more: Any) -> Any:
+    """Cut what is written, and what is written to, to the indices."""
     if not x.ndim:
         one = operator(x.reshape(1), 0, index.reshape(-1), src.reshape(-1), *more)
         return one.reshape(())

@@ -5,11 +5,9 @@ TVM's block builder ``bb``, and ``convert(name, inputs, attrs)`` is TVM's own co
 operator. ``inputs`` are Relax expressions, or None for those that are left out. ``attrs`` are as
 TVM reads them: text is bytes. A converter returns None where TVM's own is right.
 
-* `elementwise`: clips, minima and maxima of several tensors, powers
+* `elementwise`: clips, minima and maxima of several tensors, powers, normalisations
 * `indexing`: padding, tiling, one-hot, cumulative sums
-* `norms`: normalisations of everything, and by a p-norm
-* `products`: transposed convolutions, Einstein sums
-* `quantized`: integer products, and products between quantised tensors
+* `products`: transposed convolutions, Einstein sums, products of quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
 * `resizing`: resampling with a scale that is not the ratio of the sizes
 """
@@ -20,9 +18,7 @@ from typing import Any
 from pruner.tune.networks.operators_onnx import (
     elementwise,
     indexing,
-    norms,
     products,
-    quantized,
     recurrent,
     resizing,
 )
@@ -32,9 +28,7 @@ Converter = Callable[[Any, Any, Any], Any]
 CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
-    **norms.CONVERTERS,
     **products.CONVERTERS,
-    **quantized.CONVERTERS,
     **recurrent.CONVERTERS,
     **resizing.CONVERTERS,
 }

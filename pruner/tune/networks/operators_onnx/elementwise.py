@@ -1,12 +1,10 @@
-"""Constants, clips, minima and maxima of several tensors, powers.
+"""Constants, clips, minima and maxima of several tensors, powers, normalisations.
 
 TVM's converters emit TIR functions for clips, through which no layout passes, and stack the tensors
 of a minimum to reduce them.
 """
 
-from __future__ import annotations
-
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,10 @@ from pruner.tune.networks.operators_onnx.tensors import (
     array,
     constant,
     dtype_of,
-    is_constant,
     is_float,
     shape_of,
 )
+from pruner.tune.networks.rewrites.operators import is_constant
 from pruner.tune.tvm_import import load_tvm
 
 
@@ -72,11 +70,8 @@ def _as(op: Any, tensor: Any, dtype: str) -> Any:
     return op.astype(tensor, dtype)
 
 
-def _pairwise(name: str) -> Any:
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        return reduce(getattr(load_tvm().relax.op, name), inputs)
-
-    return convert
+def _pairwise(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
+    return reduce(getattr(load_tvm().relax.op, name), inputs)
 
 
 def mean(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -86,18 +81,14 @@ def mean(front: Any, inputs: Any, attrs: Any) -> Any:
     return op.divide(total, constant(len(inputs), dtype_of(total)))
 
 
-def extreme_of_truths(name: str) -> Any:
+def extreme_of_truths(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert ReduceMax or ReduceMin of truth values, which TVM cannot compare."""
-
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        op, data = load_tvm().relax.op, inputs[0]
-        if dtype_of(data) != "bool":
-            return None
-        numbers = front.bb.normalize(op.astype(data, "int8"))
-        found = front.convert(name, [numbers, *inputs[1:]], attrs)
-        return op.astype(found, "bool")
-
-    return convert
+    op, data = load_tvm().relax.op, inputs[0]
+    if dtype_of(data) != "bool":
+        return None
+    numbers = front.bb.normalize(op.astype(data, "int8"))
+    found = front.convert(name, [numbers, *inputs[1:]], attrs)
+    return op.astype(found, "bool")
 
 
 def constant_of(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -108,17 +99,13 @@ def constant_of(front: Any, inputs: Any, attrs: Any) -> Any:
     return constant(value, "int64" if "int" in name else "float32")
 
 
-def in_float32(name: str) -> Any:
+def in_float32(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert an operator for which TVM has constants of float32 alone."""
-
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        op, kind = load_tvm().relax.op, dtype_of(inputs[0])
-        if kind == "float32":
-            return None
-        wide = front.bb.emit(op.astype(inputs[0], "float32"))
-        return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
-
-    return convert
+    op, kind = load_tvm().relax.op, dtype_of(inputs[0])
+    if kind == "float32":
+        return None
+    wide = front.bb.emit(op.astype(inputs[0], "float32"))
+    return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
 
 
 def dropout(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -133,19 +120,45 @@ def dropout(front: Any, inputs: Any, attrs: Any) -> Any:
     return load_tvm().relax.Tuple([data, kept])
 
 
+def rms_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert RMSNormalization of all dimensions, for which TVM makes no program."""
+    op, (data, scale) = load_tvm().relax.op, inputs[:2]
+    shape = shape_of(data)
+    if attrs.get("axis", -1) % len(shape) != 0:
+        return None
+    row = front.bb.emit(op.reshape(data, [1, -1]))
+    weight = front.bb.emit(op.broadcast_to(scale, shape))
+    weight = front.bb.emit(op.reshape(weight, [-1]))
+    found = front.convert("RMSNormalization", [row, weight], {**attrs, "axis": 1})
+    return op.reshape(found, shape)
+
+
+def lp_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert LpNormalization; a vector of zeros stays as it is."""
+    op, data, axis = load_tvm().relax.op, inputs[0], attrs.get("axis", -1)
+    if attrs.get("p", 2) == 1:
+        norm = op.sum(op.abs(data), axis, keepdims=True)
+    else:
+        norm = op.sqrt(op.sum(op.multiply(data, data), axis, keepdims=True))
+    one = constant(1, dtype_of(data))
+    return op.divide(data, op.where(op.equal(norm, constant(0, dtype_of(data))), one, norm))
+
+
 _FLOAT32 = ("Elu", "LRN", "MeanVarianceNormalization", "Selu", "ThresholdedRelu")
 
-CONVERTERS = {
-    **{name: in_float32(name) for name in _FLOAT32},
+CONVERTERS: dict[str, Any] = {
+    **{name: partial(in_float32, name) for name in _FLOAT32},
     "Clip": clip,
     "Constant": constant_of,
     "Dropout": dropout,
     "IsInf": is_infinite,
-    "Max": _pairwise("maximum"),
+    "LpNormalization": lp_normalization,
+    "Max": partial(_pairwise, "maximum"),
     "Mean": mean,
-    "Min": _pairwise("minimum"),
+    "Min": partial(_pairwise, "minimum"),
     "Pow": power,
-    "ReduceMax": extreme_of_truths("ReduceMax"),
-    "ReduceMin": extreme_of_truths("ReduceMin"),
-    "Sum": _pairwise("add"),
+    "RMSNormalization": rms_normalization,
+    "ReduceMax": partial(extreme_of_truths, "ReduceMax"),
+    "ReduceMin": partial(extreme_of_truths, "ReduceMin"),
+    "Sum": partial(_pairwise, "add"),
 }

@@ -3,9 +3,8 @@
 TVM's converters emit TIR functions for paddings and tilings, through which no layout passes.
 """
 
-from __future__ import annotations
-
 import importlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,11 +91,8 @@ def top_k(front: Any, inputs: Any, attrs: Any) -> Any:
     return front.convert("TopK", inputs, {**attrs, "sorted": 1})
 
 
-def _refused(reason: str) -> Any:
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        raise ValueError(reason)
-
-    return convert
+def _refused(reason: str, front: Any, inputs: Any, attrs: Any) -> Any:
+    raise ValueError(reason)
 
 
 def roi_align(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -106,11 +102,11 @@ def roi_align(front: Any, inputs: Any, attrs: Any) -> Any:
     return None
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Any] = {
     "CumSum": cumulative_sum,
     "EyeLike": eye,
     # TVM's own has as many boxes as could be
-    "NonMaxSuppression": _refused("the number of boxes depends on values of the input"),
+    "NonMaxSuppression": partial(_refused, "the number of boxes depends on values of the input"),
     "OneHot": one_hot,
     "Pad": pad,
     "RoiAlign": roi_align,

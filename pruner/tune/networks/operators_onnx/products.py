@@ -1,17 +1,15 @@
-"""Transposed convolutions, Einstein sums and transforms, as products that can be tuned."""
+"""Products: Einstein sums, transposed convolutions, and products of quantised tensors.
 
-from __future__ import annotations
+Those of quantised tensors are of integers, or in float between the steps of quantisation. The
+format of today's exporters, plain operators between QuantizeLinear and DequantizeLinear, is TVM's
+own business. The older operators are rewritten to it, which is right within a step.
+"""
 
+from functools import partial
 from typing import Any
 
 from pruner.tune.networks.operators_onnx.tensors import shape_of
 from pruner.tune.tvm_import import load_tvm
-
-
-def einsum(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert Einsum to Relax's operator."""
-    equation = attrs["equation"].decode().replace(" ", "")
-    return load_tvm().relax.op.einsum(list(inputs), equation)
 
 
 def transposed_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -44,4 +42,90 @@ def transposed_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
     return op.add(result, op.reshape(bias, [1, -1] + [1] * len(sizes)))
 
 
-CONVERTERS = {"ConvTranspose": transposed_convolution, "Einsum": einsum}
+def quantized_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert QLinearMatMul (a, scale, zero; b, scale, zero; scale, zero of the result)."""
+    first, second = (_real(front, inputs[i : i + 3], -1 - i // 3) for i in (0, 3))
+    product = front.convert("MatMul", [first, second], {})
+    return front.convert("QuantizeLinear", [product, *inputs[6:8]], {})
+
+
+def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert QLinearConv; its bias has the scale of the products."""
+    op = load_tvm().relax.op
+    data, weight = _real(front, inputs[0:3], 1), _real(front, inputs[3:6], 0)
+    bias = inputs[8]
+    if bias is not None:
+        scale = op.multiply(inputs[1], inputs[4])
+        bias = front.bb.normalize(op.multiply(op.astype(bias, "float32"), scale))
+    result = front.convert("Conv", [data, weight, bias], attrs)
+    return front.convert("QuantizeLinear", [result, *inputs[6:8]], {"axis": 1})
+
+
+def integer_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert MatMulInteger with zero points of tensors, rows or columns."""
+    op = load_tvm().relax.op
+    rows = inputs[2]
+    if rows is not None and len(shape_of(rows)) == 1 and shape_of(rows) != [1]:
+        rows = op.expand_dims(rows, 1)
+    first, second = _centred(front, inputs[0], rows), _centred(front, inputs[1], inputs[3])
+    return op.matmul(first, second)
+
+
+def integer_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert ConvInteger; zero points are of all, or of output channels."""
+    op, zero = load_tvm().relax.op, inputs[3]
+    if zero is not None and shape_of(zero) not in ([], [1]):
+        zero = op.reshape(zero, [-1] + [1] * (len(shape_of(inputs[1])) - 1))
+    data, weight = _centred(front, inputs[0], inputs[2]), _centred(front, inputs[1], zero)
+    return front.convert("Conv", [data, weight], attrs)
+
+
+def _real(front: Any, parts: Any, axis: int) -> Any:
+    """Dequantise; ``axis``: of scales that are a list."""
+    data, scale, zero = parts
+    rank = len(shape_of(data))
+    if shape_of(scale) == [1]:
+        scale, zero = (
+            front.bb.normalize(load_tvm().relax.op.reshape(part, [])) for part in (scale, zero)
+        )
+    return front.convert("DequantizeLinear", [data, scale, zero], {"axis": axis % rank})
+
+
+def _centred(front: Any, data: Any, zero: Any) -> Any:
+    """Subtract the zero point, in int32."""
+    op = load_tvm().relax.op
+    wide = op.astype(data, "int32")
+    if zero is not None:
+        wide = op.subtract(wide, op.astype(zero, "int32"))
+    return front.bb.normalize(wide)
+
+
+def _between(name: str, count: int, front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert an operator of Microsoft's with `count` quantised inputs by ONNX's own."""
+    real = [_real(front, inputs[i : i + 3], 0) for i in range(0, 3 * count, 3)]
+    if attrs.get("channels_last"):
+        raise ValueError("its channels are last")
+    result = front.convert(name, real, attrs)
+    return front.convert("QuantizeLinear", [result, *inputs[3 * count : 3 * count + 2]], {})
+
+
+MICROSOFT = {
+    "QLinearAdd": partial(_between, "Add", 2),
+    "QLinearAveragePool": partial(_between, "AveragePool", 1),
+    "QLinearGlobalAveragePool": partial(_between, "GlobalAveragePool", 1),
+    "QLinearLeakyRelu": partial(_between, "LeakyRelu", 1),
+    "QLinearMul": partial(_between, "Mul", 2),
+    "QLinearSigmoid": partial(_between, "Sigmoid", 1),
+}
+
+CONVERTERS: dict[str, Any] = {
+    **MICROSOFT,
+    "ConvInteger": integer_convolution,
+    "ConvTranspose": transposed_convolution,
+    "Einsum": lambda _, inputs, attrs: load_tvm().relax.op.einsum(
+        list(inputs), attrs["equation"].decode().replace(" ", "")
+    ),
+    "MatMulInteger": integer_matmul,
+    "QLinearConv": quantized_convolution,
+    "QLinearMatMul": quantized_matmul,
+}

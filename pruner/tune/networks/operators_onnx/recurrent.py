@@ -7,9 +7,8 @@ the ONNX operators. Gates are in the order iofc for an LSTM, zrh for a GRU.
 S steps, B sequences of a batch, I features of the input, H features of a state, G gates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from pruner.tune.networks.operators_onnx.tensors import (
     array,
     constant,
     dtype_of,
-    is_constant,
     shape_of,
 )
+from pruner.tune.networks.rewrites.operators import is_constant
 from pruner.tune.tvm_import import load_tvm
 
 LONGEST = 512  # steps
@@ -50,53 +49,51 @@ class Emitter:
 Step = Callable[..., list[Any]]
 
 
-def _converter(states: int, usual: Sequence[str], step: Step) -> Callable[..., Any]:
-    """Make a converter of a layer with ``states`` that go from step to step."""
-
-    def convert(front: Any, inputs: Any, attrs: Any) -> Any:
-        op, data = Emitter(front), inputs[0]
-        last = int(attrs.get("layout", 0))  # 1: the batch is the first dimension
-        data = op.permute_dims(data, [1, 0, 2]) if last else data
-        steps, batch, features = shape_of(data)
-        directions, _, width = shape_of(inputs[2])
-        names = [n.decode() for n in attrs.get("activations", ())] or [*usual] * directions
-        _check(inputs, attrs, names, steps)
-        flat, outputs, ends = op.reshape(data, [steps * batch, features]), [], []
-        for direction in range(directions):
-            weight, recurrence = (
-                op.permute_dims(_part(op, one, direction)) for one in (inputs[1], inputs[2])
-            )
-            given, bias = op.matmul(flat, weight), None  # all steps in one product
-            if inputs[3] is not None:
-                first, bias = op.pieces(_part(op, inputs[3], direction), 2)
-                given = op.add(given, first)
-            given = op.reshape(given, [steps, batch, -1])
-            peep = inputs[7] if states == 2 else None
-            peep = None if peep is None else _part(op, peep, direction)
-            now = [
-                constant(np.zeros((batch, width)), dtype_of(data))
-                if one is None
-                else _part(op, op.permute_dims(one, [1, 0, 2]) if last else one, direction)
-                for one in (inputs[5 + i] for i in range(states))
-            ]
-            acts = [getattr(op, name.lower()) for name in names[direction * len(usual) :]]
-            order = list(range(steps))
-            if direction == 1 or attrs.get("direction") == b"reverse":
-                order.reverse()
-            found: list[Any] = [None] * steps
-            for index in order:
-                # by an index that is data: a slice would make a function of its own at every step
-                one = op.take(given, constant([index], "int64"), 0)
-                one = op.reshape(one, [batch, -1])
-                now = step(op, one, now, recurrence, bias, acts, attrs, peep)
-                found[index] = now[0]
-            outputs.append(found)
-            ends.append(now)
-        whole = op.stack([op.stack(list(both), last) for both in zip(*outputs, strict=True)], last)
-        final = [op.stack([now[i] for now in ends], last) for i in range(states)]
-        return load_tvm().relax.Tuple([whole, *final])
-
-    return convert
+def _layer(
+    states: int, usual: Sequence[str], step: Step, front: Any, inputs: Any, attrs: Any
+) -> Any:
+    """Convert a layer with ``states`` that go from step to step."""
+    op, data = Emitter(front), inputs[0]
+    last = int(attrs.get("layout", 0))  # 1: the batch is the first dimension
+    data = op.permute_dims(data, [1, 0, 2]) if last else data
+    steps, batch, features = shape_of(data)
+    directions, _, width = shape_of(inputs[2])
+    names = [n.decode() for n in attrs.get("activations", ())] or [*usual] * directions
+    _check(inputs, attrs, names, steps)
+    flat, outputs, ends = op.reshape(data, [steps * batch, features]), [], []
+    for direction in range(directions):
+        weight, recurrence = (
+            op.permute_dims(_part(op, one, direction)) for one in (inputs[1], inputs[2])
+        )
+        given, bias = op.matmul(flat, weight), None  # all steps in one product
+        if inputs[3] is not None:
+            first, bias = op.pieces(_part(op, inputs[3], direction), 2)
+            given = op.add(given, first)
+        given = op.reshape(given, [steps, batch, -1])
+        peep = inputs[7] if states == 2 else None
+        peep = None if peep is None else _part(op, peep, direction)
+        now = [
+            constant(np.zeros((batch, width)), dtype_of(data))
+            if one is None
+            else _part(op, op.permute_dims(one, [1, 0, 2]) if last else one, direction)
+            for one in (inputs[5 + i] for i in range(states))
+        ]
+        acts = [getattr(op, name.lower()) for name in names[direction * len(usual) :]]
+        order = list(range(steps))
+        if direction == 1 or attrs.get("direction") == b"reverse":
+            order.reverse()
+        found: list[Any] = [None] * steps
+        for index in order:
+            # by an index that is data: a slice would make a function of its own at every step
+            one = op.take(given, constant([index], "int64"), 0)
+            one = op.reshape(one, [batch, -1])
+            now = step(op, one, now, recurrence, bias, acts, attrs, peep)
+            found[index] = now[0]
+        outputs.append(found)
+        ends.append(now)
+    whole = op.stack([op.stack(list(both), last) for both in zip(*outputs, strict=True)], last)
+    final = [op.stack([now[i] for now in ends], last) for i in range(states)]
+    return load_tvm().relax.Tuple([whole, *final])
 
 
 def _check(inputs: Any, attrs: Any, names: Sequence[str], steps: int) -> None:
@@ -113,7 +110,6 @@ def _check(inputs: Any, attrs: Any, names: Sequence[str], steps: int) -> None:
 
 
 def _part(op: Emitter, tensor: Any, direction: int) -> Any:
-    """Return the part of a direction, the first dimension."""
     if is_constant(tensor):
         return constant(array(tensor, "")[direction], dtype_of(tensor))
     return op.squeeze(op.strided_slice(tensor, [0], [direction], [direction + 1]), [0])
@@ -180,7 +176,7 @@ def _rnn(
 
 
 CONVERTERS = {
-    "GRU": _converter(1, ("Sigmoid", "Tanh"), _gru),
-    "LSTM": _converter(2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
-    "RNN": _converter(1, ("Tanh",), _rnn),
+    "GRU": partial(_layer, 1, ("Sigmoid", "Tanh"), _gru),
+    "LSTM": partial(_layer, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
+    "RNN": partial(_layer, 1, ("Tanh",), _rnn),
 }

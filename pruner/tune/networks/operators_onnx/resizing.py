@@ -5,8 +5,6 @@ where the scaled size is no whole number: 5 pixels at scale 1.5 are 7, not 7.5. 
 dimensions and the policy of newer versions of the operator, too. It keeps what it converts rightly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +97,6 @@ def weights(old: int, new: int, scale: float, attrs: Any) -> Floats:
 
 
 def _places(old: int, new: int, scale: float, mode: bytes) -> Floats:
-    """Compute the places of new elements among the old elements."""
     index = np.arange(new, dtype=np.float64)
     if mode == b"asymmetric":
         return index / scale

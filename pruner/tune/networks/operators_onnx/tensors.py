@@ -1,7 +1,5 @@
 """Shapes, types and constants of the expressions that converters get."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -36,13 +34,7 @@ def array(tensor: Any, what: str) -> NDArray[Any]:
         return np.array([int(size) for size in tensor.values], np.int64)
     if not hasattr(tensor, "value"):
         raise ValueError(f"{what} must be constant")
-    found: NDArray[Any] = np.asarray(tensor.value.numpy())
-    return found
-
-
-def is_constant(tensor: Any) -> bool:
-    """True for a tensor with values that are known."""
-    return isinstance(tensor, load_tvm().tvm.ir.GenericConst)
+    return np.asarray(tensor.value.numpy())
 
 
 def constant(values: Any, dtype: str) -> Any:

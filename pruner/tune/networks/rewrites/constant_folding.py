@@ -14,8 +14,6 @@ Four rewrites, each of an inference-time expression of constants:
 A value with a second reader stays in front of its norm: folding would compute it twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -166,7 +164,6 @@ def _fold_transposes(relax: Any, main: Any) -> Any:
 
 
 def _norm_constants(dpl: Any) -> list[Any]:
-    """Make patterns of gamma, beta, mean and variance."""
     return [dpl.is_const() for _ in range(4)]
 
 

@@ -4,14 +4,12 @@ Front ends give images as NCHW, whose innermost axis is the width: 14 or 7 pixel
 register. With channels last a vector is neighbouring output channels of one pixel.
 """
 
-from __future__ import annotations
-
+from math import isfinite
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.rewrites.clipping import without_clips
 from pruner.tune.networks.rewrites.constant_folding import fold_transposes
-from pruner.tune.networks.rewrites.operators import operator_name, operators_of
+from pruner.tune.networks.rewrites.operators import operator_name, operators_of, rewritten
 from pruner.tune.networks.rewrites.precision import Precision
 from pruner.tune.networks.rewrites.transposed import is_subpixel
 from pruner.tune.tvm_import import load_tvm
@@ -58,7 +56,6 @@ def channels_last(module: Any) -> Any:
 
 
 def _wanted(call: Any) -> dict[str, list[str]]:
-    """Return the chosen layouts for the operator of a call."""
     if operator_name(call) == _TRANSPOSED and not is_subpixel(call):
         # TVM has no program for it with channels last
         return {**_CHANNELS_LAST, _TRANSPOSED: ["NCHW", "IOHW"]}
@@ -122,3 +119,32 @@ def _fields(tensors: Any) -> list[Any]:
     if isinstance(tensors, relax.Tuple):
         return list(tensors.fields)
     return [relax.TupleGetItem(tensors, place) for place in range(len(tensors.ty.fields))]
+
+
+def without_clips(module: Any, *, integers_only: bool = False) -> Any:
+    """Replace ``clip`` by minimum and maximum.
+
+    A front end gives infinity for a missing bound, which is no integer: ``integers_only`` replaces
+    ``clip`` of integers alone.
+    """
+    if "relax.clip" not in operators_of(module):
+        return module
+    relax = load_tvm().relax
+    dpl = relax.dpl
+    data, low, high = dpl.wildcard(), dpl.wildcard(), dpl.wildcard()
+    clip = dpl.is_op("relax.clip")(data, low, high)
+
+    def rewrite(call: Any, found: Any) -> Any:
+        value, dtype = found[data], str(found[data].ty.dtype)
+        is_integer = "int" in dtype
+        if integers_only and not is_integer:
+            return call
+        for end, bounded in ((low, relax.op.maximum), (high, relax.op.minimum)):
+            bound = found[end].value
+            if not is_integer:
+                value = bounded(value, relax.const(float(bound), dtype))
+            elif isfinite(bound):
+                value = bounded(value, relax.const(int(bound), dtype))
+        return value
+
+    return rewritten(module, clip, rewrite)

@@ -1,7 +1,6 @@
-"""Which operators a Relax module calls."""
+"""Which operators a Relax module calls, and how its ``main`` is rewritten."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pruner.tune.tvm_import import load_tvm
@@ -12,14 +11,47 @@ def operator_name(value: Any) -> str:
     return str(getattr(getattr(value, "op", None), "name", ""))
 
 
+def parts_of(root: Any, kind: Any) -> list[Any]:
+    """List the parts of an expression or a statement that are of a kind."""
+    found: list[Any] = []
+    load_tvm().ffi.structural_walk(root, (kind, found.append))
+    return found
+
+
 def operators_of(module: Any) -> set[str]:
     """Return the names of the operators that ``main`` calls."""
-    found: set[str] = set()
-    walk = load_tvm().ffi.structural_walk
-    walk(module["main"].body, (load_tvm().relax.Call, lambda call: found.add(operator_name(call))))
-    return found
+    return set(map(operator_name, parts_of(module["main"].body, load_tvm().relax.Call)))
 
 
 def is_constant(value: Any) -> bool:
     """True for a constant tensor."""
     return isinstance(value, load_tvm().tvm.ir.GenericConst)
+
+
+def functions_of(module: Any) -> dict[Any, Any]:
+    """Return the TIR functions of a module by their global variables."""
+    kind = load_tvm().tirx.PrimFunc
+    return {name: f for name, f in module.functions_items() if isinstance(f, kind)}
+
+
+def rewritten(module: Any, pattern: Any, rewrite: Callable[[Any, Any], Any]) -> Any:
+    """Rewrite the calls of ``main`` that match a pattern."""
+    relax = load_tvm().relax
+    module = module.clone()
+    module["main"] = relax.dpl.rewrite_call(pattern, rewrite, module["main"])
+    return relax.transform.Normalize()(module)
+
+
+def with_bindings(main: Any, change: Callable[[Any, Any], Iterable[Any]]) -> Any:
+    """Return a function with other bindings in each block.
+
+    `change`: of (the bindings of a block, the constructor of variables there).
+    """
+    relax, blocks = load_tvm().relax, []
+    for block in main.body.blocks:
+        is_dataflow = isinstance(block, relax.DataflowBlock)
+        variable = relax.DataflowVar if is_dataflow else relax.Var
+        made = relax.DataflowBlock if is_dataflow else relax.BindingBlock
+        blocks.append(made(list(change(block.bindings, variable))))
+    body = relax.SeqExpr(blocks, main.body.body)
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)

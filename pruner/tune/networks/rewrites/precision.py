@@ -1,7 +1,5 @@
 """Convert to half precision: products of float16 with float32 sums."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError

@@ -6,11 +6,14 @@ end the function that is fused there. :mod:`~pruner.tune.networks.rewrites.const
 folds norms of signals like norms of images.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from pruner.tune.networks.rewrites.operators import is_constant, operator_name, operators_of
+from pruner.tune.networks.rewrites.operators import (
+    is_constant,
+    operator_name,
+    operators_of,
+    with_bindings,
+)
 from pruner.tune.tvm_import import load_tvm
 
 _ROW = 2  # the place of the new dimension
@@ -31,15 +34,8 @@ def one_row(module: Any) -> Any:
     if operators_of(module).isdisjoint(_BEGIN):
         return module
     module = relax.transform.Normalize()(module)
-    main = module["main"]
-    rows, blocks = _Rows(relax), []
-    for block in main.body.blocks:
-        dataflow = isinstance(block, relax.DataflowBlock)
-        bindings = rows.rewritten(block.bindings, relax.DataflowVar if dataflow else relax.Var)
-        blocks.append((relax.DataflowBlock if dataflow else relax.BindingBlock)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
     module = module.clone()
-    module["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    module["main"] = with_bindings(module["main"], _Rows(relax).rewritten)
     # signals whose image alone is read, and reshaped constants
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
 
@@ -183,7 +179,6 @@ class _Rows:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the extents of a tensor; none for a tuple."""
     return [int(extent) for extent in getattr(value.ty, "shape", None) or ()]
 
 

@@ -6,8 +6,6 @@ with equal values in their order; ``sort`` and ``topk`` gather the values behind
 the largest value, as in torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from math import prod
 from typing import Any

@@ -6,14 +6,12 @@ weights, every ``s``-th; so one convolution of the given pixels with ``s s`` tim
 computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.networks.rewrites.operators import is_constant
+from pruner.tune.networks.rewrites.operators import is_constant, rewritten
 from pruner.tune.tvm_import import load_tvm
 
 _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
@@ -32,9 +30,7 @@ def subpixel_convolutions(module: Any) -> Any:
             return call
         return _subpixel(relax, call, found[data], found[weight].value.numpy())
 
-    module = module.clone()
-    module["main"] = dpl.rewrite_call(pattern, rewrite, module["main"])
-    return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+    return relax.transform.DeadCodeElimination()(rewritten(module, pattern, rewrite))
 
 
 def is_subpixel(call: Any) -> bool:
@@ -74,7 +70,6 @@ def phase_weights(
 
 
 def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any:
-    """Make the equivalent calls."""
     attrs, last = call.attrs, str(call.attrs.data_layout) == "NHWC"
     strides = (int(attrs.strides[0]), int(attrs.strides[1]))
     top, left, bottom, right = map(int, attrs.padding)

@@ -11,8 +11,7 @@ chosen by an estimate (the idea of Mirage: Wu et al., OSDI 2025). See docs/varia
 * `fields`: exact arithmetic modulo two primes
 * `check`: whether two graphs compute the same
 * `network_regions`: parts of a network as graphs
-* `search`: variants of a graph, breadth first
-* `finding`: variants of a network
+* `search`: variants of a graph, breadth first, and of a network
 * `writing`: graphs as parts of a network
 * `choosing`: the choice by the drafts of the tasks
 """

@@ -27,7 +27,7 @@ from pruner.tune.networks.lowering import NetworkFormat, first_line, formed, low
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, sized_network
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.networks.variants.finding import Found, describe, find
+from pruner.tune.networks.variants.search import Found, describe, find
 from pruner.tune.networks.variants.writing import alone
 
 VARIANTS, _TASKS = "variants.json", "variant_tasks.json"

@@ -5,11 +5,9 @@ at the places that these elements depend on: a box, which is a list of places fo
 shapes cost milliseconds in this way, and none has to be shrunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,27 +27,12 @@ Box = tuple[Places, ...]
 _At = Callable[[GraphNode, Box], Array]
 
 
-class Arithmetic(Protocol):
-    """Elements of tensors; arrays have an axis of samples in front."""
+def evaluate(graph: Graph, boxes: Sequence[Box], arithmetic: Any) -> list[Array]:
+    """Evaluate the outputs of a graph at the places of their boxes.
 
-    def leaf(self, node: GraphNode, places: Places) -> Array:
-        """Return elements of an input by their places in row-major order."""
-
-    def literal(self, numerators: Places, denominator: int) -> Array:
-        """Return fractions."""
-
-    def apply(self, node: GraphNode, args: Sequence[Array]) -> Array:
-        """Apply an elementwise operator."""
-
-    def matmul(self, left: Array, right: Array) -> Array:
-        """Multiply matrices [samples, batch, m, k] and [samples, batch, k, n]."""
-
-    def rows(self, op: str, data: Array, axis: int) -> Array:
-        """Apply ``softmax`` or ``max`` along an axis of an array."""
-
-
-def evaluate(graph: Graph, boxes: Sequence[Box], arithmetic: Arithmetic) -> list[Array]:
-    """Evaluate the outputs of a graph at the places of their boxes."""
+    `arithmetic`: :class:`~pruner.tune.networks.variants.fields.Fields`, or another class with its
+    methods. Its arrays have an axis of samples in front.
+    """
     needed = _needed(graph, boxes)
     values: dict[GraphNode, Array] = {}
 
@@ -91,7 +74,6 @@ def _needed(graph: Graph, boxes: Sequence[Box]) -> dict[GraphNode, Box]:
 
 
 def _arguments(node: GraphNode, box: Box) -> list[Box]:
-    """Return the box of every argument."""
     if node.op == "contract":
         letters = _letters(node, box)
         return [
@@ -120,7 +102,7 @@ def _arguments(node: GraphNode, box: Box) -> list[Box]:
     return [tuple(part if i == axis else box[i] for i in axes) for part in parts]
 
 
-def _value(node: GraphNode, box: Box, at: _At, arithmetic: Arithmetic) -> Array:
+def _value(node: GraphNode, box: Box, at: _At, arithmetic: Any) -> Array:
     if node.op == "leaf":
         return arithmetic.leaf(node, _flat(node.shape, box))
     if node.op == "literal":
@@ -186,7 +168,6 @@ def _broadcast(arg: GraphNode, box: Box) -> Box:
 
 
 def _letters(node: GraphNode, box: Box) -> dict[str, Places]:
-    """Return the values of each letter of a contraction."""
     letters = {name: np.arange(extent) for name, extent in node.attrs[1]}
     return letters | dict(zip(spec_of(node).out, box, strict=True))
 
@@ -200,7 +181,7 @@ def _window(axis: AffineIndex, letters: Mapping[str, Places]) -> Places:
 
 
 def _contracted(
-    node: GraphNode, box: Box, boxes: Sequence[Box], args: Sequence[Array], arithmetic: Arithmetic
+    node: GraphNode, box: Box, boxes: Sequence[Box], args: Sequence[Array], arithmetic: Any
 ) -> Array:
     """Multiply and sum, as a product of matrices."""
     spec, letters = spec_of(node), _letters(node, box)

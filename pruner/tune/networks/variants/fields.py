@@ -8,8 +8,6 @@ the field of q, which is marked by -1. Every other function is a keyed hash of i
 that uses a property of it, such as the order of its arguments, is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 
@@ -33,7 +31,7 @@ class Fields:
         self._seed, self._moduli = seed, np.array([P, Q], np.int64)
 
     def leaf(self, node: GraphNode, places: Places) -> Array:
-        """Return random elements, which depend on name and place alone."""
+        """Return random elements by their places in row-major order, and by their name alone."""
         keys = [_key(f"{node.attrs[0]} {self._seed} {i}") for i in range(2)]
         states = np.array(keys, np.uint64).reshape(-1, *(1,) * places.ndim)
         return self._rest(_mixed(_mixed(places.astype(np.uint64)) ^ states))
@@ -53,20 +51,19 @@ class Fields:
         rank = max(arg.ndim for arg in args)
         args = [arg.reshape(len(arg), *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
         if node.op == "call":
-            return self._exp(args[0]) if node.attrs[0] == "exp" else self._hashed(node, args)
+            if node.attrs[0] == "exp":
+                return self._exp(args[0])
+            return self._drawn(self._state(str(node.attrs[0]), np.broadcast_arrays(*args)))
         left, right = args
-        if node.op == "add":
-            found = self._reduced(left + right)
-        elif node.op == "subtract":
-            found = self._reduced(left - right)
-        elif node.op == "multiply":
-            found = self._reduced(left * right)
+        if node.op == "divide":
+            found = left * self._inverse(right)
         else:
-            found = self._reduced(left * self._inverse(right))
-        return np.where((left == _LOST) | (right == _LOST), _LOST, found)
+            found = getattr(np, node.op)(left, right)
+        lost = (left == _LOST) | (right == _LOST)
+        return np.where(lost, _LOST, self._reduced(found))
 
     def matmul(self, left: Array, right: Array) -> Array:
-        """Multiply matrices by four exact products in double precision."""
+        """Multiply [samples, batch, m, k] and [samples, batch, k, n] by four exact products."""
         # halves of 16 bits: sums of 2^21 products stay below 2^53
         high, low = (
             ((x >> _HALF).astype(float), (x & 0xFFFF).astype(float)) for x in (left, right)
@@ -104,9 +101,6 @@ class Fields:
         exponents = np.broadcast_to(self._along(self._moduli - 2, data), data.shape)
         return _powers(np.maximum(data, 0), exponents, self._along(self._moduli, data))
 
-    def _hashed(self, node: GraphNode, args: Sequence[Array]) -> Array:
-        return self._drawn(self._state(str(node.attrs[0]), np.broadcast_arrays(*args)))
-
     def _state(self, name: str, args: Sequence[Array]) -> _Hashes:
         """Hash the arguments of a function, both their values."""
         state = np.full(args[0].shape[1:], _key(name), np.uint64)
@@ -116,7 +110,6 @@ class Fields:
         return state
 
     def _drawn(self, state: _Hashes) -> Array:
-        """Return a value in both fields for a hash."""
         return self._rest(np.stack([state, _mixed(state)]))
 
     def _rest(self, hashes: _Hashes) -> Array:

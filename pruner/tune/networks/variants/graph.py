@@ -42,7 +42,6 @@ class GraphNode:
     key: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive the key and whether the value is constant."""
         text = repr((self.op, self.shape, self.attrs)).encode()
         digest = hashlib.blake2b(text + b"".join(arg.key for arg in self.args), digest_size=16)
         object.__setattr__(self, "key", digest.digest())
@@ -52,11 +51,9 @@ class GraphNode:
         object.__setattr__(self, "constant", constant)
 
     def __eq__(self, other: object) -> bool:
-        """Compare the structure."""
         return isinstance(other, GraphNode) and self.key == other.key
 
     def __hash__(self) -> int:
-        """Hash the structure."""
         return hash(self.key)
 
 

@@ -1,14 +1,15 @@
-"""Search the variants of a graph, breadth first, within a bound on their cost.
+"""Search the variants of graphs and of a network.
 
 Every application of a rule is compared with the original graph in the fields; what is refused is
 not applied any further. Of variants with the same operators on the same shapes one is kept.
 """
 
-from __future__ import annotations
-
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pruner.tune.networks.rewrites.precision import Precision
 from pruner.tune.networks.variants.check import Checker, Verdict
@@ -21,9 +22,13 @@ from pruner.tune.networks.variants.graph import (
     nodes,
     replaced,
 )
-from pruner.tune.networks.variants.network_regions import size_bytes
-from pruner.tune.networks.variants.rules import RULES, Application, Rule
+from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions, size_bytes
+from pruner.tune.networks.variants.rules import RULES
+from pruner.tune.networks.variants.writing import written
 
+log = logging.getLogger(__name__)
+
+SECONDS = 10.0  # of the search of a network
 KEPT = 3  # variants of a graph, beside the original
 _DEPTH, _MOST = 4, 300  # applications in a row, and checked variants of a graph
 _SEARCHED = 0.75  # of the time; the rest is for complete checks
@@ -121,16 +126,13 @@ def _following(
     """Apply every rule to every graph, with the steps to each result."""
     for steps, start in level:
         for rule in RULES:
-            for number, application in enumerate(_applications(rule, start, refused)):
+            try:
+                applications = list(rule(start))
+            except Exception as error:  # of a user's rule
+                refused.append(f"{rule.__name__} failed: {type(error).__name__}: {error}")
+                continue
+            for number, application in enumerate(applications):
                 yield [*steps, f"{rule.__name__} {number}"], replaced(start, application)
-
-
-def _applications(rule: Rule, graph: Graph, refused: list[str]) -> list[Application]:
-    try:
-        return list(rule(graph))
-    except Exception as error:  # of a user's rule
-        refused.append(f"{rule.__name__} failed: {type(error).__name__}: {error}")
-        return []
 
 
 def applied(graph: Graph, steps: Sequence[str]) -> Graph | None:
@@ -166,7 +168,6 @@ def cost(graph: Graph) -> float:
 
 
 def _ends(node: GraphNode) -> bool:
-    """Check for an operator that is not fused with its arguments."""
     return node.op in ("contract", "softmax", "max")
 
 
@@ -179,3 +180,77 @@ def _fingerprint(graph: Graph) -> tuple[object, ...]:
             if node.op != "reshape"
         )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionClass:
+    """A region, how often the network has its graph, and the variants of it."""
+
+    region: GraphRegion
+    count: int
+    searched: Searched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The classes of a network with variants, and what the search left out."""
+
+    classes: Sequence[RegionClass]
+    left_out: Sequence[str]
+    seconds: float
+
+
+def find(module: Any, precision: Precision = "float32") -> Found:
+    """Find the variants of a Relax module's regions within :data:`SECONDS`.
+
+    The region with most work is searched first; each gets its share of the rest of the time.
+    """
+    start, regions = time.monotonic(), read_regions(module)
+    counts = Counter(region.key for region in regions.found)
+    distinct = {region.key: region for region in regions.found}
+    left_out, classes = list(regions.left_out), []
+    waiting = sorted(distinct.values(), key=lambda one: -counts[one.key] * cost(one.graph))
+    for number, region in enumerate(waiting):
+        now = time.monotonic()
+        left_s = start + SECONDS - now
+        # half of what is left, at least: small regions take less than their share
+        end_s = now + max(left_s / 2, left_s / (len(waiting) - number))
+        searched = search(region.graph, precision, end_s)
+        if not searched.complete:
+            left_out.append(f"more variants of {describe(region)}: {searched.checked} were checked")
+        if searched.skipped:
+            left_out.append(
+                f"{searched.skipped} variants of {describe(region)}, such as Winograd's: TVM "
+                "converts no functions of their own to float16"
+            )
+        left_out.extend(searched.refused)
+        if searched.variants:
+            classes.append(RegionClass(region=region, count=counts[region.key], searched=searched))
+    return Found(classes=classes, left_out=left_out, seconds=time.monotonic() - start)
+
+
+def with_variants(module: Any, chosen: Mapping[str, Sequence[str]]) -> Any:
+    """Apply the chosen steps to the regions of a Relax module, by their classes."""
+    if not chosen:
+        return module
+    regions, graphs, fitting = read_regions(module), {}, set()
+    for number, region in enumerate(regions.found):
+        new = applied(region.graph, chosen[region.key]) if region.key in chosen else None
+        if new is not None:
+            graphs[number] = new
+            fitting.add(region.key)
+    for key in sorted(chosen.keys() - fitting):
+        log.warning(
+            "variants: the steps %s of the class %s fit no part of this network, which is built "
+            "without them: its rules or its layout have changed",
+            ", ".join(chosen[key]),
+            key,
+        )
+    return written(module, regions, graphs) if graphs else module
+
+
+def describe(region: GraphRegion) -> str:
+    """Name a region by its products and their shapes."""
+    found = [node for node in nodes(region.graph) if node.op == "contract" and not node.constant]
+    sizes = ", ".join("x".join(map(str, node.shape)) for node in found[:3])
+    return f"{len(found)} products to {sizes}" + (" ..." if len(found) > 3 else "")

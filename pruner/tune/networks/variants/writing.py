@@ -1,7 +1,5 @@
 """Write graphs back into a Relax module."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

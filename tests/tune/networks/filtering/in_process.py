@@ -22,7 +22,7 @@ class DraftsHere:
 
     drafted = 0
 
-    def submit(self, job):
+    def draft(self, job):
         from pruner.tune.networks.draft_task import draft
 
         DraftsHere.drafted += 1

@@ -41,7 +41,7 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
                 for task in tasks
             ]
         )
-    calls = np.array([task.calls for task in tasks], float)
+    calls = np.array([task.weight for task in tasks], float)
     assert sorted(calls) == [1, 1, 2]
     np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
     assert found.median_s == found.forecast.median_s
@@ -95,7 +95,7 @@ def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
 
 def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monkeypatch):
     """The folder of another program stays."""
-    from pruner.tune.networks.filtering import kept_drafts
+    from pruner.tune.networks.filtering import forecaster as kept_drafts
 
     for name, time_s in (("a" * 32, 1), ("b" * 32, 2), ("mine", 0)):
         (tmp_path / name).mkdir()
@@ -103,14 +103,14 @@ def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monk
         os.utime(tmp_path / name, (time_s, time_s))
     monkeypatch.setattr(kept_drafts, "_MOST_BYTES", 150)
     with make(tmp_path) as forecaster:
-        own = forecaster.settings.digest
+        own = forecaster.drafts.digest
     assert {path.name for path in tmp_path.iterdir()} == {own, "b" * 32, "mine"}
 
 
 def test_all_code_of_shapes_and_types_decides_a_draft(monkeypatch):
     from pruner import arrays
     from pruner.tune.networks import draft_task
-    from pruner.tune.networks.filtering import kept_drafts
+    from pruner.tune.networks.filtering import forecaster as kept_drafts
 
     files = []
     monkeypatch.setattr(kept_drafts, "digest_of", files.extend)
@@ -154,8 +154,8 @@ def test_a_limit_keeps_what_may_be_faster():
 
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
+    from experiments.filter.run import hand_over
     from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
-    from pruner.tune.networks.filtering.kept_drafts import hand_over
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module
@@ -180,8 +180,8 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
 
 def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
     """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
+    from experiments.filter.run import hand_over
     from pruner.tune.networks.draft_network import read_drafts
-    from pruner.tune.networks.filtering.kept_drafts import hand_over
     from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.source import import_module

@@ -36,7 +36,7 @@ def test_the_tasks_are_those_of_a_tuning_run(name, target):
     form = NetworkFormat(layout="NHWC")
     tuned = network_tasks(lower(imported(name), target, form), target)
     found = outlined(name, target, form)
-    assert {(t.key, t.calls, t.flops) for t in found.tasks} == {
+    assert {(t.key, t.weight, t.flops) for t in found.tasks} == {
         (t.key, t.weight, t.flops) for t in tuned
     }
     assert found.flops == sum(t.weight * t.flops for t in tuned)
@@ -49,9 +49,9 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     from pruner.tune.networks.filtering.outline import outline
     from pruner.tune.networks.lowering import NetworkFormat, lower
     from pruner.tune.networks.network_tasks import network_tasks
+    from pruner.tune.networks.operators.program import from_exported
     from pruner.tune.networks.signature import arguments_of, exported
     from pruner.tune.networks.source import import_module
-    from pruner.tune.networks.torch_import import from_exported
 
     choices = Choices(resolution=32, width=0.5, stages=((1, 5, 3),) * 5)
     network, image = subnet(choices)
@@ -59,10 +59,10 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     found = outline(import_module(network, image, "net"), target, form)
     module = from_exported(exported(network, arguments_of(image)))
     tuned = network_tasks(lower(module, target, form), target)
-    assert {(t.key, t.calls) for t in found.tasks} == {(t.key, t.weight) for t in tuned}
+    assert {(t.key, t.weight) for t in found.tasks} == {(t.key, t.weight) for t in tuned}
     # stem, expand, depthwise and project of each of five stages, two convolutions of each of
     # two excitations, the last convolution
-    convolutions = sum(t.calls for t in found.tasks if "conv2d" in t.name)
+    convolutions = sum(t.weight for t in found.tasks if "conv2d" in t.name)
     assert convolutions == 1 + 3 * 5 + 2 * 2 + 1
 
 

@@ -22,7 +22,7 @@ def assert_equal(function, *inputs, tolerance=1e-5):
     Integers are equal exactly.
     """
     from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.torch_import import from_exported
+    from pruner.tune.networks.operators.program import from_exported
     from pruner.tune.tvm_import import load_tvm
 
     tvm, relax = load_tvm().tvm, load_tvm().relax

@@ -75,7 +75,7 @@ def test_a_mask_selects_between_old_and_new_values(tvm):
 
 
 def test_a_size_that_depends_on_the_data_is_named_once(tvm):
-    from pruner.tune.networks.torch_import import from_exported
+    from pruner.tune.networks.operators.program import from_exported
 
     class Positive(nn.Module):
         def forward(self, x):

@@ -39,14 +39,14 @@ def test_given_states(tvm):
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_a_very_long_recurrence_is_named(tvm, monkeypatch):
     """Steps of all layers and directions count; torch alone exports 5000 steps in a minute."""
-    from pruner.tune.networks.operators import recurrent
-    from pruner.tune.networks.torch_import import from_exported
+    from pruner.tune.networks.operators import program as programs
+    from pruner.tune.networks.operators.program import from_exported
 
-    assert recurrent._MOST < 5000
+    assert programs._MOST < 5000
     layer = nn.GRU(4, 4, num_layers=2, bidirectional=True)
     program = torch.export.export(layer, (torch.randn(4, 1, 4),))
-    monkeypatch.setattr(recurrent, "_MOST", 16)
-    recurrent.check_lengths(program)
-    monkeypatch.setattr(recurrent, "_MOST", 15)
+    monkeypatch.setattr(programs, "_MOST", 16)
+    programs.check_lengths(program)
+    monkeypatch.setattr(programs, "_MOST", 15)
     with pytest.raises(AssertionError, match=r"gru.input \(16 steps for at most 15"):
         from_exported(program)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from pruner.tune.networks.rewrites.padding import padded_size
+from pruner.tune.networks.rewrites.packing import padded_size
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from tests.tune.networks.test_extraction import run
 

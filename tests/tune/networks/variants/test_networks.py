@@ -47,7 +47,7 @@ def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps,
 
 
 def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
-    from pruner.tune.networks.variants.finding import with_variants
+    from pruner.tune.networks.variants.search import with_variants
 
     module = imported("encoder")
     assert with_variants(module, {}) is module
@@ -183,7 +183,7 @@ def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
 )
 def test_what_no_rule_reads_is_left_out_with_a_line(make, line, tvm):
     from pruner.tune.networks.source import import_module
-    from pruner.tune.networks.variants.finding import find
+    from pruner.tune.networks.variants.search import find
 
     module, shape = make(torch.nn)
     dtype = next((one.dtype for one in module.parameters()), torch.float32)

@@ -6,8 +6,6 @@ and with rounding errors, which grow with m. The products of all tiles are produ
 (m + 2)^2 of them. Constant weights are transformed when the network is built, others in each run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from fractions import Fraction as F
 

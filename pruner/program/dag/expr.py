@@ -8,7 +8,7 @@ are immutable values; a loop variable is an :class:`Axis` slot of the stage that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -162,15 +162,18 @@ def loads(expr: Expr) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
-def redirect_loads(body: Expr, source: int, target: int) -> Expr:
-    """Return ``body`` with loads of stage ``source`` turned to stage ``target``."""
+def replace_loads(body: Expr, stage: int, made: Callable[[Load], Expr]) -> Expr:
+    """Return ``body`` with ``made(load)`` in place of the loads of ``stage``."""
 
     def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == source:
-            return Load(target, node.indices, node.dtype)
-        return node
+        return made(node) if isinstance(node, Load) and node.stage == stage else node
 
     return rewrite(body, rule)
+
+
+def redirect_loads(body: Expr, source: int, target: int) -> Expr:
+    """Return ``body`` with loads of stage ``source`` turned to stage ``target``."""
+    return replace_loads(body, source, lambda load: replace(load, stage=target))
 
 
 def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:

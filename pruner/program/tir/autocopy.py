@@ -13,7 +13,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Mask, dtype_bytes
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Load, rewrite
+from pruner.program.dag.expr import Axis, Load, replace_loads
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import ACCUMULATORS, DYNAMIC_SHARED, WARP_LANES, Buffer, Mark, Scope
@@ -38,7 +38,7 @@ from pruner.program.tir.tree import (
     LoopNode,
     Tree,
     insert,
-    renamed,
+    nest,
 )
 
 AUTO_COPY = "auto_copy"
@@ -117,39 +117,35 @@ def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode)
     # The staging buffer holds one such step of all warps of the block, indexed by warp, column,
     # row.
     tile = [warps.var, column.var, rows.var, columns.var]
-    staging = _staging(tree, tree.buffers[source], [var.extent for var in tile])
-    out = _copied_out(tree, block, source, staging, tile)
+    name = f"{tree.buffers[source].name}_{DYNAMIC_SHARED}"
+    staging = tree.new_buffer(name, tree.buffers[source], DYNAMIC_SHARED)
+    staging.shape = tuple(var.extent for var in tile)
+    out = _copied_out(block, source, staging, tile)
     load = block.loads_of(source)[0]
     block.value, block.init, block.guards = load, None, ()
     block.name = f"{block.name}_store"
     block.buffer, block.indices = staging.key, _follow(block, tile)
     block.list_reads()
     blockize(tree, rows).name = block.name.removesuffix("_o")
-    nest = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
-    _fill(tree, row, out, nest, dict(zip(tile, (node.var for node in nest), strict=True)))
-    fused = fuse(tree, nest)
+    copying = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
+    names = dict(zip(tile, (node.var for node in copying), strict=True))
+    out.bindings = [tree.rebound(b, tree.uses(out, n), names) for n, b in enumerate(out.bindings)]
+    insert(row, len(row.body), nest(copying, [out]))
+    fused = fuse(tree, copying)
     # The copy out uses all threads in order, whatever warp made the element.
     made = split(tree, fused, [None, warps.extent, WARP_LANES])
     made[1].mark, made[2].mark = Mark.THREAD_Y, Mark.THREAD_X
-
-
-def _staging(tree: Tree, source: Buffer, extents: list[IntLike]) -> Buffer:
-    made = tree.new_buffer(f"{source.name}_{DYNAMIC_SHARED}", source, DYNAMIC_SHARED)
-    made.shape = tuple(extents)
-    return made
 
 
 def _follow(block: Block, tile: list[LoopVar]) -> tuple[Axis, ...]:
     """Add an iterator per loop to the block; return them as indices."""
     first = len(block.iters)
     block.iters += tuple(BlockIter("spatial", var.extent) for var in tile)
-    block.bindings = [*block.bindings, *(Binding(af.variable(var), {var: 1}) for var in tile)]
+    block.bindings = [*block.bindings, *map(Binding.of, tile)]
     return tuple(Axis(first + place) for place in range(len(tile)))
 
 
-def _copied_out(
-    tree: Tree, block: Block, source: int, staging: Buffer, tile: list[LoopVar]
-) -> Block:
+def _copied_out(block: Block, source: int, staging: Buffer, tile: list[LoopVar]) -> Block:
     """Return a block writing the same elements, read from the staging buffer."""
     out = Block(
         name=block.name,
@@ -161,38 +157,11 @@ def _copied_out(
         guards=block.guards,
     )
     indices = _follow(out, tile)
-
-    def rule(node: object) -> object:
-        if isinstance(node, Load) and node.stage == source:
-            return Load(staging.key, indices, node.dtype)
-        return node
-
-    out.value = rewrite(out.value, rule)  # type: ignore[arg-type]
+    out.value = replace_loads(
+        out.value, source, lambda load: Load(staging.key, indices, load.dtype)
+    )
     out.list_reads()
     return out
-
-
-def _fill(
-    tree: Tree,
-    above: LoopNode,
-    block: Block,
-    nest: list[LoopNode],
-    names: dict[LoopVar, LoopVar],
-) -> None:
-    """Put ``block`` at the end of ``above``, under its own loops.
-
-    ``names`` maps the loops that it was bound to onto its own.
-    """
-    bindings = []
-    for place, binding in enumerate(block.bindings):
-        uses = {names.get(v, v): s for v, s in tree.uses(block, place).items()}
-        bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
-    block.bindings = bindings
-    inner: LoopNode | Block = block
-    for node in reversed(nest):
-        node.body, inner.parent = [inner], node
-        inner = node
-    insert(above, len(above.body), inner)
 
 
 def layouts_permute(tree: Tree) -> Mask:

@@ -8,7 +8,7 @@ be computed from new ones; divisors may differ between programs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from pruner.program.dag.expr import (
     Expr,
     Load,
     PerProgram,
-    rewrite,
+    replace_loads,
     substitute_axes,
 )
 from pruner.program.index.affine import plain
@@ -64,14 +64,10 @@ def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
         if len(loads) != 1:
             raise UnsupportedProgram("index-map", f"{reader.name} reads {buffer.name} twice")
         reads[reader] = loads[0].indices
-
-    def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == buffer.key:
-            return Load(node.stage, _at(form, node.indices), node.dtype)
-        return node
-
     for other in [block, *reads]:
-        other.value = rewrite(other.value, rule)
+        other.value = replace_loads(
+            other.value, buffer.key, lambda load: replace(load, indices=_at(form, load.indices))
+        )
     block.indices = _at(form, block.indices)
     buffer.shape = tuple(shape)
     # The old indices are kept: a later reverse_compute_inline needs them to invert the epilogue.

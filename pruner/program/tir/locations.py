@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.index.affine import plain
-from pruner.program.tir.primitives import can_inline, cut, is_data_parallel, reducing_variables
+from pruner.program.tir.primitives import can_inline, cut, is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 # TVM's numbers in the decisions of traces.
@@ -47,7 +47,7 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
 
     Left out are unit loops, parallel loops inside reductions, and trailing reductions.
     """
-    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    reducing = tree.reducing_in(loops)
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
     # A reduction without a parallel loop inside is trailing: CollectComputeLocation drops it.
     leads = np.zeros((len(loops) + 1, tree.num_programs), bool)  # to a parallel loop
@@ -113,7 +113,7 @@ def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
     them.
     """
     loops = candidate_loops(tree, block)
-    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    reducing = tree.reducing_in(loops)
     serial = [i for i, loop in enumerate(loops) if loop.var in reducing]
     borders = (serial[0], serial[-1] + 1) if serial else ()
     runs = list(range(len(loops)))

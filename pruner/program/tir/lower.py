@@ -112,7 +112,7 @@ def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: Int
     inner = (Loop(v, v.extent, Mark.TENSORIZE, e.kinds.get(v)) for v in block.inner)
     loops = (*loops, *inner)
     if block.init is not None and reduces_over_threads(e.tree, block):
-        reducing = _reduction_vars(e.tree, block)
+        reducing = e.tree.reducing(block)
         # Loops of the reduction without threads surround the hidden partial sums only, as in TE.
         kept = tuple(x for x in loops if x.is_bound or x.var not in reducing)
         value = Const(0.0, e.tree.buffers[block.buffer].dtype)
@@ -186,11 +186,6 @@ def _indices(
     return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
 
 
-def _reduction_vars(tree: Tree, block: Block) -> set[LoopVar]:
-    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
-    return {var for slot in slots for var in tree.uses(block, slot)}
-
-
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
     """Return the kind of every loop around reductions.
 
@@ -201,7 +196,7 @@ def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
     # In order of buffers, so that the later one overwrites.
     for block in sorted(tree.blocks(), key=lambda block: block.buffer):
         if block.reduces:
-            reducing = _reduction_vars(tree, block)
+            reducing = tree.reducing(block)
             for var in (*(loop.var for loop in tree.path(block)), *block.inner):
                 kinds[var] = "reduce" if var in reducing else "spatial"
     return kinds

@@ -23,7 +23,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Mark
-from pruner.program.tir.primitives import is_data_parallel, reducing_variables
+from pruner.program.tir.primitives import is_data_parallel
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, replace_child
 
@@ -106,7 +106,7 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
 
 def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _Plan:
     exists, count = path.exists, path.exists.sum(0)
-    reducing = reducing_variables(tree, path.loops[0])
+    reducing = tree.reducing_in(path.loops)
     usable, single = _usable(path, reducing), _single(path)
     fusible = contiguous_loops(tree, block, path)
     outer, inner = np.full(count.shape, _NO_LOOPS), np.full(count.shape, _NO_LOOPS)

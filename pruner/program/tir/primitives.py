@@ -22,7 +22,7 @@ from pruner.program.dag.expr import (
     Expr,
     Load,
     redirect_loads,
-    rewrite,
+    replace_loads,
     substitute_axes,
 )
 from pruner.program.index import affine as af
@@ -51,8 +51,8 @@ from pruner.program.tir.tree import (
     TreeNode,
     Uses,
     insert,
+    nest,
     remove,
-    renamed,
     replace_child,
     uniform,
 )
@@ -77,7 +77,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
     for node in reversed(made):
         value, uses[node.var] = af.add(value, af.variable(node.var), scale), scale
         scale = scale * node.extent
-    _nest(made, loop.body)
+    nest(made, loop.body)
     made[0].unroll = loop.unroll
     replace_child(loop, [made[0]])
     tree.define(loop.var, value, uses)
@@ -103,7 +103,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
         # its own.
         tree.define(loop.var, part, {fused.var: 1 if len(loops) == 1 else 0})
         inner = inner * loop.extent
-    _nest([fused], loops[-1].body)
+    nest([fused], loops[-1].body)
     replace_child(loops[0], [fused])
     return fused
 
@@ -127,7 +127,7 @@ def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopN
         value = af.add(af.variable(outer), af.variable(inner))
         tree.define(loop.var, value, {outer: 1, inner: 1})
     replace_child(loops[0], [halves[0][0]])
-    _nest([*halves[0], *halves[1]], loops[-1].body)
+    nest([*halves[0], *halves[1]], loops[-1].body)
     return halves[0][-1]
 
 
@@ -144,7 +144,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     position = place.body.index(first)
     queue = iter(order)
     arranged = [next(queue) if loop in depth else loop for loop in chain]
-    _nest(arranged, body)
+    nest(arranged, body)
     place.body[position] = arranged[0]
     arranged[0].parent = place
 
@@ -152,14 +152,6 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
 def bind(loop: LoopNode, axis: str) -> None:
     """Bind a loop to a GPU index; virtual axes share a mark."""
     loop.mark = Mark.of_axis(axis)
-
-
-def _nest(chain: Sequence[LoopNode], body: list[TreeNode]) -> None:
-    for outer, inner in pairwise(chain):
-        outer.body, inner.parent = [inner], outer
-    chain[-1].body = body
-    for child in body:
-        child.parent = chain[-1]
 
 
 def blockize(tree: Tree, loop: LoopNode) -> Block:
@@ -188,7 +180,7 @@ def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
     made = [LoopNode(var) for var in block.inner]
     if made:
         replace_child(block, [made[0]])
-        _nest(made, [block])
+        nest(made, [block])
         block.inner = ()
     return made
 
@@ -205,15 +197,13 @@ def cache_read(
     """Copy an input of ``block`` to ``scope``; its consumers read the copy."""
     source = tree.buffers[block.reads[read_index]]
     cache = tree.new_buffer(f"{source.name}_{scope}", source, scope)
-    copy = _copy_block(cache.name, source, cache)
     readers = list(dict.fromkeys([block, *consumers]))
     for reader in readers:
         reader.value = redirect_loads(reader.value, source.key, cache.key)
         reader.reads = [cache.key if key == source.key else key for key in reader.reads]
     # Before the first reader, as TVM inserts it; compute_at moves it on later.
     first = min(_root_index(tree, reader) for reader in readers)
-    insert(tree.root, first, _nest_of(copy))
-    return copy
+    return _insert_copy(tree, first, cache.name, source, cache)
 
 
 def cache_write(tree: Tree, block: Block, scope: str) -> Block:
@@ -223,33 +213,23 @@ def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key
-    copy = _copy_block(cache.name, cache, target)
-    insert(tree.root, _root_index(tree, block) + 1, _nest_of(copy))
-    return copy
+    return _insert_copy(tree, _root_index(tree, block) + 1, cache.name, cache, target)
 
 
-def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
+def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buffer) -> Block:
     axes = tuple(Axis(d) for d in range(len(source.shape)))
     loops = [LoopVar(f"ax{d}", extent) for d, extent in enumerate(source.shape)]
-    return Block(
+    copy = Block(
         name=name,
         iters=tuple(BlockIter("spatial", extent) for extent in source.shape),
-        bindings=[Binding(af.variable(var), {var: 1}) for var in loops],
+        bindings=list(map(Binding.of, loops)),
         buffer=target.key,
         indices=axes,
         value=Load(source.key, axes, source.dtype),
         reads=[source.key],
     )
-
-
-def _nest_of(block: Block) -> TreeNode:
-    nest: TreeNode = block
-    for binding in reversed(block.bindings):
-        (var,) = binding.uses
-        outer = LoopNode(var, [nest])
-        nest.parent = outer
-        nest = outer
-    return nest
+    insert(tree.root, place, nest(list(map(LoopNode, loops)), [copy]))
+    return copy
 
 
 def _root_index(tree: Tree, block: Block) -> int:
@@ -257,24 +237,12 @@ def _root_index(tree: Tree, block: Block) -> int:
     return tree.root.body.index(path[0] if path else block)
 
 
-def reducing_variables(tree: Tree, below: LoopNode) -> set[LoopVar]:
-    """Return loop variables that move a reduction iterator below a loop."""
-    return {
-        var
-        for block in tree.blocks(below)
-        for slot, it in enumerate(block.iters)
-        if it.kind == "reduce"
-        for var in tree.uses(block, slot)
-    }
-
-
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
-    """Return whether no reduction iterator below moves with the loop.
+    """Return whether no reduction iterator below moves with the loop (``GetLoopIterType``).
 
-    ``GetLoopIterType`` of TVM. ``reducing``: :func:`reducing_variables` below this loop or a loop
-    around it. TVM's bindings keep a unit loop, but not a loop that `fuse` made, even of one loop.
-    Raises :class:`Diverges` where such a loop over a reduction is a unit loop for some programs
-    only.
+    ``reducing``: :meth:`Tree.reducing_in` from this loop or a loop around it. TVM's bindings keep a
+    unit loop, but not a loop that `fuse` made, even of one loop. Raises :class:`Diverges` where
+    such a loop over a reduction is a unit loop for some programs only.
     """
     if loop.var not in reducing:
         return True
@@ -285,10 +253,7 @@ def reduces_over_threads(tree: Tree, block: Block) -> bool:
     """Return whether a reduction iterator is bound to threads."""
     # Virtual threads are unrolled into one thread, so nothing is reduced across them.
     threads = {x.var for x in tree.path(block) if x.is_bound and x.mark is not Mark.VTHREAD}
-    return any(
-        it.kind == "reduce" and tree.uses(block, slot).keys() & threads
-        for slot, it in enumerate(block.iters)
-    )
+    return not threads.isdisjoint(tree.reducing(block))
 
 
 def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
@@ -302,37 +267,27 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     # A tensorised init fills a whole fragment, so the spatial inner loops come along.
     kept = tuple(var for var in block.inner if var in used)
     names = {var: LoopVar(var.name + "_init", var.extent) for var in kept}
+    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
     init = Block(
         name=block.name + "_init",
         iters=tuple(block.iters[i] for i in spatial),
         bindings=[],
         buffer=block.buffer,
-        indices=_renumbered(block, spatial),
+        indices=tuple(substitute_axes(index, table) for index in block.indices),
         value=block.init,
         annotations=dict(block.annotations),
         inner=tuple(names[var] for var in kept),
     )
-    nest: TreeNode = init
-    for old in reversed([x for x in inner if x.var in used]):
-        names[old.var] = LoopVar(old.var.name + "_init", old.extent)
-        outer = LoopNode(names[old.var], [nest], mark=old.mark, unroll=old.unroll)
-        nest.parent = outer
-        nest = outer
-    for i in spatial:
-        uses = {names.get(var, var): scale for var, scale in tree.uses(block, i).items()}
-        value = renamed(tree.resolve(block.bindings[i].value), names)
-        init.bindings.append(Binding(value, uses))
+    repeated = [x for x in inner if x.var in used]
+    names |= {x.var: LoopVar(x.var.name + "_init", x.extent) for x in repeated}
+    init.bindings = [tree.rebound(block.bindings[i], tree.uses(block, i), names) for i in spatial]
+    loops = [LoopNode(names[x.var], mark=x.mark, unroll=x.unroll) for x in repeated]
     parent = loop.parent
     assert parent is not None
-    insert(parent, parent.body.index(loop), nest)
+    insert(parent, parent.body.index(loop), nest(loops, [init]))
     block.init = None
     block.name += "_update"
     return init
-
-
-def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
-    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
-    return tuple(substitute_axes(index, table) for index in block.indices)
 
 
 def compute_inline(tree: Tree, block: Block) -> None:
@@ -340,18 +295,16 @@ def compute_inline(tree: Tree, block: Block) -> None:
     # Inverted before the rewrite: a map that cannot be inverted must leave the tree untouched.
     iterators = iterators_of(block, block.indices)
 
-    def rule(node: Expr) -> Expr:
-        if not isinstance(node, Load) or node.stage != block.buffer:
-            return node
+    def inlined(load: Load) -> Expr:
         # The consumer's indices, inverted to the block's iterators.
-        values = [substitute_axes(iterator, node.indices) for iterator in iterators]
+        values = [substitute_axes(iterator, load.indices) for iterator in iterators]
         return substitute_axes(block.value, values)
 
     consumers = tree.consumers(block)
     if not consumers or block.init is not None:
         raise UnsupportedProgram("compute-inline", block.name)
     for consumer in consumers:
-        consumer.value = rewrite(consumer.value, rule)
+        consumer.value = replace_loads(consumer.value, block.buffer, inlined)
         consumer.list_reads()
     remove(block)
 
@@ -387,17 +340,11 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         if not isinstance(index, Axis):
             continue
         extent = block.iters[index.slot].extent
-        # The block reads only part of a padded dimension: the producer writes under a guard from
-        # now on.
+        # The block reads only a part of a padded dimension: the producer then writes under a guard.
         if not np.all(np.equal(extent, shape[dimension])):
             producer.guards += ((values[index.slot], extent),)
-
-    def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == producer.buffer:
-            return producer.value
-        return node
-
-    producer.value, old = rewrite(substitute_axes(block.value, values), rule), producer.buffer
+    old, inner = producer.buffer, producer.value
+    producer.value = replace_loads(substitute_axes(block.value, values), old, lambda _: inner)
     producer.indices = tuple(substitute_axes(index, values) for index in block.indices)
     producer.buffer = block.buffer
     producer.list_reads()
@@ -550,11 +497,8 @@ def _move(
         bindings.append(Binding(value, uses))
         made.append((LoopNode(var, absent=stays), it.kind == "reduce"))
     block.bindings = bindings
-    nest: TreeNode = block
-    for node in reversed(_by_phase(kept, made)):
-        node.body, nest.parent = [nest], node
-        nest = node
-    insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
+    found = nest(_by_phase(kept, made), [block])
+    insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), found)
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
@@ -562,9 +506,7 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
 
     They have one iteration in the other programs.
     """
-    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
-    reducing = {var for slot in slots for var in tree.uses(block, slot)}
-    out = []
+    reducing, out = tree.reducing(block), []
     for loop in tree.path(block):
         var = LoopVar(loop.var.name, af.plain(af.where(stays, loop.extent, 1)))
         tree.define(loop.var, af.variable(var), {var: 1})

@@ -7,8 +7,9 @@ on as a *definition* of its variable by the loops that replaced it, so bindings 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -57,6 +58,11 @@ class Binding:
 
     value: Affine
     uses: Uses
+
+    @staticmethod
+    def of(var: LoopVar) -> Binding:
+        """Bind an iterator to one loop."""
+        return Binding(af.variable(var), {var: 1})
 
 
 @dataclass(eq=False, slots=True)
@@ -256,9 +262,24 @@ class Tree:
         """Return other blocks that read the output of ``block``, in order."""
         return [b for b in self.blocks() if b is not block and b.loads_of(block.buffer)]
 
+    def reducing(self, block: Block) -> set[LoopVar]:
+        """Return the loop variables that move a reduction iterator of a block."""
+        slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
+        return {var for slot in slots for var in self.uses(block, slot)}
+
+    def reducing_in(self, loops: Sequence[LoopNode]) -> set[LoopVar]:
+        """Return :meth:`reducing` of the blocks in the first of nested loops."""
+        blocks = self.blocks(loops[0]) if loops else ()
+        return set[LoopVar]().union(*map(self.reducing, blocks))
+
     def resolve(self, value: Affine) -> Affine:
         """Return ``value`` in the variables of existing loops."""
         return substitute(value, self._value_of)
+
+    def rebound(self, binding: Binding, uses: Uses, names: Mapping[LoopVar, LoopVar]) -> Binding:
+        """Return a binding in existing loops ``uses``, with the variables ``names`` exchanged."""
+        value = renamed(self.resolve(binding.value), names)
+        return Binding(value, {names.get(var, var): scale for var, scale in uses.items()})
 
     def _value_of(self, var: LoopVar) -> Affine | None:
         if var not in self.definitions:
@@ -391,6 +412,18 @@ def uniform(value: IntLike | np.ndarray) -> int:
     if isinstance(value, np.ndarray):
         raise Diverges(value)
     return value
+
+
+def nest(loops: Sequence[LoopNode], body: list[TreeNode]) -> TreeNode:
+    """Put ``body`` under ``loops``, outermost first; return the outermost node."""
+    for outer, inner in pairwise(loops):
+        outer.body, inner.parent = [inner], outer
+    if not loops:
+        return body[0]
+    loops[-1].body = body
+    for child in body:
+        child.parent = loops[-1]
+    return loops[0]
 
 
 def replace_child(node: TreeNode, new: list[TreeNode]) -> None:

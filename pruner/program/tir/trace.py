@@ -226,18 +226,6 @@ def _get_block(s: TraceState, i: Instruction) -> Block | Tree:
     return s.tree if name == "root" else s.tree.find(name)
 
 
-def _get_loops(s: TraceState, _: Instruction, block: Block) -> list[LoopNode]:
-    return s.tree.path(block)
-
-
-def _get_consumers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
-    return s.tree.consumers(block)
-
-
-def _get_producers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
-    return s.tree.producers(block)
-
-
 def _sample_perfect_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     parts = int(i.attrs[0])
@@ -254,10 +242,6 @@ def _sample_partitioned_tile(s: TraceState, i: Instruction, loop: LoopNode) -> l
     if not np.all(np.equal(np.mod(loop.extent, int(i.attrs[2])), 0)):
         raise UnsupportedProgram("partitioned-tile", loop.var.name)
     return _sample_perfect_tile(s, i, loop)
-
-
-def _annotated_number(s: TraceState, i: Instruction) -> IntLike:
-    return s.decision(i.slot)
 
 
 def _sample_categorical(s: TraceState, i: Instruction) -> IntLike:
@@ -278,18 +262,6 @@ def _sample_compute_location(s: TraceState, i: Instruction, block: Block) -> Loo
 def settled(s: TraceState, i: Instruction) -> Ints:
     """Return each program's location at a coming ``SampleComputeLocation``."""
     return places.settle(s.tree, s.get(i.inputs[0]), s.decisions[:, i.slot])
-
-
-def _split(s: TraceState, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
-    return primitives.split(s.tree, loop, factors)
-
-
-def _fuse(s: TraceState, _: Instruction, *nodes: LoopNode) -> LoopNode:
-    return primitives.fuse(s.tree, nodes)
-
-
-def _reorder(s: TraceState, _: Instruction, *nodes: LoopNode) -> None:
-    primitives.reorder(s.tree, nodes)
 
 
 def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
@@ -320,10 +292,6 @@ def _unannotate(_: TraceState, i: Instruction, target: Tree | Block | LoopNode) 
     target.annotations.pop(str(i.attrs[0]), None)
 
 
-def _blockize(s: TraceState, _: Instruction, loop: LoopNode) -> Block:
-    return primitives.blockize(s.tree, loop)
-
-
 def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
     """Change the layout of the block's output; ``pieces`` are new dimensions.
 
@@ -352,18 +320,10 @@ def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:
     storage_align(block, axis % len(s.tree.buffers[block.buffer].shape), factor, offset)
 
 
-def _cache_read(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
-    return primitives.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
-
-
 def _cache_write(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     if int(i.attrs[0]) != 0 or consumers:
         raise UnsupportedProgram("cache-write", block.name)
     return primitives.cache_write(s.tree, block, str(i.attrs[1]))
-
-
-def _read_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
-    return read_at(s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1]))
 
 
 def _write_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
@@ -396,52 +356,41 @@ def _compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode | in
         primitives.compute_inline(s.tree, block)
 
 
-def _reverse_compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode) -> None:
-    primitives.reverse_compute_at(s.tree, block, loop)
-
-
-def _compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
-    primitives.compute_inline(s.tree, block)
-
-
-def _reverse_compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
-    primitives.reverse_compute_inline(s.tree, block)
-
-
-def _nothing(_: TraceState, __: Instruction, *___: Any) -> None:
-    """Ignore markers."""
-
-
+# By kind: (state, instruction, inputs) -> result, list of results, or None.
 _HANDLERS: dict[str, Callable[..., Any]] = {
-    _NUMBER: _annotated_number,
+    _NUMBER: lambda s, i: s.decision(i.slot),
     "GetSBlock": _get_block,
-    "GetLoops": _get_loops,
-    "GetConsumers": _get_consumers,
-    "GetProducers": _get_producers,
+    "GetLoops": lambda s, _, block: s.tree.path(block),
+    "GetConsumers": lambda s, _, block: s.tree.consumers(block),
+    "GetProducers": lambda s, _, block: s.tree.producers(block),
     "SamplePerfectTile": _sample_perfect_tile,
     "SamplePartitionedTile": _sample_partitioned_tile,
     "SampleCategorical": _sample_categorical,
     LOCATE: _sample_compute_location,
-    "Split": _split,
-    "Fuse": _fuse,
-    "Reorder": _reorder,
+    "Split": lambda s, _, loop, *factors: primitives.split(s.tree, loop, factors),
+    "Fuse": lambda s, _, *loops: primitives.fuse(s.tree, loops),
+    "Reorder": lambda s, _, *loops: primitives.reorder(s.tree, loops),
     "Bind": _bind,
     "Unroll": _unroll,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
-    "Blockize": _blockize,
+    "Blockize": lambda s, _, loop: primitives.blockize(s.tree, loop),
     "TransformLayout": _transform_layout,
     "StorageAlign": _storage_align,
-    "CacheRead": _cache_read,
+    "CacheRead": lambda s, i, block, readers: primitives.cache_read(
+        s.tree, block, int(i.attrs[0]), str(i.attrs[1]), readers
+    ),
     "CacheWrite": _cache_write,
-    "ReadAt": _read_at,
+    "ReadAt": lambda s, i, loop, block: read_at(
+        s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1])
+    ),
     "WriteAt": _write_at,
     "RFactor": _rfactor,
     "SetScope": _set_scope,
     "ComputeAt": _compute_at,
-    "ReverseComputeAt": _reverse_compute_at,
-    "ComputeInline": _compute_inline,
-    "ReverseComputeInline": _reverse_compute_inline,
-    "EnterPostproc": _nothing,
+    "ReverseComputeAt": lambda s, _, block, at: primitives.reverse_compute_at(s.tree, block, at),
+    "ComputeInline": lambda s, _, block: primitives.compute_inline(s.tree, block),
+    "ReverseComputeInline": lambda s, _, block: primitives.reverse_compute_inline(s.tree, block),
+    "EnterPostproc": lambda *_: None,
 }
 KINDS = frozenset(_HANDLERS)  # what may stand in a trace

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
 from pruner.search.decision_search import CandidateOutcome, Search
-from pruner.search.estimate import Estimate, has_settled
+from pruner.search.task_order import Estimate, has_settled
 from pruner.search.history import Candidate
 from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 

@@ -260,7 +260,7 @@ class DraftThenVerify:
         self._proposer = None
         if settings.first == "lm":
             # here: it imports torch, which workers do without
-            from pruner.search.proposer import Proposer, proposal_model
+            from pruner.search.propose_lm import Proposer, proposal_model
 
             self._proposer = Proposer(space, proposal_model(None))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pruner.search.estimate import Estimate, has_settled
+from pruner.search.task_order import Estimate, has_settled
 from pruner.search.task_order import TaskProgress
 
 

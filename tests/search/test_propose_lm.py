@@ -90,10 +90,10 @@ def test_records_without_tokens_are_drawn_at_random_and_a_line_reports_it(weight
 
 
 def test_the_draft_may_start_from_the_models_programs(weights, monkeypatch):
-    from pruner.search import proposer
+    from pruner.search import propose_lm
 
-    model = proposer.proposal_model(weights)
-    monkeypatch.setattr(proposer, "proposal_model", lambda _: model)
+    model = propose_lm.proposal_model(weights)
+    monkeypatch.setattr(propose_lm, "proposal_model", lambda _: model)
     space, latency_s = space_of(240)
     how = ExplorerSettings(population=8, generations=0, keep=8)
     found = {}

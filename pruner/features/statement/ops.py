@@ -26,7 +26,7 @@ from pruner.program.dag.expr import (
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened
-from pruner.program.index.lookup import is_sum
+from pruner.program.index.regions import is_sum
 from pruner.program.nests import BufferStore
 
 FLOAT, INT = COUNT_INDEX["float_mad"], COUNT_INDEX["int_mad"]  # the first of each group

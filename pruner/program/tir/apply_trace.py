@@ -23,7 +23,7 @@ from pruner.arrays import Decisions, Ints, Mask
 from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.tir import locations as places
 from pruner.program.tir.copies import Copy
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.trace import LOCATE, Instruction, TraceProgram, TraceState, settled
 from pruner.program.tir.tree import Diverges, Tree, uniform
 

@@ -30,7 +30,7 @@ from pruner.program.tir.primitives import (
     split,
     unblockize,
 )
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import (
     Binding,
     Block,

@@ -19,7 +19,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.layouts import aligned_elements
 from pruner.program.tir.pipeline import buffer_versions
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
 _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small

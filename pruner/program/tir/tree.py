@@ -181,7 +181,7 @@ class Tree:
 
     ``layouts``: of the buffers whose layout changed. ``uncertain``: programs whose regions TVM
     may compute otherwise; they count as refused. ``places``: of its buffers, once the tree is
-    finished; see :func:`pruner.program.tir.scopes.buffer_scopes`.
+    finished; see :func:`pruner.program.tir.regions.buffer_scopes`.
     """
 
     buffers: list[Buffer]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pruner.search.estimate import Estimate
+from pruner.search.task_order import Estimate
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.run.finalists import Finalists

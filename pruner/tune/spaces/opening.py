@@ -13,11 +13,10 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Log
 from pruner.tune.phases import Phases
-from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.batched.prim_func import IN_PLACE
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.spaces.tvm import LiveSpace, ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
 
 # instructions that give a block another buffer: TVM does not copy into it what the block updates

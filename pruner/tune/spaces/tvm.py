@@ -7,7 +7,6 @@ cannot be read (a loop that is no rectangle, a call by name) has neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.search.space import RowKeys
-from pruner.tune.spaces.batched.space import score_each
+from pruner.tune.spaces.batched.space import BatchedSpace, score_each
 from pruner.tune.spaces.design import DesignSpace, Finished
 from pruner.tune.spaces.lowered import lowered
 from pruner.tune.spaces.text import module_flags
@@ -34,16 +33,8 @@ _CACHED = 4096  # finished schedules that are kept
 _REFUSED = "refused-by-tvm"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Read:
-    """The loop nests of a program, None with a reason if unreadable."""
-
-    nests: LoopNests | None
-    reason: str = ""
-
-
 class ReplaySpace:
-    """A space replayed by TVM; see :class:`pruner.tune.spaces.base.LiveSpace`.
+    """A space replayed by TVM, with the interface of `BatchedSpace`.
 
     ``unreadable``: why its programs have no features and no draft, empty where they have.
     """
@@ -61,7 +52,7 @@ class ReplaySpace:
         self.keys = RowKeys(self.num_slots)
         self._workload = module_flags(design.module)
         self._finished: dict[int, Finished | None] = {}
-        self._read: dict[int, _Read] = {}
+        self._read: dict[int, LoopNests | str] = {}  # or the reason why there are none
         chances = dict(design.context.space_generator.mutator_probs.items())
         # MutateParallel moves an annotation, no sampling decision: a vector cannot hold it
         kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
@@ -81,7 +72,8 @@ class ReplaySpace:
         for seed in range(1, _TRIES + 1):
             found = self._design.finished(own if seed == 1 else None, seed, verify=False)
             if found is not None:
-                return _read(found).reason
+                nests = _read(found)
+                return nests if isinstance(nests, str) else ""
         return _REFUSED
 
     @property
@@ -133,10 +125,10 @@ class ReplaySpace:
         return out
 
     def tiling(self, device: Device) -> None:
-        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+        """Return None: tiles are known of batched spaces alone."""
 
     def tokens(self, device: Device) -> None:
-        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+        """Return None: tokens are known of batched spaces alone."""
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Check which rows TVM replays and its postprocessors accept, bool [N]."""
@@ -165,14 +157,13 @@ class ReplaySpace:
             self._read.clear()
         self._finished.setdefault(key, finished)
 
-    def _nests(self, decisions: Decisions) -> list[_Read]:
-        """Read the loop nests of every vector."""
+    def _nests(self, decisions: Decisions) -> list[LoopNests | str]:
+        """Read the loop nests of every vector, or the reason why there are none."""
         out = []
         for key, row in self._keyed(decisions):
             finished = self._replayed(key, row)
             if key not in self._read:
-                refused = _Read(None, _REFUSED)
-                self._read[key] = refused if finished is None else _read(finished)
+                self._read[key] = _REFUSED if finished is None else _read(finished)
             out.append(self._read[key])
         return out
 
@@ -191,13 +182,12 @@ class ReplaySpace:
         from.
         """
         found = self._nests(decisions)
-        read = [(np.array([n]), one.nests) for n, one in enumerate(found) if one.nests is not None]
         return featurize_nests(
-            read,
+            [(np.array([n]), one) for n, one in enumerate(found) if not isinstance(one, str)],
             len(decisions),
             FeatureSpec(dataflow=dataflow, extra=extra),
             workload=self._workload,
-            failures={n: one.reason for n, one in enumerate(found) if one.nests is None},
+            failures={n: one for n, one in enumerate(found) if isinstance(one, str)},
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
@@ -206,7 +196,7 @@ class ReplaySpace:
         if not self.can_draft:
             return out
         found = enumerate(self._nests(decisions))
-        read = {n: one.nests for n, one in found if one.nests is not None}
+        read = {n: one for n, one in found if not isinstance(one, str)}
         for row, score in zip(read, score_each(list(read.values()), analyzer), strict=True):
             if score is not None:
                 (out[row],) = np.broadcast_to(score, 1)
@@ -217,8 +207,11 @@ def _samples(inst: Any) -> bool:
     return bool(inst.kind.name.startswith("Sample"))
 
 
-def _read(finished: Finished) -> _Read:
+def _read(finished: Finished) -> LoopNests | str:
     try:
-        return _Read(lowered(finished.module))
+        return lowered(finished.module)
     except UnsupportedProgram as error:
-        return _Read(None, error.reason)
+        return error.reason
+
+
+LiveSpace = BatchedSpace | ReplaySpace

@@ -5,7 +5,7 @@ import pytest
 
 from pruner.search.offline.adaptation_run import Quality, TuningCurve
 from pruner.search.offline.comparison import MethodComparison, MethodRun
-from pruner.search.offline.statistics import Reach
+from pruner.search.offline.comparison import Reach
 
 
 def cell(method, seed, relative, seconds=(10.0, 20.0, 30.0, 40.0), top1=0.5):

@@ -23,17 +23,22 @@ from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.pipeline import waits_are_numbers
-from pruner.program.tir.scopes import buffer_scopes
-from pruner.program.tir.stages import stages_cover
+from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.verify import stages_cover
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.construct import Tiling
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
-from pruner.tune.spaces.batched import mutators
-from pruner.tune.spaces.batched.decisions import TileDecision, open_decisions
-from pruner.tune.spaces.batched.head import read_program
-from pruner.tune.spaces.batched.threads import thread_ranges
+from pruner.tune.spaces.batched.decisions import (
+    CPU,
+    GPU,
+    Mutators,
+    TileDecision,
+    open_decisions,
+)
+from pruner.tune.spaces.batched.trace import read_program
+from pruner.tune.spaces.batched.tiling import thread_ranges
 from pruner.tune.spaces.batched.tiling import tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
 from pruner.tune.spaces.design import DesignSpace
@@ -51,7 +56,17 @@ _UNCERTAIN = "uncertain-region"
 
 
 class BatchedSpace:
-    """A batched space; see :class:`pruner.tune.spaces.base.LiveSpace`."""
+    """A trace with open sampling decisions, whose programs are computed in batches.
+
+    A decision vector int64 [d] holds all sampling decisions of the trace in order: the factors of
+    ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
+    the location index of ``sample_compute_location``. ``keys``: a 64-bit key of every row.
+
+    ``can_draft``: the draft score distinguishes legal programs. ``has_features``: programs have
+    features of the definition that models learn from, so that a model can rank them.
+    ``affordable``: how many programs a generation may have where each takes milliseconds; None: no
+    limit.
+    """
 
     can_draft = True
     has_features = True
@@ -82,9 +97,9 @@ class BatchedSpace:
         self.keys = RowKeys(self.num_slots)
         with unforeseen_refused():
             self._decisions = open_decisions(self.program, design.vector(design.trace))
-        shares = mutators.GPU if on_gpu else mutators.CPU
+        shares = GPU if on_gpu else CPU
         self._threads = thread_ranges(instructions)
-        self._mutators = mutators.Mutators(instructions, self._decisions, shares)
+        self._mutators = Mutators(instructions, self._decisions, shares)
         self._legal_share: float | None = None  # of random programs, computed on first use
         self._probe(probes)
 
@@ -159,7 +174,11 @@ class BatchedSpace:
         return np.ones(len(draws), bool) if self._limits is None else self.legal(draws)
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d]."""
+        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d].
+
+        Mutated are tile size, unroll depth, compute location and thread binding; not the parallel
+        annotation, which no decision vector holds.
+        """
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
@@ -179,7 +198,10 @@ class BatchedSpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Compute statement and dataflow features; rows that the engine refuses are invalid."""
+        """Compute features; rows that the engine refuses are invalid.
+
+        ``dataflow`` is the kind of dataflow rows, `extra` adds columns.
+        """
         groups, refused = self._trees(decisions)
         nests = []
         for rows, tree in groups:

@@ -11,7 +11,7 @@ from pruner.program.nests import Scope
 from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
-from pruner.program.tir.stages import stages_cover
+from pruner.program.tir.verify import stages_cover
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 

@@ -14,7 +14,7 @@ first parent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -84,39 +84,21 @@ class _Slot:
 
 
 def _fields(step: p.Primitive) -> list[int | _Slot]:
-    """Return one step's fields in the order of Ansor's log.
-
-    Without the extent of a split.
-    """
-    match step:
-        case p.Split(stage, it, slots, inner):
-            return [stage, it, *map(_Slot, slots), int(inner)]
-        case p.FollowSplit(stage, it, source, num):
-            return [stage, it, source, num]
-        case p.FollowFusedSplit(stage, it, sources, level, by_factor):
-            return [stage, it, *sources, level, int(by_factor)]
-        case p.Reorder(stage, order):
-            return [stage, *order]
-        case p.Fuse(stage, iters):
-            return [stage, *iters]
-        case p.Annotate(stage, it, kind):
-            return [stage, it, p.ANNOTATIONS.index(kind)]
-        case p.UnrollPragma(stage, it, slot):
-            return [stage, it, _Slot(slot)]
-        case p.ComputeAt(stage, target, it):
-            return [stage, target, it]
-        case p.ComputeInline(stage) | p.ComputeRoot(stage):
-            return [stage]
-        case p.CacheRead(stage, scope, readers):
-            return [stage, _scope(scope), *readers]
-        case p.CacheWrite(stage, scope):
-            return [stage, _scope(scope)]
-        case p.RFactor(stage, it, axis):
-            return [stage, it, axis]
-        case p.StorageAlign(stage, it):
-            return [stage, it]
-        case p.Trace(_, slots):  # no kind of token: programs of MetaSchedule have none
-            return list(map(_Slot, slots))
+    """Return one step's fields in the order of Ansor's log, without the extent of a split."""
+    out: list[int | _Slot] = []
+    for field in fields(step):
+        value = getattr(step, field.name)
+        many = value if isinstance(value, tuple) else (value,)
+        match field.name:
+            case "slot" | "slots":
+                out += map(_Slot, many)
+            case "kind":
+                out.append(p.ANNOTATIONS.index(value))
+            case "scope":
+                out.append(_scope(value))
+            case _:
+                out += many
+    return out
 
 
 def _scope(name: str) -> int:

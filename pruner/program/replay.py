@@ -18,7 +18,6 @@ from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import SkeletonGroup
-from pruner.program.te.steps import Primitive
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -139,10 +138,12 @@ def replay_groups(
                 found = _trees(program, some.rows, some.decisions, compute, out.failures)
                 out.parts.extend(found)
         return out
+    steps = _StepReplay(definition, compute, out.failures)
     for group in groups:
-        replayed = Replay(definition, group.skeleton, compute)
-        out.parts.extend(replayed.chunks(group, chunk or len(group.rows)))
-        out.failures.update(replayed.failures)
+        for some in group.chunks(chunk or len(group.rows)):
+            # Per chunk: a chunk in which every program fails does not affect the next.
+            steps.patience = _PATIENCE
+            out.parts.extend(steps.parts(some))
     return out
 
 
@@ -251,65 +252,43 @@ def _trees(
 _PATIENCE = 32  # give up on a chunk after this many consecutive failures
 
 
-class Replay(Generic[Found]):
-    """Results of `compute` on programs' loop nests; failures by row."""
+@dataclass(slots=True, eq=False)
+class _StepReplay(Generic[Found]):
+    """Apply `compute` to programs of Ansor's steps; on failure, bisect to the faulty programs."""
 
-    def __init__(
-        self,
-        dag: ComputeDAG,
-        skeleton: tuple[Primitive, ...],
-        compute: Callable[[LoopNests], Found],
-    ) -> None:
-        self.failures: dict[int, str] = {}
-        self._dag, self._skeleton, self._compute = dag, skeleton, compute
-        self._patience = _PATIENCE
+    dag: ComputeDAG
+    compute: Callable[[LoopNests], Found]
+    failures: dict[int, str]  # reasons by row
+    patience: int = _PATIENCE
 
-    def chunks(self, group: SkeletonGroup, size: int) -> list[tuple[Ints, Found]]:
-        """Return (rows, result) of the programs, at most ``size`` at once.
-
-        Patience is counted per chunk: a chunk in which every program fails does not affect the
-        next.
-        """
-        out: list[tuple[Ints, Found]] = []
-        for some in group.chunks(size):
-            self._patience = _PATIENCE
-            out += self._programs(some)
-        return out
-
-    def _programs(self, group: SkeletonGroup) -> list[tuple[Ints, Found]]:
-        """Replay a chunk in as few parts as possible."""
-        if not len(group.rows):
+    def parts(self, group: SkeletonGroup) -> list[tuple[Ints, Found]]:
+        """Return (rows, result) of a chunk in as few parts as possible."""
+        num = len(group.rows)
+        if not num:
             return []
         try:
             with unforeseen_refused():  # an error of any kind costs its program only
-                schedule = apply(self._dag, self._skeleton, group.decisions, group.extents)
-                wrong = np.broadcast_to(schedule.contradicted, len(group.rows))
+                schedule = apply(self.dag, group.skeleton, group.decisions, group.extents)
+                wrong = np.broadcast_to(schedule.contradicted, num)
                 if not wrong.any():
-                    found = self._compute(lower(schedule))
+                    found = self.compute(lower(schedule))
         except ReplayFailed as error:
-            return self._divided(group, error)
+            if num > 1 and self.patience:
+                halves = group.select(slice(0, num // 2)), group.select(slice(num // 2, num))
+                return [part for half in halves for part in self.parts(half)]
+            # Bisecting a chunk in which all fail costs N applications; patience ends it early.
+            self.patience -= num == 1
+            return self._failed(group.rows, error)
         except UnsupportedProgram as error:
-            self._fail(group.rows, error)
-            return []
+            return self._failed(group.rows, error)
         if wrong.any():
-            # Steps that contradict their own log are a damaged record: refused, and the rest
-            # repeated.
-            self._fail(group.rows[wrong], UnsupportedProgram("contradicting-extent"))
-            return self._programs(replace(group.select(~wrong), extents=None))
-        self._patience = _PATIENCE
+            # Steps that contradict their own log are a damaged record; the rest is repeated.
+            self._failed(group.rows[wrong], UnsupportedProgram("contradicting-extent"))
+            return self.parts(replace(group.select(~wrong), extents=None))
+        self.patience = _PATIENCE
         return [(group.rows, found)]
 
-    def _divided(self, group: SkeletonGroup, error: ReplayFailed) -> list[tuple[Ints, Found]]:
-        """Replay each half by itself, down to the programs at fault."""
-        num = len(group.rows)
-        if num > 1 and self._patience:
-            halves = group.select(slice(0, num // 2)), group.select(slice(num // 2, num))
-            return [part for half in halves for part in self._programs(half)]
-        # Bisecting a chunk in which all fail costs N applications; patience ends it early.
-        self._patience -= num == 1
-        self._fail(group.rows, error)
-        return []
-
-    def _fail(self, rows: Ints, error: UnsupportedProgram) -> None:
-        self.failures |= dict.fromkeys(rows.tolist(), error.reason)
+    def _failed(self, rows: Ints, error: UnsupportedProgram) -> list[tuple[Ints, Found]]:
+        self.failures.update(dict.fromkeys(rows.tolist(), error.reason))
         logger.debug("%d programs not replayed: %s", len(rows), error)
+        return []

@@ -99,11 +99,8 @@ class Tiling:
 
 
 @runtime_checkable
-class BuildingSpaces(Protocol):
-    """The design spaces of a task.
-
-    Column 0 of a vector of the task is the number of the space.
-    """
+class DesignSpaces(Protocol):
+    """The design spaces of a task; column 0 of its vectors is the number of the space."""
 
     spaces: list[Any]
     analyzer: Analyzer | None
@@ -120,6 +117,9 @@ class BuildingSpaces(Protocol):
         Returns:
             Values [V], and where each is offered [N, V].
         """
+
+    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, Any]]:
+        """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class ConstructPolicy:
         self, space: SearchSpace, draft: ScoreFunction | None, settings: ConstructSettings
     ) -> None:
         """See :meth:`ConstructSettings.make`."""
-        if not isinstance(space, BuildingSpaces):
+        if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=construct needs the tiles of a design space, and recorded programs have "
                 "none; use policy=random or policy=pruner_live"

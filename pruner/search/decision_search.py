@@ -19,18 +19,6 @@ from pruner.search.space import SearchSpace
 _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 
 
-class CandidateOutcome(Protocol):
-    """The result of measuring a candidate."""
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds of a run; infinite for a failure."""
-
-    @property
-    def concerns_program(self) -> bool:
-        """False where no device or worker ran the program."""
-
-
 class Search(Protocol):
     """The search of one task, as the tuning loop drives it.
 
@@ -45,7 +33,11 @@ class Search(Protocol):
         """Propose at most `num` new programs; none when the space is exhausted."""
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
-        """Add the outcomes of a batch to the history."""
+        """Add the outcomes of a batch to the history.
+
+        Of an outcome: ``latency_s``, infinite for a failure, and ``concerns_program``, False where
+        no device or worker ran the program.
+        """
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """Rebuild a candidate from the space and decisions in the journal."""
@@ -167,9 +159,7 @@ class DecisionSearch:
                 return first[:0]
             raise
 
-    def observe(
-        self, candidates: Sequence[Candidate], outcomes: Sequence[CandidateOutcome]
-    ) -> None:
+    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
         """See :class:`Search`."""
         if candidates:
             rows = np.array([self._row(candidate) for candidate in candidates])

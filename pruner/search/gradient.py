@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +37,9 @@ from torch import Tensor
 
 from pruner.arrays import Decisions, Floats, Ints, Keys
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
-from pruner.search.construct import Tile, Tiling
+from pruner.search.construct import DesignSpaces, Tile, Tiling
 from pruner.search.explorer import Explored, ExplorerSettings, NoneFound, ScoreFunction
 from pruner.search.policy import DraftThenVerify, Learner, RoundSettings
 from pruner.search.selection import kept
@@ -54,20 +54,6 @@ NO_ANALYZER = (
     "(platform=NAME); use another policy, such as pruner_live"
 )
 _ABSENT = -1e9  # a place of the table that its tile does not have
-
-
-@runtime_checkable
-class DifferentiableSpaces(Protocol):
-    """The design spaces of a task.
-
-    Column 0 of a vector is the number of the space.
-    """
-
-    spaces: list[Any]
-    analyzer: Analyzer | None
-
-    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, RelaxedScores]]:
-        """Record the scores of vectors [N, d] of space `number`, by rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +100,7 @@ class DescentSettings(RoundSettings):
         Raises:
             PrunerError: the space has no formulas of an analyzer.
         """
-        if not isinstance(space, DifferentiableSpaces):
+        if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=gradient needs the tiles of a design space; recorded programs have none, "
                 "and the analyzer scores all of them without derivatives: use policy=pool"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
-from pruner.search.decision_search import CandidateOutcome, Search
+from pruner.search.decision_search import Search
 from pruner.search.task_order import Estimate, has_settled
 from pruner.search.history import Candidate
 from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
@@ -395,9 +395,7 @@ class TuningLoop:
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
-        ordered: list[CandidateOutcome] = [
-            outcomes[position] for position in range(len(current.candidates))
-        ]
+        ordered = [outcomes[position] for position in range(len(current.candidates))]
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(), current.task)
         task.search.observe(current.candidates, ordered)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -80,13 +80,6 @@ class Objective:
     def has_front(self) -> bool:
         """True for two quantities."""
         return len(self.names) > 1
-
-
-class SizedSpace(SearchSpace, Protocol):
-    """A space that estimates the size of its programs."""
-
-    def size_bytes(self, decisions: Decisions) -> Floats:
-        """Estimate code and scratch memory in bytes, [N]; NaN where unknown."""
 
 
 class BlendedScore:
@@ -159,8 +152,7 @@ class ParetoSettings:
         rng: np.random.Generator,
     ) -> ParetoPolicy:
         """See :class:`pruner.search.policy.PolicySettings`."""
-        sized: Any = space  # a `SizedSpace`
-        return ParetoPolicy(sized, draft, learner, self.settings, rng)
+        return ParetoPolicy(space, draft, learner, self.settings, rng)
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """See :class:`pruner.search.policy.PolicySettings`."""
@@ -168,11 +160,14 @@ class ParetoSettings:
 
 
 class ParetoPolicy:
-    """A policy whose scores are blended with the size of programs."""
+    """A policy whose scores are blended with the size of programs.
+
+    The space has `size_bytes`: code and scratch memory of programs [N], NaN where unknown.
+    """
 
     def __init__(
         self,
-        space: SizedSpace,
+        space: Any,
         draft: ScoreFunction | None,
         learner: Learner | None,
         settings: RoundSettings,

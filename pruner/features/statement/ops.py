@@ -237,10 +237,7 @@ def _compared(a: Affine, *, ordered: bool) -> Affine:
 
 def _without_factor(a: Affine) -> Affine:
     """Drop the coefficient, or the divisor, of a single term."""
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    out = Affine()
+    count, out = af.num_terms(a), Affine()
     for t in a.terms:
         single = (count == 1) & (t.coef != 0)
         scaled = single & (t.coef != 1)

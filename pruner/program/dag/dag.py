@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,3 +61,20 @@ class ComputeDAG:
     def readers(self, stage: int) -> tuple[int, ...]:
         """Return the positions of the stages that load from ``stage``."""
         return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)
+
+
+def post_order(reads: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
+    """List what ``outputs`` need, inputs before their user (TE's ``PostDFSOrder``)."""
+    order: list[int] = []
+    visited: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number not in visited:
+            visited.add(number)
+            for source in reads[number]:
+                visit(source)
+            order.append(number)
+
+    for output in outputs:
+        visit(output)
+    return order

@@ -18,6 +18,12 @@ BinaryOp = Literal[
     "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
 ]  # fmt: skip
+TVM_BINARY: dict[str, BinaryOp] = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
+    "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
+    "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
+}  # fmt: skip
+"""Binary operations by the name of TVM's class."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,15 +10,15 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from pruner.data.tenset.node_graph import Node, NodeGraph
 from pruner.errors import DataError, UnsupportedProgram
-from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage
+from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage, post_order
 from pruner.program.dag.expr import (
+    TVM_BINARY,
     Axis,
     Binary,
-    BinaryOp,
     Call,
     Cast,
     Const,
@@ -53,15 +53,6 @@ def dag_from_json(text: str) -> ComputeDAG:
         return _Reader(NodeGraph.parse(text)).dag()
     except (DataError, RecursionError, ZeroDivisionError) as error:
         raise UnsupportedProgram("damaged-graph", str(error)) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reduction:
-    """A reduction's source expression, combiner and identity."""
-
-    source: Node
-    combiner: Combiner
-    identity: float
 
 
 class _Reader:
@@ -125,8 +116,10 @@ class _Reader:
         value = bodies[0]
         axes = op.ref("axis").items
         reduce_axes = op.ref("reduce_axis").items
-        reduction = _reduction(value) if value.type_key == "tir.Reduce" else None
-        if reduction is None and reduce_axes:
+        reduces = value.type_key == "tir.Reduce"
+        found: tuple[Node, Combiner | None, float] = (value, None, 0.0)
+        source, combiner, identity = _reduction(value) if reduces else found
+        if not reduces and reduce_axes:
             raise UnsupportedProgram("unsupported-reduction", "reduce axes without a reduction")
         variables = {axis.ref("var").number: i for i, axis in enumerate((*axes, *reduce_axes))}
         reader = self.reader(variables)
@@ -138,9 +131,9 @@ class _Reader:
             dtype=value.field("dtype"),
             axes=spatial,
             reduce_axes=tuple(_axis(axis, REDUCE, reader, spatial) for axis in reduce_axes),
-            body=reader.read(reduction.source if reduction else value),
-            combiner=reduction.combiner if reduction else None,
-            identity=reduction.identity if reduction else 0.0,
+            body=reader.read(source),
+            combiner=combiner,
+            identity=identity,
             tag=op.field("tag"),
             const_matrix="const_matrix" in op.ref("attrs").keys,
         )
@@ -163,27 +156,13 @@ def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
         return stage
 
     def rule(expr: Expr) -> Expr:
-        if isinstance(expr, Load):
-            return Load(position[expr.stage], expr.indices, expr.dtype)
-        return expr
+        return replace(expr, stage=position[expr.stage]) if isinstance(expr, Load) else expr
 
-    return Stage(
-        name=stage.name,
-        kind=stage.kind,
-        shape=stage.shape,
-        dtype=stage.dtype,
-        axes=stage.axes,
-        reduce_axes=stage.reduce_axes,
-        body=rewrite(stage.body, rule),
-        combiner=stage.combiner,
-        identity=stage.identity,
-        tag=stage.tag,
-        const_matrix=stage.const_matrix,
-    )
+    return replace(stage, body=rewrite(stage.body, rule))
 
 
-def _reduction(node: Node) -> _Reduction:
-    """Check that a reduction is plain: one value, one combiner, no condition."""
+def _reduction(node: Node) -> tuple[Node, Combiner, float]:
+    """Return source, combiner and identity of a plain reduction: one value, no condition."""
     reducer = node.ref("combiner")
     sources, results = node.ref("source").items, reducer.ref("result").items
     if len(sources) != 1 or len(results) != 1:
@@ -205,7 +184,7 @@ def _reduction(node: Node) -> _Reduction:
     identity = reducer.ref("identity_element").items[0]
     if identity.type_key not in ("FloatImm", "IntImm"):
         raise UnsupportedProgram("unsupported-reduction", "an identity that is no literal")
-    return _Reduction(source=sources[0], combiner=combiner, identity=float(identity.field("value")))
+    return sources[0], combiner, float(identity.field("value"))
 
 
 def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...]) -> AxisDef:
@@ -229,25 +208,7 @@ def _extent(node: Node, reader: ExprReader, spatial: tuple[AxisDef, ...] = ()) -
     return value
 
 
-BINARY: dict[str, BinaryOp] = {
-    "tir.Add": "add",
-    "tir.Sub": "sub",
-    "tir.Mul": "mul",
-    "tir.Div": "div",
-    "tir.Mod": "mod",
-    "tir.FloorDiv": "floordiv",
-    "tir.FloorMod": "floormod",
-    "tir.Min": "min",
-    "tir.Max": "max",
-    "tir.EQ": "eq",
-    "tir.NE": "ne",
-    "tir.LT": "lt",
-    "tir.LE": "le",
-    "tir.GT": "gt",
-    "tir.GE": "ge",
-    "tir.And": "and",
-    "tir.Or": "or",
-}
+BINARY = {f"tir.{name}": op for name, op in TVM_BINARY.items()}
 
 # fmt: off
 PURE_CALLS = frozenset({
@@ -340,20 +301,7 @@ def schedule_order(
     """
     read = {source for sources in reads for source in sources}
     outputs = [op for op in _priority_order(reads, tensors) if op not in read]
-    order: list[int] = []
-    visited: set[int] = set()
-    for output in outputs:
-        _visit(output, reads, visited, order)
-    return order, outputs
-
-
-def _visit(op: int, reads: Sequence[Sequence[int]], visited: set[int], order: list[int]) -> None:
-    if op in visited:
-        return
-    visited.add(op)
-    for source in reads[op]:
-        _visit(source, reads, visited, order)
-    order.append(op)
+    return post_order(reads, outputs), outputs
 
 
 def _priority_order(reads: Sequence[Sequence[int]], tensors: Sequence[int]) -> list[int]:

@@ -274,6 +274,14 @@ def is_constant(a: Affine) -> Truth:
     return out
 
 
+def num_terms(a: Affine) -> IntLike:
+    """Count the terms that are present."""
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + (t.coef != 0)
+    return count
+
+
 def mul(a: Affine, scale: IntLike) -> Affine:
     """Return ``a * scale``."""
     terms = [Term(t.index, t.lower, t.upper, t.coef * scale, t.limit) for t in a.terms]
@@ -320,10 +328,7 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
     """Return ``a`` with an upper bound, noted on the term where single."""
     if is_endless(limit) or not a.terms:
         return a
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    alone = (count == 1) & (a.base == 0)
+    alone = (num_terms(a) == 1) & (a.base == 0)
     terms = []
     for t in a.terms:
         here = alone & (t.coef == 1)

@@ -18,8 +18,6 @@ Which rule applies may differ per candidate, so every rule works on its own mask
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pruner.arrays import IntLike
 from pruner.program.index.affine import (
     INF,
@@ -35,6 +33,7 @@ from pruner.program.index.affine import (
     is_endless,
     most,
     mul,
+    num_terms,
     plain,
     select,
     where,
@@ -78,21 +77,12 @@ def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
     return limit if is_endless(limit) else -(-limit // divisor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Number of terms that remain per program, as 0/1 masks."""
-
-    single: IntLike  # exactly one term and no base
-    multi: IntLike  # anything else that is not a plain constant
-
-
-def _shape(rest: Affine, live: IntLike) -> _Shape:
-    count: IntLike = 0
-    for t in rest.terms:
-        count = count + where(t.coef != 0, 1, 0)
+def _shape(rest: Affine, live: IntLike) -> tuple[IntLike, IntLike]:
+    """Return where ``live`` programs have exactly one term and no base, and where several."""
+    count = num_terms(rest)
     single = (count == 1) & (rest.base == 0)
-    multi = (count > 0) & fails(single)
-    return _Shape(where(single, live, 0), where(multi, live, 0))
+    multi = (count > 0) & fails(single)  # anything else that is not a plain constant
+    return where(single, live, 0), where(multi, live, 0)
 
 
 def _fits_below(rest: Affine, divisor: IntLike) -> Truth:
@@ -115,13 +105,12 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
     if not rest.terms:
         return Affine(out.terms, out.base + _divided(rest.base, divisor))
     gone = where(_fits_below(rest, divisor), 1, 0)
-    shape = _shape(rest, 1 - gone)
+    single, composite = _shape(rest, 1 - gone)
     # A rest without terms is a number, which is divided as a number.
-    has_terms = shape.single + shape.multi + gone > 0
+    has_terms = single + composite + gone > 0
     out = Affine(out.terms, out.base + where(has_terms, 0, _divided(rest.base, divisor)))
-    composite = shape.multi
     for t in rest.terms:
-        here = where(t.coef != 0, shape.single, 0)
+        here = where(t.coef != 0, single, 0)
         if any_nonzero(here):
             quotient, left = _divided_term(t, divisor, here)
             out = add(out, quotient)
@@ -163,13 +152,12 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
     if not rest.terms:
         return Affine([], _modulo(rest.base, divisor))
     keep = where(_fits_below(rest, divisor), 1, 0)
-    shape = _shape(rest, 1 - keep)
+    single, composite = _shape(rest, 1 - keep)
     out = _closed_quotient(_masked(rest, keep))
-    is_const = shape.single + shape.multi + keep == 0
+    is_const = single + composite + keep == 0
     out = Affine(out.terms, out.base + where(is_const, _modulo(rest.base, divisor), 0), out.limit)
-    composite = shape.multi
     for t in rest.terms:
-        here = where(t.coef != 0, shape.single, 0)
+        here = where(t.coef != 0, single, 0)
         if any_nonzero(here):
             remainder, left = _reduced_term(t, divisor, here)
             out = add(out, remainder)
@@ -198,7 +186,7 @@ def _closed_quotient(a: Affine) -> Affine:
             terms.append(t)
             continue
         # A quotient by itself, without factor, modulo or base.
-        closed = (t.coef == 1) & (t.lower != 1) & (_count(a) == 1)
+        closed = (t.coef == 1) & (t.lower != 1) & (num_terms(a) == 1)
         closed = closed & (t.upper >= INF) & (a.base == 0)
         if not any_nonzero(closed):
             terms.append(t)
@@ -224,13 +212,6 @@ def opened(a: Affine) -> Affine:
         coef = where(bare, 0, t.coef)
         out = add(add(out, inside), Affine([Term(t.index, t.lower, t.upper, coef, t.limit)]))
     return out
-
-
-def _count(a: Affine) -> IntLike:
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    return count
 
 
 def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from pruner.arrays import IntLike, Mask
-from pruner.program.dag.dag import Combiner, ComputeDAG
+from pruner.program.dag.dag import Combiner, ComputeDAG, post_order
 from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import LoopKind, Mark
@@ -153,22 +153,8 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
             )
         )
     # Two orders: steps count in Ansor's order, nests follow TE's.
-    return Schedule(pool, list(range(len(pool))), _depth_first(dag), num)
-
-
-def _depth_first(dag: ComputeDAG) -> list[int]:
-    """Return stage keys in post-order of the reads (TE's ``PostDFSOrder``)."""
-    seen: dict[int, None] = {}
-
-    def visit(key: int) -> None:
-        if key not in seen:
-            for read in dag.stages[key].reads:
-                visit(read)
-            seen[key] = None
-
-    for output in dag.outputs:
-        visit(output)
-    return list(seen)
+    nest_order = post_order([stage.reads for stage in dag.stages], dag.outputs)
+    return Schedule(pool, list(range(len(pool))), nest_order, num)
 
 
 def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, int]:

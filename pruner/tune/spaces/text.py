@@ -13,14 +13,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.features.workload import text_flags
+from pruner.program.dag.expr import TVM_BINARY
 from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
 
-_CALLED = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "FloorMod": "floormod"}
-_INFIX = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "EQ": "eq", "NE": "ne",
-    "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
-}  # fmt: skip
-_COMBINERS = {"Add": "add", "Max": "max", "Min": "min"}
 _SPATIAL = 0  # IterVar.DataPar
 
 
@@ -69,10 +64,10 @@ def _storing_blocks(node: Any) -> Any:
 def _line(block: Any) -> str:
     axes = [_name(it.var) for it in block.iter_vars if int(it.iter_type) == _SPATIAL]
     value, sign = block.body.value, ASSIGNMENT[None]
-    combiner = _COMBINERS.get(type(value).__name__)
-    if block.init is not None and combiner is not None:
+    combiner: Any = TVM_BINARY.get(type(value).__name__)
+    if block.init is not None and combiner is not None and combiner in ASSIGNMENT:
         # C[i] = C[i] + x of a reduction is C(i) += x
-        value, sign = value.b, ASSIGNMENT[combiner]  # type: ignore[index]  # one of its keys
+        value, sign = value.b, ASSIGNMENT[combiner]
     return f"{block.name_hint}({', '.join(axes)}){sign}{_text(value)}"
 
 
@@ -86,10 +81,11 @@ def _text(expr: Any) -> str:
     def listed(parts: Any) -> str:
         return ", ".join(_text(part) for part in parts)
 
-    if kind in _CALLED:
-        return f"{_CALLED[kind]}({listed((expr.a, expr.b))})"
-    if kind in _INFIX:
-        return f"({_text(expr.a)}{INFIX[_INFIX[kind]]}{_text(expr.b)})"  # type: ignore[index]
+    if kind in TVM_BINARY:
+        op = TVM_BINARY[kind]
+        if op not in INFIX:  # minima, maxima and floors are printed as calls
+            return f"{op}({listed((expr.a, expr.b))})"
+        return f"({_text(expr.a)}{INFIX[op]}{_text(expr.b)})"
     if kind == "Not":
         return f"!{_text(expr.a)}"
     if kind == "Cast":

@@ -10,18 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
+from pruner.program.dag.expr import (
+    TVM_BINARY,
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+)
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import DYNAMIC_SHARED, Buffer, Scope
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, Uses
 
-_BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
-    "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
-    "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
-}  # fmt: skip
 # nodes of TVM 0.27 that were calls in older versions, as TenSet's records have them
 _CALLS = {
     "LShift": "shift_left", "RShift": "shift_right", "BitwiseAnd": "bitwise_and",
@@ -239,9 +245,9 @@ class PrimFuncReader:
             if expr not in slots:
                 raise UnsupportedProgram("free-variable", str(expr.name))
             return slots[expr]
-        if kind in _BINARY:
+        if kind in TVM_BINARY:
             a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
-            return Binary(_BINARY[kind], a, b, _dtype(expr))  # type: ignore[arg-type]
+            return Binary(TVM_BINARY[kind], a, b, _dtype(expr))
         if kind in _CALLS:
             operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
             return Call(_CALLS[kind], operands, _dtype(expr))

@@ -241,6 +241,27 @@ def _copy_axes(stage: StageState) -> list[IterVar]:
     return [IterVar(f"ax{i}", "spatial", axis.extent) for i, axis in enumerate(stage.axes)]
 
 
+def _derived(
+    s: _State,
+    stage: StageState,
+    suffix: str,
+    axes: list[IterVar],
+    reduce: list[IterVar],
+    body: Expr | None,
+) -> StageState:
+    """Return a new stage of the same elements as ``stage``, without splits."""
+    return StageState(
+        key=len(s.schedule.pool),
+        name=f"{stage.name}.{suffix}",
+        dtype=stage.dtype,
+        shape=stage.shape,
+        axes=axes,
+        reduce=reduce,
+        body=body,
+        leaves=[*axes, *reduce],
+    )
+
+
 def _load_of(stage: StageState) -> Load:
     indices = tuple(Axis(i) for i in range(len(stage.axes)))
     return Load(stage.key, indices, stage.dtype)
@@ -248,18 +269,8 @@ def _load_of(stage: StageState) -> Load:
 
 def _cache_read(s: _State, step: p.CacheRead) -> None:
     source = s.schedule.at(step.stage)
-    axes = _copy_axes(source)
-    cache = StageState(
-        key=len(s.schedule.pool),
-        name=f"{source.name}.{step.scope}",
-        dtype=source.dtype,
-        shape=source.shape,
-        axes=axes,
-        reduce=[],
-        body=_load_of(source),
-        scope=step.scope,
-        leaves=list(axes),
-    )
+    cache = _derived(s, source, step.scope, _copy_axes(source), [], _load_of(source))
+    cache.scope = step.scope
     readers = [s.schedule.at(r) for r in step.readers]
     # Only the named readers use the copy: other stages go on reading the source.
     for reader in readers:
@@ -274,21 +285,9 @@ def _cache_write(s: _State, step: p.CacheWrite) -> None:
         # TE would carry the splits over to the cache; Ansor caches before it splits, so nothing is
         # lost.
         raise UnsupportedProgram("late-cache-write", "cache_write after a split")
-    axes = _copy_axes(stage)
-    cache = StageState(
-        key=len(s.schedule.pool),
-        name=f"{stage.name}.{step.scope}",
-        dtype=stage.dtype,
-        shape=stage.shape,
-        axes=axes,
-        reduce=stage.reduce,
-        body=stage.body,
-        combiner=stage.combiner,
-        identity=stage.identity,
-        const_matrix=stage.const_matrix,
-        scope=step.scope,
-        leaves=[*axes, *stage.reduce],
-    )
+    cache = _derived(s, stage, step.scope, _copy_axes(stage), stage.reduce, stage.body)
+    cache.combiner, cache.identity = stage.combiner, stage.identity
+    cache.const_matrix, cache.scope = stage.const_matrix, step.scope
     # The stage keeps its name and readers, and becomes a copy of the cache.
     stage.body, stage.combiner, stage.reduce = _load_of(cache), None, []
     stage.leaves = list(stage.axes)
@@ -329,18 +328,9 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
         *spatial,
         *(Axis(len(axes) + keep.index(r)) if r in keep else root_values[r] for r in stage.reduce),
     ]
-    partial = StageState(
-        key=len(s.schedule.pool),
-        name=f"{stage.name}.rf",
-        dtype=stage.dtype,
-        shape=tuple(a.extent for a in axes),
-        axes=axes,
-        reduce=reduce,
-        body=substitute_axes(stage.body, table),
-        combiner=stage.combiner,
-        identity=stage.identity,
-        leaves=[*axes, *reduce],
-    )
+    partial = _derived(s, stage, "rf", axes, reduce, substitute_axes(stage.body, table))
+    partial.shape = tuple(a.extent for a in axes)
+    partial.combiner, partial.identity = stage.combiner, stage.identity
     # The old stage reduces over the new axis alone; its earlier splits went with the partial
     # result.
     total = IterVar(f"{factor.name}.v", "reduce", factor.extent)

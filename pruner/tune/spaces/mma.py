@@ -11,30 +11,18 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from pruner.tune.spaces.batched.prim_func import blocks_in
+
 _ONE = ("a", "b", "condition", "true_value", "false_value", "value")  # fields of expressions
 _SEVERAL = ("args", "indices")
 
 
 def can_finish(schedule: Any) -> bool:
     """Check whether TVM makes programs of a design space's schedule."""
-    copies = list(_copies(schedule.mod["main"].body))
+    # the blocks of ReadAt and WriteAt
+    copies = blocks_in(schedule.mod["main"].body, lambda block: "auto_copy" in block.annotations)
     # a copy into shared memory brings operands; any other copy stores results
     return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
-
-
-def _copies(stmt: Any) -> Iterator[Any]:
-    """Find the blocks of ``ReadAt`` and ``WriteAt``."""
-    kind = type(stmt).__name__
-    if kind == "SeqStmt":
-        for part in stmt.seq:
-            yield from _copies(part)
-    elif kind == "SBlockRealize":
-        if "auto_copy" in stmt.block.annotations:
-            yield stmt.block
-        else:
-            yield from _copies(stmt.block.body)
-    elif hasattr(stmt, "body"):
-        yield from _copies(stmt.body)
 
 
 def _stages(block: Any) -> bool:

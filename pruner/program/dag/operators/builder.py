@@ -49,18 +49,7 @@ class DagBuilder:
 
     def compute(self, name: str, dims: Dims, body: Expr, *, tag: str = "") -> int:
         """Add an elementwise stage with the spatial axes ``dims``; return its position."""
-        self.stages.append(
-            Stage(
-                name=name,
-                kind="compute",
-                shape=tuple(extent for _, extent in dims),
-                dtype="float32",
-                axes=axis_defs(dims),
-                body=body,
-                tag=tag,
-            )
-        )
-        return self.last
+        return self._add(name, dims, body, tag=tag)
 
     def reduce(
         self,
@@ -74,20 +63,22 @@ class DagBuilder:
         tag: str = "",
     ) -> int:
         """Add a reduction of ``source`` over the axes ``over``; return its position."""
-        self.stages.append(
-            Stage(
-                name=name,
-                kind="compute",
-                shape=tuple(extent for _, extent in dims),
-                dtype="float32",
-                axes=axis_defs(dims),
-                reduce_axes=axis_defs(over),
-                body=source,
-                combiner=combiner,
-                identity=identity,
-                tag=tag,
-            )
+        return self._add(
+            name,
+            dims,
+            source,
+            reduce_axes=axis_defs(over),
+            combiner=combiner,
+            identity=identity,
+            tag=tag,
         )
+
+    def _add(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
+        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
+        stage = Stage(
+            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
+        )
+        self.stages.append(stage)
         return self.last
 
     def finish(self) -> ComputeDAG:

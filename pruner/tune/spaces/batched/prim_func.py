@@ -6,7 +6,7 @@ each, constant extents; and blocks that ``blockize`` made of such a block and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -269,6 +269,20 @@ class PrimFuncReader:
             args = tuple(self._expr(arg, slots) for arg in expr.args)
             return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
         raise UnsupportedProgram("expression", kind)
+
+
+def blocks_in(stmt: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield the outermost blocks that are ``wanted``, in program order."""
+    if kind_of(stmt) == "SeqStmt":
+        for part in stmt.seq:
+            yield from blocks_in(part, wanted)
+    elif kind_of(stmt) == "SBlockRealize":
+        if wanted(stmt.block):
+            yield stmt.block
+        else:
+            yield from blocks_in(stmt.block.body, wanted)
+    elif hasattr(stmt, "body"):  # loops and whatever else stands around a statement
+        yield from blocks_in(stmt.body, wanted)
 
 
 def inside(stmt: Any) -> Any:

@@ -133,8 +133,7 @@ class ProgramFeatures:
         Places are int64 [n] of each part; programs in no part stay invalid. Tokens are left out.
         """
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
-            # The usual case, one skeleton without failures: the rows of the part are the rows of
-            # the task, without a copy.
+            # The usual case, one skeleton without failures: the task has the part's rows, no copy.
             part = parts[0][1]
             failures = {**self.failures, **part.failures}
             return replace(part, workload=self.workload, failures=failures, tokens=None)

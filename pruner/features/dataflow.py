@@ -135,8 +135,7 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
             if access.access.buffer is tile.access.buffer:
-                # Accumulators of a tensor core leave through shared memory: the result is the last
-                # store.
+                # Accumulators leave through shared memory: the result is the last store.
                 last = analyses[-1] if tile.access.buffer.scope in ACCUMULATORS else later
                 return [(later, access), (last, last.accesses[0])]
     return []

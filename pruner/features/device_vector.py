@@ -34,8 +34,7 @@ HARDWARE_COLUMNS: tuple[Column, ...] = (
 
 def hardware_features(device: Device) -> NDArray[np.float32]:
     """Return float32 [len(HARDWARE_COLUMNS)]; constants that the device lacks are 0."""
-    # Constants span 1 to 1e14; log2(1) = 0 makes "absent" and "one" alike, which is_gpu tells
-    # apart.
+    # log2(1) = 0 makes "absent" and "one" alike, which is_gpu tells apart.
     values = [np.log2(getattr(device, name)) if hasattr(device, name) else 0.0 for name in _NAMES]
     return np.array([device.kind == "gpu", *values], np.float32)
 

@@ -117,8 +117,7 @@ def skeleton_tokens(
         structure[number, KINDS.index(type(step))] = 1
         for column, field in enumerate(_fields(step)[:NUM_FIELDS], start=len(KINDS)):
             if isinstance(field, _Slot):
-                # The model scatters the decisions of a program to these places, so structures are
-                # stored once.
+                # The model puts a program's decisions there, so structures are stored once.
                 place[field.number] = number * NUM_COLUMNS + column
             else:
                 structure[number, column] = field

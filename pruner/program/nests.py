@@ -54,8 +54,7 @@ class Scope(IntEnum):
         return scope
 
 
-# A buffer in dynamic shared memory has the rank of shared memory; only its allocation differs (see
-# `Buffer.is_dynamic`).
+# Dynamic shared memory has the rank of shared memory (see `Buffer.is_dynamic`).
 GLOBAL, SHARED, LOCAL = Scope.GLOBAL, Scope.SHARED, Scope.LOCAL
 DYNAMIC_SHARED = "shared.dyn"
 _SCOPES = {

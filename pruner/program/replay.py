@@ -223,8 +223,7 @@ def _trees(
     compute: Callable[[LoopNests], Found],
     failures: dict[int, str],
 ) -> Iterator[tuple[Ints, Found]]:
-    # ``strict``: a decision outside the space is an error of the record, never clamped to the
-    # space.
+    # ``strict``: a decision outside the space is an error of the record, never clamped.
     found, refused = apply_groups(program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:

@@ -69,8 +69,7 @@ def expected_improvement(
 
     ``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0.
     """
-    # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0 is
-    # taken.
+    # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0.
     gain = mean - best
     sure = spread <= 0
     z = gain / np.where(sure, 1.0, spread)
@@ -112,8 +111,7 @@ class AdaTunePolicy:
         forest, unseen = self._forest(history), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
-        # The release's rule: the more the trees disagree on random programs, the more of the batch
-        # is random.
+        # The release's rule: where trees disagree on random programs, more are random.
         spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
         score = guard(_score(forest, self._columns), self._accept)
@@ -154,8 +152,7 @@ def _score(forest: Forest, columns: ForestInputs) -> ScoreFunction:
     def score(decisions: Decisions) -> Scores:
         trees = forest.trees(columns(decisions))
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), 1.0)
-        # `select` takes scores for -log(latency), so the logarithm makes its weights the
-        # improvement itself.
+        # `select` takes scores for -log(latency): so its weights are the improvement itself.
         return np.log(np.maximum(gain, _LEAST))
 
     return score

@@ -125,8 +125,7 @@ class DecisionSearch:
             schedules = self.space.instantiate(rows)
             refused = np.array([schedule is None for schedule in schedules])
             if refused.any():
-                # Recorded as failures: the failure model learns TVM's refusals, and no proposal
-                # repeats them.
+                # Recorded as failures: the model learns refusals, and no proposal repeats them.
                 self.refused += int(refused.sum())
                 self.know(rows[refused], np.full(int(refused.sum()), np.inf))
             if not refused.all():
@@ -147,14 +146,12 @@ class DecisionSearch:
         """
         if not num:
             return first[:0]
-        # With overlapping batches (lag) the previous proposal has no results yet, but must not be
-        # repeated.
+        # With a lag, the previous proposal has no results yet, but must not be repeated.
         pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
         try:
             return self._policy.propose(num, self.history, pending)
         except NoneFound:
-            # At the start nothing is excluded: no legal program then is an error of the space, not
-            # its end.
+            # At the start nothing is excluded: no legal program is then an error of the space.
             if self._begun or len(first):
                 return first[:0]
             raise
@@ -245,7 +242,6 @@ def decision_search(
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
-        # Around the draft, so that every policy that respects its minus infinity avoids failures,
-        # too.
+        # Around the draft: every policy that respects its minus infinity avoids failures.
         draft = AvoidFailures(draft, FailureModel(history))
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

@@ -87,8 +87,7 @@ class FailureModel:
     def _fair_limit(self) -> float:
         """Limit of the probability, from random programs without the tried programs."""
         if self._reference is None:
-            # A fixed seed and one sample for the task: the limit moves with the model, not with the
-            # draw.
+            # A fixed seed and one sample: the limit moves with the model, not with the draw.
             rng = np.random.default_rng(20250330)
             self._reference = self._history.space.sample(_REFERENCE, rng)
         keys = self._history.space.keys(self._reference)
@@ -129,8 +128,7 @@ class _Logistic:
         A constant, and two kinds for each slot: its scaled logarithm, and whether it equals each
         value.
         """
-        # Scaled columns, standard normal weights: the spread of all slots is the same for any
-        # number of them.
+        # So the spread of all slots together is the same for any number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
         logs = (np.log2(1.0 + np.abs(decisions)) - self._center) / self._scale
         same = [

@@ -340,8 +340,7 @@ class TuningLoop:
         try:
             return task.search.propose(num)
         except PrunerError as error:
-            # With one task there is nothing left to tune; a task that had trials did not fail to
-            # begin.
+            # With one task nothing is left to tune; a task with trials did not fail to begin.
             if len(self.tasks) == 1 or task.trials:
                 raise
             self._log(f"{task.name}: left out, {error}")
@@ -352,8 +351,7 @@ class TuningLoop:
         found = [task.progress for task in self.tasks]
         for one in unfinished:
             task, before = self.tasks[one.task], found[one.task]
-            # Else the gradient would choose the same task again before its results can lower its
-            # slope.
+            # Else the gradient would choose the task again before results can lower its slope.
             best_s = [*before.best_s, task.current_best_s]
             found[one.task] = replace(before, best_s=best_s, awaited=True)
         return found
@@ -383,15 +381,13 @@ class TuningLoop:
             position = places[number]
             outcomes[position] = outcome
             held.append(position)
-            # A tried program proves that workers are alive: the untried programs before it were
-            # single losses.
+            # A tried program proves that workers live: the untried ones before were single losses.
             if outcome.concerns_program:
                 self._record_all(current, held, outcomes)
                 held = []
         if len(outcomes) < len(current.candidates):  # a resumed run measures the others
             raise RunStopped
-        # A batch without any try means a broken machine; counted as failures, its programs would
-        # mislead the failure model.
+        # No try at all means a broken machine: failures would mislead the failure model.
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
@@ -399,8 +395,7 @@ class TuningLoop:
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(), current.task)
         task.search.observe(current.candidates, ordered)
-        # Before every task had its first batch, the estimate moves with each new task, not with
-        # better programs.
+        # Before, the estimate moves with each new task, not with better programs.
         if all(other.best_s or other.exhausted for other in self._progress()):
             self._estimates_s.append(self.estimate.latency_s)
         self._report(current, ordered)

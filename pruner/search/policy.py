@@ -290,8 +290,7 @@ class DraftThenVerify:
         if draft is not None and how is not None:
             self._drafted = self._explored(draft, how, start, seen)
         self._round += 1
-        # Ansor's use_measured_ratio: measured programs are parents, `exclude` keeps them out of the
-        # batch.
+        # Ansor's use_measured_ratio: measured programs are parents, not part of the batch.
         best = history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
         # Rounded down as Ansor does: 1 of 10 is random here, 0 of 10 with Ansor's own 0.05.

@@ -136,8 +136,7 @@ def analyse(
     for one, some in zip(nests, every, strict=True):
         touches, marked, is_gpu = TouchTable(one, node_keys), dict[int, Floats](), False
         for member in some:
-            # feature.cc sets its flag at the first GPU index and never resets it: stores before
-            # keep 0.
+            # feature.cc never resets the flag of the first GPU index: stores before keep 0.
             is_gpu = is_gpu or any(loop.is_bound for loop in member.store.loops)
             analysis, place = place_of[member]
             analysis.record(place, touches, marked, is_gpu=is_gpu)

@@ -88,8 +88,7 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis) -> Logs:
     for mark, name in zip((*BLOCKS, *THREADS), _GPU_AXES, strict=True):
         rows = frame.marked(mark)
         if rows:
-            # Of nested indices of one axis (a cooperative fetch inside threads) the innermost
-            # counts.
+            # Of nested indices of one axis (a fetch inside threads) the innermost counts.
             logs[f"{name}_len"] = frame.extents[rows[-1]]
         else:
             # Absent GPU indices count as extent 1, whose shifted logarithm is 1.

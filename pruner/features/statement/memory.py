@@ -246,8 +246,7 @@ def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
     shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
         match = open_ & (last_region[d] == column(shape[d], num))
-        # feature.cc breaks at the first dimension that matches, from inside: at most one is
-        # counted.
+        # feature.cc breaks at the first matching dimension from inside: at most one counts.
         out = np.where(match, out * last_region[d], out)
         open_ &= ~match
     return out

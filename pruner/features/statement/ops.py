@@ -67,8 +67,7 @@ class OpCounter:
         match expr:
             case Const():
                 return
-            # Simplify sorts sums of loop variables as a whole, but keeps integer min and max as
-            # they are.
+            # Simplify sorts sums of loop variables as a whole, but keeps integer min and max.
             case Axis() | Binary(dtype="int32" | "int64") if _has_no_choice(expr) and is_sum(expr):
                 self._affine(self._store.sum_of(expr), live)
             case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, or with a choice
@@ -93,8 +92,7 @@ class OpCounter:
             case Cast(a=a):
                 self._expr(a, live)
             case Select(cond=cond, then=then, other=other):
-                # ``live``: the share of programs (0 or 1) in which the expression is not simplified
-                # away.
+                # ``live``: the share of programs (0 or 1) that keep the expression.
                 self._choice(cond, then, other, live, SELECT_OP)
             case Call(name="if_then_else", args=(cond, then, other)):
                 column = (FLOAT if expr.dtype.startswith(("float", "bfloat")) else INT) + _MATH
@@ -177,8 +175,7 @@ class OpCounter:
         match cond:
             case Binary(op=("and" | "or") as op, a=a, b=b):
                 x, y = self._decide(a), self._decide(b)
-                # ``a and true`` is a, ``a or false`` is a: the connective goes with the decided
-                # side.
+                # ``a and true`` is a, ``a or false`` is a: the decided side goes.
                 x_gone = x.always if op == "and" else x.never
                 y_gone = y.always if op == "and" else y.never
                 self._bump(BOOL_OP, live * (1 - x_gone) * (1 - y_gone))

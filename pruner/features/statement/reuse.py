@@ -94,8 +94,7 @@ def compute_reuse(
     # loop reuse ends at the next loop that moves it
     end = first_row(present & moves & (order > start[:, None]))
     serial_at = first_row(present & seen.shared[:, ::-1])
-    # Whichever comes first from inside: a loop that saw the buffer before, or the end of loop
-    # reuse.
+    # Whichever is first from inside: a loop that saw the buffer before, or the end of reuse.
     serial = serial_at < end
 
     distance = product_where(extents, lead)

@@ -65,8 +65,7 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
         if any_nonzero(has):
             present = present | has
             largest = most(largest, where(has, t.coef, 0))
-            # No "* factor" is printed for coefficient 1, so the walk remembers an earlier factor or
-            # none.
+            # No "* factor" is printed for coefficient 1: an earlier factor is remembered, or none.
             tail = tail | (has & (t.coef == 1))
     if not any_nonzero(present):
         return False, 1
@@ -144,8 +143,7 @@ def _print_order(index: Affine) -> list[IntLike]:
             first, same = u.coef > t.coef, u.coef == t.coef
             if any_nonzero(same):
                 tied = (u.lower == t.lower) & (u.upper >= t.upper)
-                # canonical_simplify.cc sorts equal coefficients by lower factor, then by upper
-                # factor.
+                # canonical_simplify.cc sorts equal coefficients by lower, then by upper factor.
                 first = first | (same & ((u.lower > t.lower) | tied))
             ranks[i] = ranks[i] + where(first, 1, 0)
             ranks[j] = ranks[j] + where(first, 0, 1)

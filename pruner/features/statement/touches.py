@@ -43,8 +43,7 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
             free += [numbers[loop][0] for loop in reversed(opened[kept:]) if loop.is_bound]
         for depth in range(kept, len(store.loops)):
             loop = store.loops[depth]
-            # Ordinary loops are nodes of the program and live on; only the temporaries of GPU
-            # indices are freed.
+            # Ordinary loops are nodes of the program; only temporaries of GPU indices are freed.
             if loop.is_bound and free:
                 inner = any(around.is_bound for around in store.loops[:depth])
                 numbers[loop] = free.pop(), inner & refills
@@ -172,8 +171,7 @@ class TouchTable:
         Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
         program has.
         """
-        # On first entry the row is emptied where the allocator made a fresh node (see
-        # `number_loops`).
+        # A row is emptied where the allocator made a fresh node (see `number_loops`).
         for loop in store.loops:
             row, fresh = self._row_of[loop]
             if loop not in self._entered and any_nonzero(fresh):

@@ -151,8 +151,7 @@ class _CpuRow:
                 reduced = reduced * loop.extent
                 open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
             open_ &= (loop.mark != "parallel") | (loop.extent == 1)
-            # A spatial loop that exceeds the limit is still taken, since it runs in vectors; it
-            # ends the body.
+            # A spatial loop beyond the limit still runs in vectors; it ends the body.
             depth = np.where(open_, place, depth)
             open_ &= inside <= limit
         return depth
@@ -257,8 +256,7 @@ class _CpuRow:
             loads = self._iterations
             for place, loop in enumerate(self._own):
                 if not loop.is_reduce:
-                    # A tile loop that does not move the operand reuses the register; a vector loop
-                    # broadcasts instead.
+                    # A tile loop that does not move it reuses the register, a vector loop broadcasts.
                     kept = (place >= self._tile_depth) & ~access.uses(loop.var)
                     kept &= ~self._chosen[loop]
                     loads = loads / np.where(kept, loop.extent, 1)

@@ -265,8 +265,7 @@ class _GpuRow:
             if access.buffer.scope != scope:
                 continue
             loads = self._iterations
-            # Operands stay in registers over the innermost tile: loops that do not move them load
-            # nothing.
+            # Operands stay in registers over the innermost tile's loops that do not move them.
             for loop in self._roles.inner_tile:
                 loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
             for loop in self._roles.vthreads:
@@ -287,8 +286,7 @@ class _GpuRow:
 
     def _conflict(self, access: NestAccess) -> PerProgram:
         stride, lanes = self._lane_of(access)
-        # A power-of-two stride hits few banks: gcd with the number of banks is how many lanes
-        # collide.
+        # A power-of-two stride hits few banks: the gcd with their number is how many lanes collide.
         words = np.maximum(stride * access.buffer.bytes_per_element // _BANK_BYTES, 1)
         banks = np.gcd(words.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)

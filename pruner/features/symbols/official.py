@@ -82,8 +82,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     workload[key] = workload.get(key, np.zeros(num)) + np.where(computes, touched, 0.0)
     shared = np.zeros(num)
     if analysis.store.buffer.scope is SHARED:
-        # The release counts only the first buffer of its access map, which libstdc++ visits
-        # last-inserted first.
+        # The release counts the first buffer of its map, which libstdc++ lists last-inserted first.
         shared = volume(len(moves) - 1, spatial) * threads
         dram = shared * blocks
     else:

@@ -363,8 +363,7 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     span, count = np.ones(num), np.ones(num)
     for scale, reach in zip(scales, reaches, strict=True):  # from the innermost term outwards
         span = span + scale * reach
-        # Either every step of this term shows all inner values, or the steps overlap and the span
-        # counts.
+        # Every step of this term shows all inner values, or the steps overlap and the span counts.
         count = np.minimum((reach + 1) * count, span)
     return count
 

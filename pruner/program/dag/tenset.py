@@ -237,8 +237,7 @@ class ExprReader:
 
     def read(self, node: Node) -> Expr:
         """Return the expression at ``node``; raise :class:`UnsupportedProgram` if unsupported."""
-        # The graph shares nodes: without this table, shared subtrees would be read exponentially
-        # often.
+        # The graph shares nodes: without this table, subtrees would be read exponentially often.
         if node.number not in self.known:
             self.known[node.number] = self._read(node)
         return self.known[node.number]
@@ -252,8 +251,7 @@ class ExprReader:
             case "tir.Var" | "tir.SizeVar":
                 if node.number not in self.variables:
                     raise UnsupportedProgram("unsupported-expression", "a free variable")
-                # Variables are told apart by node: names repeat (two loops of a stage may be called
-                # "i").
+                # By node, not by name: two loops of a stage may be called "i".
                 return Axis(self.variables[node.number], node.field("dtype"))
             case "IntImm":
                 return Const(node.integer("value"), node.field("dtype"))
@@ -268,8 +266,7 @@ class ExprReader:
             case "tir.Call":
                 return self._call(node)
             case "tir.ProducerLoad":
-                # Numbers the stage that is read, if this is its first reader (see
-                # `_Reader.operation`).
+                # Numbers the stage that is read at its first reader (`_Reader.operation`).
                 stage = self.stage_of(node.ref("producer"))
                 return Load(stage, self._all(node.ref("indices")), node.field("dtype"))
             case _:

@@ -91,8 +91,7 @@ def where(cond: Truth, a: IntLike, b: IntLike) -> IntLike:
     """Return ``np.where(cond, a, b)``; plain integers stay plain."""
     if not isinstance(cond, np.ndarray):
         return a if cond else b
-    # The most frequent case by far, a mask as a number: a cast is several times faster than
-    # np.where.
+    # The most frequent case, a mask as a number: a cast is several times faster.
     if isinstance(a, int) and isinstance(b, int) and a == 1 and b == 0:
         return cond.astype(np.int64)
     return np.where(cond, a, b)
@@ -149,8 +148,7 @@ def _join(terms: list[Term]) -> None:
     # A sum without any modulo has nothing to join: skip the quadratic search.
     joined = not all(is_endless(t.upper) for t in terms)
     while joined:
-        # A join can make the next one possible (x div 8, mod 8 div 4, mod 4), so repeat until none
-        # is.
+        # A join can make the next one possible (x div 8, mod 8 div 4, mod 4): repeat.
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
@@ -165,8 +163,7 @@ def _join(terms: list[Term]) -> None:
                     fits = fits & same_index(high, low)
                 if not any_nonzero(fits):
                     continue
-                # Where it does not fit, both terms stay: the masks split the batch without
-                # splitting the arrays.
+                # Where it does not fit, both terms stay: masks split the batch, not the arrays.
                 upper = plain(where(fits, high.upper, low.upper))
                 limit = plain(where(fits, INF, low.limit))
                 terms[j] = Term(low.index, low.lower, upper, low.coef, limit)

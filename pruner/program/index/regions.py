@@ -229,8 +229,7 @@ def as_sum(index: Expr) -> Expr:
         case Load(indices=indices):
             return _added([as_sum(i) for i in indices])
         case Select(then=then, other=other) | Call(name="if_then_else", args=(_, then, other)):
-            # The shorter branch is the index itself, the longer its correction at the border (i +
-            # n).
+            # The shorter branch is the index itself, the longer its correction at the border.
             return as_sum(min(then, other, key=_size))
         case Binary(op=("min" | "max"), a=a, b=b):
             return as_sum(b if isinstance(a, Const) else a)
@@ -269,8 +268,7 @@ def _divided(value: Expr, shift: Fraction) -> Expr:
     found = _linear(value)
     if found is None:
         return Const(0)
-    # Float scales are ratios of sizes, rounded: the nearest fraction of small denominator is exact
-    # again.
+    # Float scales are rounded ratios of sizes: the nearest small fraction is exact again.
     scale, core, offset = found[0].limit_denominator(_MOST), found[1], found[2] + shift
     offset = offset.limit_denominator(_MOST)
     bottom = scale.denominator * offset.denominator

@@ -209,8 +209,7 @@ def _unroll(s: _State, step: p.UnrollPragma) -> None:
     stage = s.schedule.at(step.stage)
     if step.iter > 0 and step.iter >= len(stage.leaves):
         raise IndexError(f"there are {len(stage.leaves)} loops")
-    # The unroll pragma of a stage without loops (a scalar) has nothing to act on; Ansor logs it
-    # with iterator 0.
+    # The pragma of a stage without loops has nothing to act on; Ansor logs it with iterator 0.
     if stage.leaves:
         stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
 
@@ -282,8 +281,7 @@ def _cache_read(s: _State, step: p.CacheRead) -> None:
 def _cache_write(s: _State, step: p.CacheWrite) -> None:
     stage = s.schedule.at(step.stage)
     if stage.relations:
-        # TE would carry the splits over to the cache; Ansor caches before it splits, so nothing is
-        # lost.
+        # TE would carry the splits over to the cache; Ansor caches before it splits.
         raise UnsupportedProgram("late-cache-write", "cache_write after a split")
     cache = _derived(s, stage, step.scope, _copy_axes(stage), stage.reduce, stage.body)
     cache.combiner, cache.identity = stage.combiner, stage.identity
@@ -320,8 +318,7 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     reduce = [*keep, *(IterVar(m.name, "reduce", m.extent) for m in moved)]
     slot_of: dict[IterVar, int] = {factor: position}
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
-    # The old reduction axes, expressed by the loops that remain: the partial body reads through
-    # them.
+    # The partial body reads the old reduction axes through the loops that remain.
     root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
     table: list[Expr] = [
@@ -331,8 +328,7 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     partial = _derived(s, stage, "rf", axes, reduce, substitute_axes(stage.body, table))
     partial.shape = tuple(a.extent for a in axes)
     partial.combiner, partial.identity = stage.combiner, stage.identity
-    # The old stage reduces over the new axis alone; its earlier splits went with the partial
-    # result.
+    # The old stage reduces over the new axis alone; its splits went with the partial result.
     total = IterVar(f"{factor.name}.v", "reduce", factor.extent)
     indices: list[Expr] = [Axis(i) for i in range(len(stage.axes))]
     indices.insert(position, Axis(len(stage.axes)))

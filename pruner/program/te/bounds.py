@@ -135,8 +135,7 @@ def scope_of(schedule: Schedule, stage: StageState) -> Scope:
 
 
 def _needs_relax(owner: StageState, loop: IterVar, found: bool, rank: int) -> bool:
-    # NeedRelax of bound.cc: ordinary loops inside the attach point, and threads that share the
-    # buffer.
+    # NeedRelax of bound.cc: loops inside the attach point, and threads that share the buffer.
     thread = thread_rank(owner.marks.get(loop))
     return not found if thread is None else rank <= thread
 
@@ -154,8 +153,7 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
             continue
         domains = _consumer_domains(schedule, consumer, attach_loop, out, stage)
         for read in reads:
-            # Every read counts by itself: two reads of one stage (a stencil) cover a union of
-            # intervals.
+            # Every read counts by itself: two reads of one stage (a stencil) cover a union.
             for d, index in enumerate(read.indices):
                 region = evaluate_region(index, domains)
                 regions[d].append(clip_to_shape(region, stage.shape[d]))

@@ -114,8 +114,7 @@ class _Lowering:
         """Emit a stage's loops around its store; initialise a reduction before."""
         axes = dict.fromkeys(stage.axes, _SPATIAL) | dict.fromkeys(stage.reduce, _REDUCES)
         flags = touched_by(stage, axes)
-        # The initial value is stored right outside the first loop that any reduction axis went
-        # into.
+        # The initial value is stored right outside the first loop made of a reduction axis.
         first_reduce = next(
             (i for i, leaf in enumerate(stage.leaves) if flags.get(leaf, 0) & _REDUCES),
             len(stage.leaves),
@@ -162,8 +161,7 @@ class _Lowering:
         """Emit ``C[...] = identity`` under its own loops, before the first reduction."""
         own = dict(values)
         for leaf in stage.leaves[first:]:
-            # A loop made of reduction axes only has no part in the output's index: not repeated for
-            # the init.
+            # A loop of reduction axes only has no part in the output's index: no loop of the init.
             if flags.get(leaf, 0) == _REDUCES:
                 own[leaf] = Affine()
                 continue
@@ -200,8 +198,7 @@ class _Lowering:
         buffer = self.nests.buffers[stage.key]
         # The update inside the call is kept beside the visible store: symbols count its work.
         hidden = BufferStore(buffer, "update", update, every, slots, unroll)
-        # The stored value is a call (the result of tvm_thread_allreduce), which has no operations
-        # to count.
+        # The stored value is a call (tvm_thread_allreduce), which has no operations to count.
         value = Const(0.0, stage.dtype)
         self._store(stage, "allreduce", value, loops, values, unroll, hidden)
 
@@ -292,8 +289,7 @@ class _PassUp:
         fused, extent = self.values[rel.fused], rel.inner.extent
         self.guarded[rel.outer] = self.guarded[rel.inner] = self.guarded.get(rel.fused, 0)
         outer = fused.divided(extent)
-        # A divided total is no longer the loop's own value: the guard's bound holds for it
-        # undivided only.
+        # A divided total is no longer the loop's value: the guard's bound holds undivided only.
         whole = outer.divisor == 1
         total = self._guard(outer.total, rel.outer, whole)
         self.values[rel.outer] = _Quotient(total, outer.divisor, outer.lead)

@@ -164,8 +164,7 @@ def _reached(named: tuple[tuple[Any, ...], ...]) -> int:
     for tag, stage, *place_of in named:
         for number in (stage, *place_of):
             if number not in inserted:
-                # Translate the step's number back to the DAG's: subtract the inserted stages below
-                # it.
+                # From the step's number to the DAG's: subtract the inserted stages below it.
                 last = max(last, number - sum(other < number for other in inserted))
         if tag in ("CHW", "RF", "CHR"):
             place = stage + 1 if tag == "CHR" else stage

@@ -122,8 +122,7 @@ class Schedule:
         """Insert ``stage`` next to ``near`` in both orders."""
         self.pool.append(stage)
         for keys in (self.order, self.nest_order):
-            # Steps number stages by position, so an insertion shifts the stages behind it, as in
-            # Ansor.
+            # Steps number stages by position: an insertion shifts the later ones, as in Ansor.
             keys.insert(keys.index(near.key) + (1 if after else 0), stage.key)
 
 

@@ -219,16 +219,14 @@ def _flag(value: Any) -> bool:
 def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
     first = len(decisions)
     decisions.extend(int(v) for v in values)
-    # Slots count up in the order of the steps, so a decision vector is the numbers of the log in
-    # order.
+    # Slots count up with the steps, so a decision vector is the log's numbers in order.
     return tuple(range(first, len(decisions)))
 
 
 def _parse(step: list[Any], decisions: list[int]) -> Primitive:
     match step:
         case ["SP", stage, it, _extent, lengths, inner_to_outer]:
-            # The logged extent is left to `skeleton`, which compares it; the split needs only its
-            # lengths.
+            # `skeleton` compares the logged extent; the split needs only its lengths.
             return Split(stage, it, _slots(lengths, decisions), _flag(inner_to_outer))
         case ["FSP", stage, it, source, num]:
             return FollowSplit(stage, it, source, num)

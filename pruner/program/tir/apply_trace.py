@@ -190,8 +190,7 @@ def _structures(
             else:
                 found.append((branch.rows, found_of(branch.state)))
         except Diverges as parts:
-            # The instruction may have changed the tree half-way: each kind starts again from the
-            # first one.
+            # The tree may be changed half-way: each kind starts again from the first instruction.
             for value in np.unique(parts.values):
                 begin(branch.rows[parts.values == value], apart=branch.apart)
         except UnsupportedProgram as error:

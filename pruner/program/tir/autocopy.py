@@ -114,8 +114,7 @@ def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode)
     row, rows = split(tree, loops[0], [None, _SUBTILE])
     column, columns = split(tree, loops[1], [None, _SUBTILE])
     reorder(tree, [row, column, rows, columns])
-    # The staging buffer holds one such step of all warps of the block, indexed by warp, column,
-    # row.
+    # The staging buffer holds one step of all warps, indexed by warp, column, row.
     tile = [warps.var, column.var, rows.var, columns.var]
     name = f"{tree.buffers[source].name}_{DYNAMIC_SHARED}"
     staging = tree.new_buffer(name, tree.buffers[source], DYNAMIC_SHARED)

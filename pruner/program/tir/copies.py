@@ -64,8 +64,7 @@ class Copy:
         """Return an array's rows; other values stay as they are."""
         if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
             return value
-        # A number that differed in the batch may be common in the part: `plain` makes it an int
-        # again.
+        # A number that differed in the batch may be common in the part: `plain` makes it an int.
         return plain(value[self._rows])
 
     def _mask(self, value: Mask | np.bool_) -> Mask | np.bool_:

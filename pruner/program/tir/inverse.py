@@ -81,8 +81,7 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
         return None
     out: list[_Part] = []
     weight = 1
-    # Digits from the least significant one: each coefficient must be the product of the sizes
-    # below.
+    # Each coefficient must be the product of the sizes below it, from the least digit on.
     ordered = sorted(index.terms, key=lambda t: _whole(t.coef) or 0)
     for place, t in enumerate(ordered):
         assert isinstance(t.index, LoopVar)

@@ -208,8 +208,7 @@ class _Fusion:
     @staticmethod
     def of(path: _Path, masks: Mask) -> _Fusion:
         """Build the fusion of the loops in ``masks``."""
-        # Steps are the products of the extents inside: an exclusive product from the innermost loop
-        # out.
+        # Steps: an exclusive product of the extents, from the innermost loop out.
         inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
         steps = np.concatenate([inside[1:], np.ones_like(inside[:1])])
         first = masks.copy()

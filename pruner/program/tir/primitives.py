@@ -99,8 +99,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
         part = floordiv(value, inner)
         if number < len(loops) - 1:
             part = floormod(part, loop.extent)
-        # A divided variable has no stride in the fused loop: scale 0, but of a single loop it is
-        # its own.
+        # A divided variable has no stride (0) in the fused loop; that of a single loop is 1.
         tree.define(loop.var, part, {fused.var: 1 if len(loops) == 1 else 0})
         inner = inner * loop.extent
     nest([fused], loops[-1].body)
@@ -430,8 +429,7 @@ def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: Loop
     outside = {x.var for x in [*tree.path(loop), loop]}
     together: list[Uses] = []
     for found in zip(*uses, strict=True):
-        # The first access wins where several use a variable, as the region starts from the first
-        # one.
+        # The first access wins where several use a variable: the region starts from it.
         merged = {v: s for use in reversed(found) for v, s in use.items() if v in outside}
         together.append(merged)
     return list(zip(box, together, strict=True))

@@ -28,8 +28,7 @@ def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
-        # Scopes are ranks: shared memory (1) is shared by threads (rank 1), local memory (3) is
-        # not.
+        # Threads (rank 1) share shared memory (1), but not local memory (3).
         if thread is not None and Scope.GLOBAL < scope <= thread:
             out.add(id(outer.var))
     return out

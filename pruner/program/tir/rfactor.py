@@ -95,8 +95,7 @@ class _Partial:
         for slot, it in enumerate(old.iters):
             touched = it.kind == "reduce" and self.loop.var in uses[slot]
             places.append(len(iters))
-            # A touched reduction iterator stays as an expression, because the body's indices still
-            # use it.
+            # A touched iterator stays as an expression, because the body's indices still use it.
             iters.append(BlockIter("derived", it.extent) if touched else it)
             bindings.append(Binding(values[slot], uses[slot]))
             if touched:
@@ -118,8 +117,7 @@ class _Partial:
         indices = tuple(substitute_axes(index, table) for index in old.indices)
         indices = (*indices[: self.axis], Axis(0), *indices[self.axis :])
         rest = substitute_axes(self.combine.b, table)
-        # A block whose every reduction loop was factored has one value an element: no update, no
-        # init.
+        # With every reduction loop factored an element has one value: no update, no init.
         reduces = any(it.kind == "reduce" for it in iters)
         own = Load(self.buffer.key, indices, self.buffer.dtype)
         value = Binary(self.combine.op, own, rest, self.buffer.dtype) if reduces else rest

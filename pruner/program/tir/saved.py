@@ -230,8 +230,7 @@ def _node(node: TreeNode, loops: Mapping[LoopVar, int]) -> dict[str, Any]:
         match list(binding.uses.items()):
             case []:
                 return ["const", base]
-            # Before any instruction, iterators are plain loops: split and fused forms never have to
-            # be saved.
+            # Before any instruction, iterators are plain loops: no other form is ever saved.
             case [(var, 1)] if not base:
                 return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
         raise UnsupportedProgram("unsaved-value", f"{node.name}: an iterator that is no loop")

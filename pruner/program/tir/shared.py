@@ -86,8 +86,7 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
     buffer = tree.buffers[key]
     users = [n for n, b in enumerate(blocks) if b.buffer == key or b.loads_of(key)]
     writer = next(b for b in blocks if b.buffer == key)
-    # Only the box that one iteration of the place's loop uses is allocated
-    # (CompactBufferAllocation).
+    # Only the box of one iteration of the loop is allocated (CompactBufferAllocation).
     extents = [region.hi - region.lo + 1 for region in place.box]
     # A pipelined buffer is kept several times (see `pipeline`).
     versions = buffer_versions(tree, place.loop, key)

@@ -150,8 +150,7 @@ class TraceState:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
         found = handler(self, instruction, *map(self.get, instruction.inputs))
         results = found if isinstance(found, list) else [] if found is None else [found]
-        # TVM's trace lists the outputs of every instruction: another number is another version of
-        # TVM.
+        # Another number of outputs is another version of TVM.
         if len(results) != len(instruction.outputs):
             raise UnsupportedProgram("trace-results", instruction.kind)
         self.results.update(zip(instruction.outputs, results, strict=True))

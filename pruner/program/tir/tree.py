@@ -294,8 +294,7 @@ class Tree:
         Do not change the result, which is cached.
         """
         known = self._used.get(block)
-        # Bindings are replaced, never changed in place: their identity says whether the cache
-        # holds.
+        # Bindings are replaced, never changed in place: by identity the cache holds or not.
         if known is None or known[0] is not block.bindings:
             found = [self._uses_of(block, place) for place in range(len(block.bindings))]
             known = self._used[block] = (block.bindings, found)
@@ -352,8 +351,7 @@ class Tree:
             # Nothing of it moves: its full definition, in existing loops.
             if not any(id(leaf) in moving for leaf in leaves):
                 return self._value_of(var)
-            # A loop whose parts all run covers its own range, whatever its parts overrun (see
-            # `regions`).
+            # A loop whose parts all run covers its own range, whatever its parts overrun.
             here = moves(leaves)
             if af.any_nonzero(here):
                 whole.add(id(var))

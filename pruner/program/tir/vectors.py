@@ -183,8 +183,7 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
             return _differs(a, values, lane)
         case Binary(op=("lt" | "le" | "gt" | "ge") as op, a=a, b=b):
             difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
-            # a <= b is a - b - 1 < 0, and a > b is not (a - b - 1 < 0): one test of the sign serves
-            # all four.
+            # a <= b is a - b - 1 < 0, a > b its negation: one test of the sign serves all four.
             shift = -1 if op in ("le", "gt") else 0
             return _sign_differs(af.add(difference, af.const(shift)), lane)
         case Binary(op=("eq" | "ne"), a=a, b=b):

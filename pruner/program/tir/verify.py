@@ -77,8 +77,7 @@ def _threads_fit(tree: Tree, kernel: TreeNode, num: int, most: int) -> Mask:
     out = np.ones(num, bool)
     for loop in _loops(kernel):
         if loop.mark in THREADS:
-            # Two loops of one axis in a kernel are the same threads: different extents are an
-            # error.
+            # Two loops of one axis are the same threads: different extents are an error.
             out &= np.equal(extents.setdefault(loop.mark, loop.extent), loop.extent)
     out &= _product(list(extents.values())) <= most
     for block in tree.blocks(kernel):

@@ -69,8 +69,7 @@ def tune(
     model = None if adaptation is None else RecordedModel(pools, adaptation)
     tasks = []
     for number, pool in enumerate(pools):
-        # One stream a task: methods with equal seeds start from the same draws, and are compared in
-        # pairs.
+        # One stream a task: methods with equal seeds start from equal draws, and are paired.
         rng = np.random.default_rng([seed, number])
         measurer = RecordedMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
         chosen: PolicySettings = RandomDraws(draws=_DRAWS)

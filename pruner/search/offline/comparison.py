@@ -128,8 +128,7 @@ class MethodComparison:
             "interval": bootstrap_interval(len(runs), mean),
             "reached": sum(run.reached for run in runs),
             "runs": len(runs),
-            # A ratio of means over one horizon: a mean of ratios would drop the runs that never
-            # arrived.
+            # A ratio of means: a mean of ratios would drop the runs that never arrived.
             "speedup": float(total) / everything,
         }
 
@@ -162,8 +161,7 @@ def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
         signs = 1.0 - 2.0 * (bits & 1)
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), (_SAMPLED_FLIPS, num))
-        # The observed signs count as one of the draws, so that p is never 0 (Phipson and Smyth
-        # 2010).
+        # The observed signs count as a draw, so that p is never 0 (Phipson and Smyth 2010).
         signs = np.concatenate([np.ones((1, num)), drawn])
     # The tolerance counts ties by rounding as ties.
     return float((signs @ differences >= differences.sum() - 1e-12).mean())

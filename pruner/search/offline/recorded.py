@@ -145,8 +145,7 @@ class RecordedModel:
         self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
         self._num_learned = 0
         self._informed = adaptation.setting.source is not None
-        # A live run only sees its own samples; a recorded pool is complete, so its centre never
-        # moves.
+        # A recorded pool is complete, so its centre never moves.
         if adaptation.ranker.relative:
             for pool, programs in zip(pools, self._programs, strict=True):
                 center = Center.of(self._store.programs(programs))

@@ -337,8 +337,7 @@ def provide_rules(module: Any, target: Any) -> None:
     for rule in {str(block.annotations.get(_RULE, _NO_RULE)) for block in blocks} - {_NO_RULE}:
         names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]  # where TVM looks
         if all(ffi.get_global_func(name, allow_missing=True) is None for name in names):
-            # PostOrderApply takes the first key of the target that has the rule: one registration
-            # is enough
+            # PostOrderApply takes the first key of the target that has the rule
             ffi.register_global_func(names[0], _as_any_block)
 
 

@@ -126,8 +126,7 @@ class _ScheduledReader(PrimFuncReader):
         """Read bindings: quotients of sums; guarded sums become loops again."""
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(loops)}
         around = _Around(self.tree, list(loops.values()))
-        # a split whose factors overrun the extent leaves a guard on their sum: that sum is the
-        # loop before the split
+        # the guard of a split that overruns its extent holds the loop before the split
         for sum_, bound in _guards(realize.predicate):
             wraps = self._wraps(realize, loops)
             around.bound(self._expr(sum_, slots), bound, wraps=wraps)

@@ -32,8 +32,7 @@ def _stages(block: Any) -> bool:
 def _reads_rows(block: Any) -> bool:
     """Check that shared memory's neighbours are global memory's, padding aside."""
     stmt, inner = block.body, None
-    # LowerAutoCopy vectorises the innermost loop of a copy: only the last index may move with it,
-    # or the vector would step
+    # LowerAutoCopy vectorises the innermost loop, which must move the last index only
     while type(stmt).__name__ == "For":
         stmt, inner = stmt.body, stmt.loop_var
     loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]

@@ -144,15 +144,13 @@ class ReplaySpace:
 
     def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
-            # the seed depends on the row alone: a program is the same in every call and after a
-            # resume
+            # the seed depends on the row alone: equal in every call and after a resume
             self._keep(key, self._design.finished(decision, key % _MAX_SEED + 1))
         return self._finished[key]
 
     def _keep(self, key: int, finished: Finished | None) -> None:
         if len(self._finished) >= _CACHED:
-            # both caches together, so that nests never outlive the schedule that they were read
-            # from
+            # both caches: nests never outlive the schedule that they were read from
             self._finished.clear()
             self._read.clear()
         self._finished.setdefault(key, finished)

@@ -296,8 +296,7 @@ class Traces:
                 continue
             space = self._space.spaces[number]
             vector = space.design.vector(trace)
-            # samplings that nothing uses may be gone from the trace: then its decisions do not fill
-            # a vector of this space
+            # samplings that nothing uses may be gone: then the decisions fill no vector
             if len(vector) == space.num_slots:
                 rows[row, 0], rows[row, 1 : 1 + space.num_slots] = number, vector
                 known[row] = True

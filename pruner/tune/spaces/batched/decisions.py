@@ -39,8 +39,7 @@ class TileDecision:
     def sample(self, out: Decisions, rng: np.random.Generator) -> None:
         """Fill the columns with uniform random factorisations."""
         pending = np.arange(len(out))
-        # rejection keeps the distribution uniform over the allowed factorisations, as in TVM's
-        # sampling
+        # rejection keeps the distribution uniform, as in TVM's sampling
         while len(pending):
             drawn = self._draw(len(pending), rng)
             good = (drawn[:, -1] <= self.limit) & (self._inner(drawn) % self.divisor == 0)
@@ -98,8 +97,7 @@ class TileDecision:
             now[here, x] //= factor
             now[here, y] *= factor
             tiles[pending] = now
-            # draw other positions, except where two parts leave no alternative: there TVM keeps the
-            # parent
+            # draw other positions; where two parts leave no alternative TVM keeps the parent
             stuck = (count == 0) & ((parts > 2) | (tiles[pending][here, x] == 1))
             pending = pending[stuck]
         out[rows, self.slots] = tiles
@@ -168,8 +166,7 @@ class LocationDecision:
             allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
         count = allowed.sum(axis=1)
         rank = (rng.random(len(rows)) * count).astype(np.int64)
-        # location_options returns one list for all programs and a mask: the rank counts allowed
-        # columns
+        # one list for all programs and a mask: the rank counts allowed columns
         chosen = places[
             np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
         ]
@@ -196,8 +193,7 @@ def open_decisions(program: TraceProgram, example: NDArray[np.int64]) -> dict[in
         elif i.kind == "SamplePartitionedTile":
             parts, inside, divisor = (int(attr) for attr in i.attrs)
             extent = extents[i.slot]
-            # sample_partitioned_tile limits no innermost factor: the divisor keeps fragments
-            # complete
+            # no limit of the innermost factor: the divisor keeps fragments complete
             slots = slice(i.slot, i.slot + parts)
             out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
         elif i.kind == "SampleCategorical":
@@ -247,8 +243,7 @@ class Mutators:
         kept = {name: [d for d in found if d.can_change()] for name, found in groups.items()}
         self._groups = [found for found in kept.values() if found]
         chances = np.array([shares.get(name, 0.0) for name, found in kept.items() if found])
-        # MetaSchedule draws another mutator if the first finds nothing to change: the rest share
-        # its probability
+        # a mutator that finds nothing to change leaves its probability to the others
         self._chances = chances / chances.sum() if len(chances) else chances
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
@@ -287,8 +282,7 @@ def _thread_factors(instructions: Sequence[Instruction], samples: dict[int, int]
     inner: dict[int, int] = {}
     out = []
     for i in instructions:
-        # MutateThreadBinding looks for [None, factor]: the form in which AutoBind splits a fused
-        # loop
+        # MutateThreadBinding looks for [None, factor], as AutoBind splits a fused loop
         if i.kind == "Split" and len(i.inputs) == 3 and i.inputs[1] is None:
             factor = i.inputs[2]
             if isinstance(factor, Ref) and factor.number in samples:

@@ -181,8 +181,7 @@ class PrimFuncReader:
         inner_loops, nested = loops_inside(outer.body)
         inner = nested.block
         _check_plain(inner)
-        # TVM's outer iterators count fragments and the inner ones elements: an index is a sum of
-        # both
+        # outer iterators count fragments and inner ones elements: an index is a sum of both
         iters = [*outer.iter_vars, *inner.iter_vars]
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(iters)}
         store = inner.body
@@ -206,8 +205,7 @@ class PrimFuncReader:
         bindings = []
         for value in realize.iter_values:
             expr = self._expr(value, loop_slots)
-            # before scheduling an iterator is one loop; anything else is a function that was
-            # scheduled
+            # before scheduling an iterator is one loop; anything else was scheduled
             if not isinstance(expr, (Axis, Const)):
                 raise UnsupportedProgram("binding", str(value))
             variables = list(loops.values())

@@ -155,8 +155,7 @@ class BatchedSpace:
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):
-            # a fifth more than expected, so that one pass usually suffices; each pass replays a
-            # batch
+            # a fifth more than expected: one pass, which replays a batch, usually suffices
             wanted = int(1.2 * (num - count) / self._legal_share) + 16
             size = min(wanted, 4 * _BATCH)
             draws = self._plausible(size, rng)

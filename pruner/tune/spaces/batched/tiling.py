@@ -147,8 +147,7 @@ def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
             pairs = zip(i.outputs, i.inputs[1:], strict=True)
             known = ((loop, f.number) for loop, f in pairs if isinstance(f, Ref))
             slots |= {loop: (sampled[number],) for loop, number in known if number in sampled}
-        # a fused loop counts only if every part is sampled: otherwise its extent depends on the
-        # shape
+        # a fused loop counts only if every part is sampled: else its extent follows the shape
         elif i.kind == "Fuse" and all(loop.number in slots for loop in i.inputs):
             slots[i.outputs[0]] = sum((slots[loop.number] for loop in i.inputs), ())
         elif i.kind == "Bind" and i.attrs[0] in ("threadIdx.x", "threadIdx.y"):

@@ -128,10 +128,7 @@ class ProgramFeatures:
         )
 
     def scatter(self, parts: Sequence[tuple[Ints, Self]]) -> Self:
-        """Return these programs with ``parts`` put at the given places.
-
-        Places are int64 [n] of each part; programs in no part stay invalid. Tokens are left out.
-        """
+        """Put ``parts`` at their places int64 [n]; other programs stay, tokens are left out."""
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
             # The usual case, one skeleton without failures: the task has the part's rows, no copy.
             part = parts[0][1]
@@ -146,10 +143,7 @@ class ProgramFeatures:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Join the programs of all parts, which belong to one task.
-
-        Needs at least one part.
-        """
+        """Join the programs of all parts (at least one) of one task."""
         first, starts = parts[0], np.cumsum([0, *(len(part) for part in parts)])
         tokens = [part.tokens for part in parts if part.tokens is not None]
         psa = [part.psa for part in parts if part.psa is not None]
@@ -193,10 +187,7 @@ class ProgramFeatures:
 
 
 def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Join extra columns of all parts; parts without valid programs get zeros.
-
-    None where valid programs have none.
-    """
+    """Join extra columns (zeros for invalid programs); None where valid programs lack them."""
     every = [part.extra for part in parts]
     found = [part.extra for part in parts if part.valid.any()] or every
     columns = {0 if extra is None else extra.shape[1] for extra in found}
@@ -219,13 +210,7 @@ def _rows(start: Ints, counts: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSpec:
-    """The features to compute.
-
-    Attributes:
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        psa: also compute the official analyzer's symbols.
-        extra: makes further columns of the programs from their loop nests.
-    """
+    """The features to compute: kind of dataflow rows, ``psa`` symbols, ``extra`` columns."""
 
     dataflow: DataflowKind = "paper"
     psa: bool = False
@@ -258,14 +243,9 @@ def featurize(
 ) -> ProgramFeatures:
     """Compute features of recorded programs of one task, in the order given.
 
-    Args:
-        definition: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
-            traces, whose features are those of a live space.
-        steps_list: one step list a program; any mix of skeletons.
-        spec: the features to compute. Only step lists have tokens.
-
-    Returns:
-        Features with ``valid`` False, and a reason, for programs that cannot be replayed.
+    ``definition``: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
+    traces; ``steps_list``: one step list a program, any mix of skeletons. Programs that cannot be
+    replayed have ``valid`` False, and a reason; only step lists have tokens.
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
@@ -326,10 +306,7 @@ def featurize_traces(
 
 
 def _worker() -> AbstractContextManager[Worker | None]:
-    """Start a fresh process for :func:`featurize_groups`, which needs no torch.
-
-    None where the system has no memory for it.
-    """
+    """Start a process for :func:`featurize_groups`; None where memory lacks."""
     worker = Worker(__name__, method="spawn", environment={"OMP_NUM_THREADS": "1"})
     try:
         worker.start()
@@ -342,10 +319,7 @@ def _worker() -> AbstractContextManager[Worker | None]:
 def _halves(
     spaces: SpaceFolder, groups: Sequence[SkeletonGroup]
 ) -> tuple[list[SkeletonGroup], list[SkeletonGroup]]:
-    """Deal groups into halves of about equal work.
-
-    Groups with common trees stay together.
-    """
+    """Deal groups into halves of about equal work; common trees stay together."""
     failures: dict[int, str] = {}
     alike = alike_groups(spaces, groups, failures)
     # Many blocks have many locations, each a tree of its own, and a tree costs by its blocks.
@@ -365,10 +339,7 @@ def featurize_groups(
     extras: Sequence[Extra],
     extra_of: Ints,
 ) -> tuple[Ints, ProgramFeatures]:
-    """Compute features of grouped traces; return the programs' numbers, too.
-
-    ``extra_of``: the place among ``extras`` of each program's further columns.
-    """
+    """Compute features of grouped traces; return the programs' numbers, too."""
     rows = np.sort(np.concatenate([np.zeros(0, np.int64), *(group.rows for group in groups)]))
     replayed = replay_groups(spaces, groups, lambda nests: nests, _CHUNK)
     num, nothing = len(extra_of), np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -454,11 +425,7 @@ def _of_each(
     *,
     together: bool,
 ) -> list[_Found | UnsupportedProgram]:
-    """Apply `compute` to each nest, or to all ``together``.
-
-    Where the joint computation fails, each nest is computed alone and only faulty nests get an
-    error.
-    """
+    """Apply `compute` to each nest, or to all ``together``; errors of faulty nests alone."""
     if together:
         with suppress(UnsupportedProgram), unforeseen_refused():
             return [*compute(nests)]
@@ -479,11 +446,7 @@ def _is_gpu(nests: LoopNests) -> bool:
 def _of_nests(
     nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
 ) -> Iterator[ProgramFeatures]:
-    """Compute features of each of several nests; shared statements are computed once.
-
-    ``node_keys``: records are measured with the defect of Ansor's extractor. Programs with unknown
-    sizes become invalid.
-    """
+    """Compute features of each of several nests; shared statements are computed once."""
     extras = [None] * len(nests) if spec.extra is None else spec.extra(nests)
     for one, stores, extra in zip(nests, analyse(nests, node_keys), extras, strict=True):
         statement = statement_features(one, stores)

@@ -1,14 +1,10 @@
 """Batch statements of the same structure, across loop nests.
 
 Programs that differ in the place of a stage have different nests, yet most of their statements have
-the same loops: hundreds of nests have some dozens of kinds of statements. Features and symbols are
-arithmetic on arrays of programs, which costs by the array, not by the program; and nothing of a
-program depends on the others, so the numbers are those of the statements alone.
-
-Stores are joined where their values and buffers are alike, whatever the loops around them: of the
-joined loops each program has some, and one iteration of the others, which changes no number.
-Statements of symbols, whose numbers depend on the roles of loops, are joined where their indices
-have the same terms of loops in the same places.
+the same loops, and arithmetic on arrays costs by the array. Stores are joined where their values
+and buffers are alike: of the joined loops each program has some, and one iteration of the others,
+which changes no number. Statements of symbols, whose numbers depend on the roles of loops, are
+joined where their indices have the same terms of loops in the same places.
 """
 
 from __future__ import annotations
@@ -50,10 +46,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], Hashable]) -> list[li
 
 
 def _index_structure(index: LoopVar | Affine, places: Mapping[LoopVar, int]) -> Hashable:
-    """Return a key that is equal where indices differ in numbers alone.
-
-    Raises `KeyError` where a variable has no place.
-    """
+    """Return a key of an index without numbers; `KeyError` for a strange variable."""
     if isinstance(index, LoopVar):
         return places[index]
     return tuple(_index_structure(t.index, places) for t in index.terms)
@@ -192,11 +185,7 @@ def tables_of(
 
 
 def _statement_structure(statement: NestStatement) -> Hashable:
-    """Return a key that is equal where statements differ in numbers alone.
-
-    A statement whose indices have variables of no loop around it, or of two loops, gets a key of
-    its own.
-    """
+    """Return a key of a statement without numbers; its own for strange variables."""
     places = {loop.var: place for place, loop in enumerate(statement.loops)}
     if len(places) < len(statement.loops):  # two loops share a variable
         return id(statement)
@@ -259,11 +248,7 @@ class StoreMember:
 
 
 def store_structure(member: StoreMember) -> Hashable:
-    """Return a key that is equal where stores differ in loops and numbers alone.
-
-    A store gets a key of its own where its indices have variables of no loop around it, or its
-    value has numbers per program.
-    """
+    """Return a key that is equal where stores differ in loops and numbers alone."""
     # A wide nest fills arrays by itself: joining would only copy.
     nests, store = member.nests, member.store
     if nests.num_programs > _WIDE:
@@ -284,11 +269,7 @@ def store_structure(member: StoreMember) -> Hashable:
 
 
 def joined_store(members: Sequence[StoreMember]) -> tuple[BufferStore, Buffers, list[list[int]]]:
-    """Join stores of one structure, in their order.
-
-    Returns the store of all programs, its buffers, and the places of each member's loops among its
-    loops.
-    """
+    """Join stores of one structure; return store, buffers, places of each member's loops."""
     first = members[0]
     if len(members) == 1:
         return first.store, first.nests.buffers, [list(range(len(first.loops)))]

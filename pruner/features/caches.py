@@ -46,10 +46,7 @@ _Crossing = tuple[AccessFeatures, Floats]  # and the bytes of the access that th
 
 
 def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np.float32]:
-    """Return rows of the N programs of a nest, float32 [N, rows, dataflow columns].
-
-    Zero for a program without accesses.
-    """
+    """Return rows of the N programs of a nest, float32 [N, rows, dataflow columns]."""
     out = np.zeros((num, rows, len(DATAFLOW_INDEX)), np.float32)
     if not stores:
         return out
@@ -63,10 +60,7 @@ def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np
 
 
 def busiest(work: Sequence[Floats]) -> Ints:
-    """Return each program's statement with most ``work``, [N].
-
-    The last statement among equals.
-    """
+    """Return each program's statement with most ``work``, [N]; the last among equals."""
     # argmax gives the first maximum, so the list is reversed to take the last.
     return np.asarray(len(work) - 1 - np.stack(work)[::-1].argmax(0))
 
@@ -144,10 +138,7 @@ def _crossings(analysis: StoreAnalysis) -> list[list[_Crossing]]:
 
 
 def _boxes(foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:
-    """Return bytes and cache lines an access touches from every depth.
-
-    The box of the loops from each depth inwards; both [L + 1, N], the last row is one iteration.
-    """
+    """Return bytes and cache lines of the box from every depth, [depth, N]."""
     size = foot.access.buffer.bytes_per_element
     levels, num = frame.extents.shape
     sizes = [column(extent, num) for extent in foot.access.buffer.shape]

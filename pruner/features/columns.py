@@ -1,8 +1,4 @@
-"""Names, units and formulas of all feature columns, and their version.
-
-A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another version, unless no
-column that it was trained on has changed (:mod:`pruner.features.versions`).
-"""
+"""Names, units and formulas of all feature columns, and their version."""
 
 from __future__ import annotations
 

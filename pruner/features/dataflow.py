@@ -72,16 +72,11 @@ def kind_of(num_rows: int | None) -> DataflowKind:
 def dataflow_features(
     nests: LoopNests, stores: Sequence[AnalysedStore], kind: DataflowKind = "paper"
 ) -> NDArray[np.float32]:
-    """Compute dataflow rows of N programs.
+    """Compute dataflow rows of N programs, float32 [N, rows, dataflow columns].
 
-    Args:
-        nests: the programs.
-        stores: their stores, from :func:`analyse`.
-        kind: ``paper`` (with the epilogue), ``official`` (without, and with the release's slip in
-            the operation count) or ``fragments`` (``paper`` with the loads of fragments).
-
-    Returns:
-        float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
+    ``stores``: from :func:`analyse`. ``kind``: ``paper`` (with the epilogue), ``official``
+    (without, and with the release's slip in the operation count) or ``fragments`` (``paper`` with
+    the loads of fragments). All zero where the program does not have the pattern.
     """
     out = np.zeros((nests.num_programs, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     own = _LOADS_OF_FRAGMENTS if kind == "fragments" else slice(0)  # rows of this kind alone
@@ -102,10 +97,7 @@ def dataflow_features(
 
 
 def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]:
-    """Return the touches of the pattern, and the loads of fragments.
-
-    Both empty where the pattern is absent.
-    """
+    """Return the touches of the pattern, and the loads of fragments; empty without it."""
     # The last buffer touched comes first: libstdc++'s unordered_map lists the newest entry first.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]

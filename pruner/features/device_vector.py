@@ -41,11 +41,7 @@ def hardware_features(device: Device) -> NDArray[np.float32]:
 
 @cache
 def platform_features(platform: str) -> NDArray[np.float32]:
-    """Return `hardware_features` of the device in ``conf/platform/<platform>.yaml``.
-
-    Raises:
-        DataError: there is no such file.
-    """
+    """Return `hardware_features` of a platform; raise `DataError` without its file."""
     return hardware_features(load_device(PLATFORM_FOLDER / f"{platform}.yaml"))
 
 

@@ -125,11 +125,7 @@ def skeleton_tokens(
 
 
 def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
-    """Return tokens of grouped programs.
-
-    Rows in no group, and programs of MetaSchedule, which have no tokens, belong to a skeleton
-    without steps.
-    """
+    """Return tokens of grouped programs; other rows belong to a skeleton without steps."""
     groups = [group for group in groups if p.Trace not in map(type, group.skeleton)]
     most = max((group.decisions.shape[1] for group in groups), default=0)
     # The last skeleton is the empty one.

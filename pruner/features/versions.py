@@ -1,8 +1,4 @@
-"""Compare feature versions, so that models of older versions still rank.
-
-A version changes with any column of any program; a model must be trained again only where a column
-that it was trained on has changed.
-"""
+"""Compare feature versions, so that models of older versions still rank."""
 
 from __future__ import annotations
 

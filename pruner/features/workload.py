@@ -1,8 +1,4 @@
-"""Ten columns for the kind of work: words in the DAG's text.
-
-The same for every program of a task. Source: the workload embedding of TenSet's cost models (nine
-words) and the tenth column that Pruner's keep at zero.
-"""
+"""Ten columns of words in the DAG's text (TenSet's workload embedding)."""
 
 import numpy as np
 from jaxtyping import Float32

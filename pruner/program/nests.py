@@ -43,11 +43,7 @@ class Scope(IntEnum):
 
     @staticmethod
     def of(name: str) -> Scope:
-        """Return the scope that TVM calls ``name``.
-
-        Raises:
-            UnsupportedProgram: a scope without a rank here.
-        """
+        """Return the scope that TVM calls ``name``; raise `UnsupportedProgram` without a rank."""
         scope = _SCOPES.get(name)
         if scope is None:
             raise UnsupportedProgram("storage-scope", name)
@@ -74,10 +70,7 @@ ACCUMULATORS = (Scope.ACCUMULATOR, Scope.MMA_C)
 
 
 class Mark(StrEnum):
-    """Annotation of a loop, by TVM's name; ``VTHREAD`` covers all virtual axes.
-
-    ``TENSORIZE``: a loop inside one instruction of a tensor core, which a whole warp runs.
-    """
+    """Annotation of a loop, by TVM's name; ``TENSORIZE``: inside a tensor core's instruction."""
 
     UNROLL = "unroll"
     VECTORIZE = "vectorize"
@@ -93,9 +86,7 @@ class Mark(StrEnum):
 
     @staticmethod
     def of_axis(axis: str) -> Mark:
-        """Return the mark of a loop bound to the thread axis ``axis``.
-
-        ``axis`` is TVM's name: ``blockIdx.x``, ``threadIdx.y``, ``vthread.x``.
+        """Return the mark of a thread axis: ``blockIdx.x``, ``threadIdx.y``, ``vthread.x``.
 
         Raises `UnsupportedProgram` (``thread-axis``) for an axis without a mark.
         """

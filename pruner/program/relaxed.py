@@ -203,10 +203,7 @@ def _with_node(values: Plain, node: FormulaNode) -> Relaxed:
 
 
 def recorded(found: Plain, operation: str, inputs: Sequence[Any], options: Any = None) -> Any:
-    """Return numbers of the anchors with the operation that gave them.
-
-    Plain numbers where the operation gives a constant.
-    """
+    """Return numbers of the anchors with their operation; plain where that is constant."""
     same = _unchanged(operation, inputs, options)
     if same is not None and not isinstance(same, Relaxed):
         return found
@@ -217,10 +214,7 @@ def recorded(found: Plain, operation: str, inputs: Sequence[Any], options: Any =
 
 
 def _unchanged(operation: str, inputs: Sequence[Any], options: Any) -> Any:
-    """Return the input that an operation returns, as a product with 1 does.
-
-    None for other operations. Masks as numbers make such operations frequent.
-    """
+    """Return the input that an operation returns, as a product with 1, else None."""
     if operation == "where":
         return inputs[0] if options.all() else None if options.any() else inputs[1]
     if operation in ("multiply", "add", "round"):

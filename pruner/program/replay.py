@@ -1,8 +1,4 @@
-"""Replay recorded programs of one task to loop nests, with either engine.
-
-Records of Ansor's steps are replayed with the task's compute DAG; records of MetaSchedule's traces
-with the design spaces that lie beside them (:mod:`pruner.program.tir.saved`).
-"""
+"""Replay recorded programs of one task to loop nests, with either engine."""
 
 from __future__ import annotations
 
@@ -61,10 +57,7 @@ class Definitions:
 
 
 def definitions_of(data_root: Path | str) -> Definitions:
-    """Read the definitions that lie beside the records of a data root.
-
-    Raises `DataError` where TenSet's folder is there without a task file.
-    """
+    """Read the definitions beside a data root's records; raise `DataError` as TaskIndex."""
     folder = Path(data_root) / FOLDER
     return Definitions(
         tasks=task_index_of(data_root), spaces=SpaceFolder(folder) if folder.is_dir() else None
@@ -79,10 +72,8 @@ def find_definition(
 ) -> Definition:
     """Return the definition that matches most records of a task.
 
-    Records of the other kind fail one by one in :func:`replay`.
-
-    Raises:
-        UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
+    Records of the other kind fail one by one in :func:`replay`. Raises `UnsupportedProgram`: as
+    :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
     if not mostly_traces(steps_list):
@@ -164,8 +155,7 @@ def nests_of(
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
     """Return the design space that recorded traces of one skeleton belong to.
 
-    Raises:
-        UnsupportedProgram: the space is missing, or the programs are no traces of it.
+    Raises `UnsupportedProgram` where it is missing, or the programs are no traces of it.
     """
     match group.skeleton:
         case (Trace(space=name),):

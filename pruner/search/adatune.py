@@ -34,10 +34,7 @@ _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaTuneSettings:
-    """Settings of one round.
-
-    ``epsilon``: random share until the first forest gives a spread.
-    """
+    """Settings of a round; ``epsilon``: random share until a forest gives a spread."""
 
     explorer: ExplorerSettings = _EXPLORER
     forest: ForestSettings = field(default_factory=ForestSettings)

@@ -106,17 +106,10 @@ class DesignSpaces(Protocol):
     analyzer: Analyzer | None
 
     def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
-        """Rows, scores and symbols of each group of programs of space `number`.
-
-        Vectors are int64 [N, d]. Scores are minus infinity where a program is illegal.
-        """
+        """Rows, scores (minus infinity: illegal) and symbols of each group of vectors [N, d]."""
 
     def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List the values of a decision of space `number` that is no tile.
-
-        Returns:
-            Values [V], and where each is offered [N, V].
-        """
+        """List values [V] of another decision than tiles, and where offered, [N, V]."""
 
     def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, Any]]:
         """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
@@ -150,8 +143,7 @@ class ConstructSettings:
     ) -> ConstructPolicy:
         """See :class:`pruner.search.policy.PolicySettings`; nothing is learned or drawn.
 
-        Raises:
-            PrunerError: the space has no tiles that are known, or no analyzer with symbols.
+        Raises `PrunerError`: the space has no tiles that are known, or no analyzer with symbols.
         """
         return ConstructPolicy(space, draft, self)
 
@@ -198,11 +190,7 @@ class ConstructPolicy:
         self._order: Decisions | None = None  # on first use: it takes a second
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """See :class:`pruner.search.policy.Policy`.
-
-        Raises:
-            NoneFound: every constructed program is measured or illegal.
-        """
+        """See :class:`pruner.search.policy.Policy`; raise `NoneFound` at the end."""
         if self._order is None:
             self._order = self._constructed()
         seen = np.concatenate([history.keys, pending])
@@ -266,10 +254,7 @@ class _Builder:
         self._levels = CPU_LEVELS if isinstance(device, CpuDevice) else GPU_LEVELS
 
     def _tiles(self) -> Decisions:
-        """Aligned programs with different tiles, the best by the analyzer first.
-
-        Their other decisions are those of the smallest program.
-        """
+        """Aligned programs with different tiles, the best by the analyzer first."""
         rows = self._chosen(self._smallest())[0]
         score, costs = self._judged(rows)
         found = []
@@ -290,12 +275,7 @@ class _Builder:
         return rows[unique_rows(self._keys(rows))[: self._settings.keep]]
 
     def programs(self) -> tuple[Decisions, Scores, Mask]:
-        """Choose the other decisions of the tiles.
-
-        Returns:
-            Distinct legal vectors of the task, their scores, and whether a better program has the
-            same tiles.
-        """
+        """Return vectors of the task, scores, and whether a better program has equal tiles."""
         tiles = self._tiles()
         each = max(1, self._settings.keep // max(len(tiles), 1))
         best, found, score = self._chosen(tiles, each)
@@ -331,10 +311,7 @@ class _Builder:
         return rows
 
     def _on_one_core(self, rows: Decisions) -> Decisions:
-        """Move all iterations of the loops that cores share into the inner loops.
-
-        A tiny program takes less time than the start of a parallel region.
-        """
+        """Move iterations of shared loops inwards: tiny programs gain without a parallel region."""
         rows = rows.copy()
         for tile in self.tiling.tiles:
             if CPU_LEVELS[-1] in tile.levels:
@@ -373,13 +350,7 @@ class _Builder:
     def _enlarged_all(
         self, rows: Decisions, score: Scores, costs: Costs, place: int, level: str | None
     ) -> tuple[Decisions, Scores, Costs]:
-        """Enlarge the factors of a level while a step lowers a cost.
-
-        ``place``: of the cost; ``level=None``: all factors.
-
-        Returns:
-            All programs on the way with their scores and costs.
-        """
+        """Enlarge factors of a level (None: all) while it lowers the cost at ``place``."""
         slots = [
             slot
             for tile in self.tiling.tiles
@@ -401,13 +372,7 @@ class _Builder:
     def _enlarged(
         self, rows: Decisions, slots: Sequence[int], cost: Scores, only: int | None = None
     ) -> tuple[Decisions, Scores]:
-        """Move a prime from an outermost factor to a slot of its tile.
-
-        ``only``: this prime; None: every prime. `cost`: of `rows`.
-
-        Returns:
-            Distinct programs, and the highest cost of the parents of each.
-        """
+        """Move a prime (``only``: this) outwards in; return programs, highest parents' cost."""
         found, parents = [rows[:0]], [np.zeros(0, np.int64)]
         for tile in self.tiling.tiles:
             first, last = tile.slots[0], tile.slots[-1]
@@ -469,10 +434,7 @@ class _Builder:
 
 
 def _moved(symbols: Symbols, level: str) -> PerProgram:
-    """Loads (registers) or bytes (other levels) that a program moves into a level, [N].
-
-    The operations of a task are constant, so that the fewest bytes are the most reuse.
-    """
+    """Loads (registers) or bytes (other levels) that a program moves into a level, [N]."""
     if level == "shared":
         moved = symbols["l2_mem_footprint"] * symbols["global_bytes"]
     elif level != "registers":

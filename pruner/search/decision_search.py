@@ -103,11 +103,7 @@ class DecisionSearch:
         self.savable = True
 
     def begin_with(self, rows: NDArray[np.int64]) -> None:
-        """Propose programs int64 [N, d] before the policy's own.
-
-        They are part of the first proposal only, and only if nothing was proposed or measured
-        before.
-        """
+        """Begin the first proposal with programs int64 [N, d], if nothing was proposed."""
         self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
@@ -140,10 +136,7 @@ class DecisionSearch:
         return bool(self._waiting) or len(self.history) > 0
 
     def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
-        """At most `num` programs of the policy besides `first`.
-
-        Empty where every program of a small space was measured.
-        """
+        """At most `num` programs of the policy besides `first`; empty at a space's end."""
         if not num:
             return first[:0]
         # With a lag, the previous proposal has no results yet, but must not be repeated.
@@ -171,10 +164,7 @@ class DecisionSearch:
         latency_s: NDArray[np.float64],
         tried: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add results of this run or of an earlier run.
-
-        The policy proposes none of these programs again.
-        """
+        """Add results of this or an earlier run, whose programs are not proposed again."""
         self.history.add(rows, latency_s, tried)
         if self._learner is not None:
             self._learner.note(self.history)

@@ -48,10 +48,7 @@ class NoneFound(PrunerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """Decision vectors [N, d] and scores [N], in the order of selection.
-
-    ``scored`` counts the vectors that were scored, duplicates included.
-    """
+    """Decision vectors [N, d] and scores [N] in order; ``scored`` vectors in all."""
 
     decisions: Decisions
     score: Scores
@@ -70,10 +67,8 @@ def explore(
     """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
     `exclude` holds keys of the space, `start` the first population (default: random). A score of
-    minus infinity means that a vector is illegal.
-
-    Raises:
-        NoneFound: every vector found is illegal or in `exclude`.
+    minus infinity means that a vector is illegal. Raises `NoneFound`: every vector found is illegal
+    or in `exclude`.
     """
     population = space.sample(settings.population, rng) if start is None else start
     best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
@@ -142,11 +137,7 @@ def _merge(
 
 
 class Memoised:
-    """A score function that scores each program only once.
-
-    For one round. Unmutated parents, duplicates inside a population, and programs that are drafted
-    before they are verified make up half of the programs that evolution scores.
-    """
+    """A score function that scores each program only once, for one round."""
 
     def __init__(self, space: SearchSpace, score: ScoreFunction) -> None:
         self._space, self._score = space, score

@@ -95,11 +95,7 @@ class DescentSettings(RoundSettings):
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> GradientPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`.
-
-        Raises:
-            PrunerError: the space has no formulas of an analyzer.
-        """
+        """See `PolicySettings`; raise `PrunerError` without formulas of an analyzer."""
         if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=gradient needs the tiles of a design space; recorded programs have none, "
@@ -171,10 +167,8 @@ class Descent:
     ) -> Explored:
         """Return the ``how.keep`` best distinct legal programs outside `exclude`.
 
-        A derivative of a program counts as a scored program.
-
-        Raises:
-            NoneFound: no program is legal and outside `exclude`.
+        A derivative of a program counts as a scored program. Raises `NoneFound` where there is
+        none.
         """
         rows, score = self._distinct(start, draft(start))
         scored, num = len(start), self._settings.starts
@@ -205,10 +199,7 @@ class Descent:
         return rows[legal], score[legal]
 
     def _turn(self, turn: int, rows: Decisions, score: Floats) -> int:
-        """Number of the design space whose turn it is.
-
-        The space of the best program begins.
-        """
+        """Number of the design space whose turn it is; the best program's begins."""
         first = {n: score[rows[:, 0] == n].max(initial=-np.inf) for n in self._tables}
         return sorted(first, key=lambda n: -first[n])[turn % len(first)]
 
@@ -221,10 +212,7 @@ class Descent:
         return rows
 
     def followed(self, number: int, table: _TileTable, anchors: Decisions) -> Decisions:
-        """Programs along the gradient from anchors of a space, int64 [N, d].
-
-        First the best single moves of a prime factor, then every step of Adam, rounded.
-        """
+        """Programs by moves and rounded steps from anchors of a space, [N, d]."""
         settings, groups = self._settings, self._space.relaxed(number, anchors)
         if not groups and number not in self._lost:
             self._lost.add(number)
@@ -256,10 +244,7 @@ class Descent:
         fixed: Tensor,
         sizes: Tensor,
     ) -> Tensor:
-        """Derivative of score less penalty by the logarithms [N, T, P].
-
-        0 where a score has no derivative.
-        """
+        """Derivative of score less penalty by the logarithms [N, T, P], 0 without any."""
         sizes = sizes.detach().requires_grad_()
         decisions = table.scatter(fixed, sizes.exp())
         total = torch.zeros((), dtype=torch.float64)
@@ -273,10 +258,7 @@ class Descent:
 
 
 class _TileTable:
-    """The tiles of a design space as a table [T, P] of slots.
-
-    Tiles with fewer than P factors are filled up.
-    """
+    """The tiles of a design space as a filled table [T, P] of slots."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
@@ -306,10 +288,7 @@ class _TileTable:
         self._total = torch.tensor([[math.log(t.extent)] for t in tiles], dtype=torch.float64)
 
     def gather(self, decisions: Tensor) -> Tensor:
-        """Factors [N, T, P] of vectors [N, d].
-
-        1 where a tile has fewer than P factors.
-        """
+        """Factors [N, T, P] of vectors [N, d], 1 where a tile has fewer."""
         return torch.where(self._mask, decisions[:, self._slots], 1.0)
 
     def scatter(self, decisions: Tensor, factors: Tensor) -> Tensor:
@@ -319,11 +298,7 @@ class _TileTable:
         return out
 
     def project(self, sizes: Tensor) -> Tensor:
-        """Move logarithms [N, T, P] to the nearest point of the simplex.
-
-        None is below 0 there, and the sum is the logarithm of the extent.
-        Source: Duchi et al., ICML 2008, Figure 1.
-        """
+        """Move logarithms to the nearest point of the simplex (Duchi et al., 2008)."""
         values = torch.where(self._mask, sizes, _ABSENT)
         ordered = values.sort(-1, descending=True).values
         places = torch.arange(1, values.shape[-1] + 1, dtype=torch.float64)
@@ -332,10 +307,7 @@ class _TileTable:
         return (values + shift.gather(-1, last)).clamp(min=0.0)
 
     def neighbours(self, slope: Floats, anchors: Decisions, num: int) -> list[Decisions]:
-        """Apply each of the `num` best moves of a prime factor.
-
-        Best by the slope [N, T, P] of the score.
-        """
+        """Apply each of the `num` best moves of a prime, by the slope."""
         give, take, prime, limit, least, giver, taker = self._moves.T
         left = anchors[:, give] // prime
         fits = (anchors[:, give] % prime == 0) & (left % least == 0)

@@ -1,8 +1,7 @@
 """The tuning loop: propose, measure, observe, choose the next task.
 
-A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded run
-(:mod:`pruner.search.offline.recorded_run`) a simulated clock. Both override the methods that are
-marked as hooks.
+A live run (:mod:`pruner.tune.run.loop`) and a recorded run
+(:mod:`pruner.search.offline.recorded_run`) override the methods that are marked as hooks.
 """
 
 from __future__ import annotations
@@ -144,10 +143,7 @@ class RunStopped(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Round:
-    """A batch of candidates of one task.
-
-    ``known_s``: the best latency of the task in finished batches when the batch was chosen.
-    """
+    """A batch of a task; ``known_s``: its best latency in batches finished before."""
 
     number: int
     task: int
@@ -183,10 +179,8 @@ class TuningLoop:
     def run(self) -> None:
         """Measure rounds until the budget is spent or the run is interrupted.
 
-        Raises:
-            PrunerError: no program of a batch was tried, since no device or worker is left; or no
-                task has
-                a program to try.
+        Raises `PrunerError`: no program of a batch was tried, since no device or worker is left; or
+        no task has a program to try.
         """
         try:
             while self._waiting or self._propose():

@@ -130,10 +130,7 @@ def _scale(values: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoSettings:
-    """The rounds of `settings`, in search of small latency and small size.
-
-    ``redraft_period`` of them has no effect: every draw of weights drafts.
-    """
+    """The rounds of `settings`, for small latency and size; every draw of weights drafts."""
 
     settings: RoundSettings
 
@@ -190,10 +187,7 @@ class ParetoPolicy:
         )
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """See :class:`pruner.search.policy.Policy`.
-
-        A few programs for every draw of weights, then the random share of the batch.
-        """
+        """A few programs for every draw of weights, then the random share."""
         guided = num - int(self._epsilon * num)
         parts = max(1, -(-guided // _EACH))
         # one weight in every interval of equal width: few draws cover the front
@@ -243,11 +237,7 @@ def dominated(point: Sequence[float], others: Sequence[Sequence[float]]) -> bool
 
 
 def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
-    """Mark the points of the front [N], smaller is better, by pymoo.
-
-    Raises:
-        MissingExtra: pymoo is not installed.
-    """
+    """Mark the points of the front [N], smaller is better; raise `MissingExtra` (pymoo)."""
     out = np.zeros(len(points), bool)
     if len(points):
         sorting = _pymoo("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting()
@@ -258,10 +248,7 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
 def hypervolume(points: Points, reference: Sequence[float]) -> float:
     """Return the volume between the points and a reference point, by pymoo.
 
-    Smaller values are better; points beyond the reference add nothing.
-
-    Raises:
-        MissingExtra: pymoo is not installed.
+    Smaller values are better; points beyond the reference add nothing. Raises `MissingExtra`.
     """
     if not len(points):
         return 0.0

@@ -64,11 +64,7 @@ class PolicySettings(Protocol):
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> Policy:
-        """Make the policy for a space.
-
-        `draft` is minus infinity for programs that must not be proposed; None: every program may
-        be.
-        """
+        """Make a policy; `draft` (None: all may be) is minus infinity for forbidden programs."""
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
@@ -132,11 +128,7 @@ class RoundSettings:
         return self.draft is not None and self.draft_leads
 
     def for_device(self, *, gpu: bool) -> Self:
-        """Fill in the default of ``first_apart``.
-
-        Spaces of GPUs have many near-copies of every program, spaces of CPUs few (experiments/
-        draft_kept: first programs).
-        """
+        """Fill in the default of ``first_apart``: GPU spaces have many near-copies."""
         if self.first_apart is not None:
             return self
         return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
@@ -178,10 +170,7 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomDraws:
-    """Settings of random search over legal programs.
-
-    Programs that probably fail, by the failures so far, are avoided.
-    """
+    """Settings of random search over legal programs that probably do not fail."""
 
     draws: int = 128  # drawn at once; the first new programs are measured
 

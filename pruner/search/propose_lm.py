@@ -66,11 +66,7 @@ class ProposeLmSettings:
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> ProposeLmPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; nothing is learned.
-
-        Raises:
-            PrunerError: there are no trained weights.
-        """
+        """See `PolicySettings`; nothing is learned. Raises `PrunerError` without weights."""
         return ProposeLmPolicy(space, draft, self, rng)
 
     def limited(self, population: int, *, can_draft: bool) -> ProposeLmSettings:
@@ -120,10 +116,7 @@ _ROUNDS = 8  # of draws, until there are enough programs that the target accepts
 
 @runtime_checkable
 class TokenSpaces(Protocol):
-    """A task whose design spaces have tokens.
-
-    Column 0 of a vector is the number of the design space.
-    """
+    """A task whose design spaces, numbered by column 0 of a vector, have tokens."""
 
     def token_spaces(self) -> list[TokenSpace | None]:
         """The tokens of each design space; None without tokens."""
@@ -131,19 +124,12 @@ class TokenSpaces(Protocol):
 
 @cache
 def proposal_model(weights: str | None) -> ProposalModel:
-    """Read weights once; None: the weights of the project.
-
-    Raises:
-        PrunerError: there is no such file, or it is no proposal model.
-    """
+    """Read weights once (None: the project's); raise `PrunerError` without such a file."""
     return ProposalModel.load(bundled_weights() if weights is None else Path(weights))
 
 
 class Proposer:
-    """Draws programs of all design spaces of a task.
-
-    Spaces of kinds that the model was not trained on are drawn as MetaSchedule draws.
-    """
+    """Draws programs of all design spaces, of untrained kinds as MetaSchedule does."""
 
     def __init__(self, space: SearchSpace, model: ProposalModel) -> None:
         """Read the tokens of the spaces; report the spaces without trained tokens."""

@@ -89,10 +89,7 @@ def check_order(order: str) -> None:
 
 
 def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
-    """Number of candidates of a round; a task's first round is small.
-
-    So a small budget reaches every one of several tasks, and most of it is spent by the gradient.
-    """
+    """Number of candidates of a round; small in the first of several tasks' rounds."""
     if not first or tasks == 1:
         return batch
     share = max(_FIRST_LEAST, int(_FIRST_SHARE * trials / tasks))
@@ -102,12 +99,9 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task; None when every task is exhausted.
+    """Index of the next task, each first once; None when every task is exhausted.
 
-    Every task gets one batch first.
-
-    Raises:
-        PrunerError: unknown order.
+    Raises `PrunerError` for an unknown order.
     """
     check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
@@ -142,10 +136,7 @@ def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings =
 def stays_behind(
     tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT
 ) -> bool:
-    """Whether a task is still slower than its group after many batches.
-
-    Such a task is not similar to the others; callers set its ``alone``.
-    """
+    """Whether a task is slower than its group after many batches, so set ``alone``."""
     task, others = tasks[index], _similar(tasks, index)
     if not others:
         return False
@@ -210,13 +201,7 @@ class Estimate:
 
 
 def has_settled(latency_s: Sequence[float], rounds: int | None, tolerance: float) -> bool:
-    """Whether the last `rounds` changed the estimate by less than `tolerance`.
-
-    `tolerance` is a share of the earlier estimate.
-
-    `latency_s` are the estimates after every round since each task was tried; `rounds` None: it
-    never counts as settled.
-    """
+    """Whether `rounds` (None: never) changed the estimate by less than a `tolerance`."""
     if rounds is None or len(latency_s) <= rounds:
         return False
     before_s = latency_s[-1 - rounds]

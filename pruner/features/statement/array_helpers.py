@@ -49,10 +49,7 @@ def slog(x: ArrayLike) -> Floats:
 def pick_row(
     rows: Sequence[NDArray[Number]] | NDArray[Number], row: NDArray[np.int64]
 ) -> NDArray[Number]:
-    """Return ``rows[row[n]][n]`` [N] of L arrays [N].
-
-    Programs mostly agree, or take one of a few neighbouring rows, so only these are stacked.
-    """
+    """Return ``rows[row[n]][n]`` [N] of L arrays [N], stacking only the rows taken."""
     first, last = int(row.min()), int(row.max())
     if first == last:
         return rows[first]
@@ -60,10 +57,7 @@ def pick_row(
 
 
 def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the place of the first True along axis -2.
-
-    The number of places where there is none.
-    """
+    """Return the place of the first True along axis -2, else their number."""
     levels, num = mask.shape[-2:]
     if num < _WIDE and levels:
         return np.asarray(np.where(mask.any(-2), mask.argmax(-2), levels))
@@ -74,10 +68,7 @@ def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
-    """Return the product of ``values`` [L, N] where ``mask`` holds.
-
-    ``mask``: [.., L, N]; returns [.., N].
-    """
+    """Return the product of ``values`` [L, N] over a ``mask`` [.., L, N]."""
     num = values.shape[-1]
     if num < _WIDE:
         return np.asarray(np.where(mask, values, 1.0).prod(-2))

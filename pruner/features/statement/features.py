@@ -1,7 +1,7 @@
 """Statement features: a row per written buffer, for N programs.
 
 Definition: ``GetPerStoreFeature`` of TenSet's Ansor (src/auto_scheduler/feature.cc in the fork that
-TenSet and the official Pruner release use). The functions below carry the original's groups.
+TenSet and the official Pruner release use).
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx
 
 
 def statement_features(nests: LoopNests, stores: Sequence[AnalysedStore]) -> NDArray[np.float32]:
-    """Compute feature rows of the N programs of ``nests``, given its stores.
-
-    Returns:
-        float32 [N, S, statement columns], S = number of written buffers, in order of first store.
-    """
+    """Compute feature rows, float32 [N, S, column], of the S written buffers in order."""
     # feature.cc keys its rows by buffer: the last store wins.
     last = {store.analysis.store.buffer.key: store for store in stores}
     out = np.empty((nests.num_programs, len(last), len(STATEMENT_COLUMNS)), np.float32)
@@ -99,10 +95,7 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis) -> Logs:
 
 
 def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Fill group 2: up to five buffers in the order of feature.cc.
-
-    By (reuse distance, unique bytes, unique lines, kind).
-    """
+    """Fill group 2: buffers by (reuse distance, unique bytes, unique lines, kind)."""
     blocks = [a.log_columns() for a in analysis.accesses]  # [access columns, N] each
     ranks = _ranks(analysis.accesses)
     for place in range(min(len(blocks), MAX_BUFFERS)):

@@ -1,7 +1,4 @@
-"""Features of a buffer access: bytes, cache lines, reuse, stride.
-
-Group 2 of feature.cc.
-"""
+"""Features of a buffer access, group 2 of feature.cc: bytes, cache lines, reuse, stride."""
 
 from __future__ import annotations
 
@@ -96,10 +93,7 @@ class Footprint:
 
 
 def footprint(access: Access, frame: LoopFrame) -> Footprint:
-    """Measure the touched region per loop.
-
-    Product over dimensions of the width of the index's interval.
-    """
+    """Measure the touched region per loop: the box of the index's intervals."""
     levels, num = frame.extents.shape
     widths: list[list[Width]] = []
     for d in range(len(access.indices[0])):
@@ -130,10 +124,7 @@ def _product(first: Width, *others: Width) -> Width:
 
 @dataclass(slots=True, eq=False)
 class AccessFeatures:
-    """Values of one access before the logarithm, each [N].
-
-    ``foot``: the region that it touches.
-    """
+    """Values of one access to the region ``foot`` before the logarithm, each [N]."""
 
     foot: Footprint
     bytes: Floats
@@ -237,10 +228,7 @@ def _lines_and_strides(
 
 
 def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
-    """Return bytes of the innermost dimensions that the region covers whole.
-
-    [N], of ``last_region``.
-    """
+    """Return bytes of innermost dimensions that ``last_region`` covers whole, [N]."""
     out = np.full(num, float(access.buffer.bytes_per_element))
     open_ = np.ones(num, bool)
     shape = access.buffer.shape

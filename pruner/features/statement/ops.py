@@ -201,10 +201,7 @@ class OpCounter:
                 self._expr(cond, live)
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
-        """Return both sides of an integer comparison.
-
-        A constant moves to the side without loops.
-        """
+        """Return both sides of an integer comparison."""
         left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
@@ -252,10 +249,7 @@ def _without_factor(a: Affine) -> Affine:
 
 
 def _has_no_choice(expr: Expr) -> bool:
-    """Return whether an expression has sums, products and divisions only.
-
-    The simplifier sorts such an expression of loop variables.
-    """
+    """Return whether an expression has sums, products and divisions only."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 

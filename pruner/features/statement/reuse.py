@@ -39,10 +39,7 @@ class Reuse:
 
 
 def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
-    """Return each access's values at a loop's ``place`` from inside, [A, N].
-
-    Places outside the outermost loop take the outermost loop's values.
-    """
+    """Return values at a loop's ``place`` from inside, at most the outermost, [A, N]."""
     row = np.maximum(len(rows) - 1 - place, 0)
     return np.array([pick_row(rows, one) for one in row])
 
@@ -77,11 +74,9 @@ def compute_reuse(
 ) -> list[Reuse]:
     """Compute the reuse of a store's A accesses, loops outermost first.
 
-    Args:
-        seen: touches so far, including the store's own.
-        moves: bool [A, L, N], the loop's variable is in the indices.
-        present: bool [L, N], the loop exists.
-        extents: float64 [L, N].
+    ``seen``: touches so far, including the store's own; ``moves`` bool [A, L, N]: the loop's
+    variable is in the indices; ``present`` bool [L, N]: the loop exists; ``extents`` float64 [L,
+    N].
     """
     levels, num = extents.shape
     if levels == 0:

@@ -50,10 +50,7 @@ class Target:
 
 
 def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
-    """Return the target's coefficient in ``index``, as feature.cc computes it.
-
-    Returns (where the target appears, coefficient there).
-    """
+    """Return where the target appears in ``index``, and feature.cc's coefficient there."""
     # Sums of plain variables have the closed form below; nested sums need the walk itself.
     if any(isinstance(t.index, Affine) for t in index.terms):
         return _Walk(target).run(index) if any_nonzero(target.inside(index)) else (False, 1)
@@ -131,10 +128,7 @@ class _Walk:
 
 
 def _print_order(index: Affine) -> list[IntLike]:
-    """Return every term's rank in the printed sum.
-
-    By coefficient, then lower and upper factor, descending.
-    """
+    """Return terms' ranks in the printed sum: by coefficient, lower, upper, descending."""
     terms = index.terms
     ranks: list[IntLike] = [0] * len(terms)
     for i, t in enumerate(terms):
@@ -153,10 +147,7 @@ def _print_order(index: Affine) -> list[IntLike]:
 def touch_stride(
     indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], target: Target
 ) -> IntLike:
-    """Return the target loop's stride in elements (``ComputeStride``).
-
-    The least over all touches.
-    """
+    """Return the target loop's least stride over touches, in elements (``ComputeStride``)."""
     best: IntLike = INF
     for index in indices:
         row: IntLike = 1

@@ -99,10 +99,7 @@ class _Totals:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """Touches of one buffer in one loop.
-
-    ``count`` of touches; elements of the ``first`` and of the ``least``.
-    """
+    """Touches of one buffer in one loop: ``count``, elements of ``first`` and ``least``."""
 
     count: int
     first: Floats
@@ -129,9 +126,7 @@ class Seen:
 
     @staticmethod
     def joined(parts: Sequence[tuple[Seen, Rows, slice]], levels: int, num: int) -> Seen:
-        """Join the touches of all parts in ``levels`` loops of ``num`` programs.
-
-        A part comes with the places of its loops, and of its programs; zeros in other loops.
+        """Join the touches of parts at the places of their loops and programs.
         """
         if len(parts) == 1:
             return parts[0][0]
@@ -166,11 +161,7 @@ class TouchTable:
     def record(
         self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
     ) -> Seen:
-        """Append a store's accesses, and return the touches of its loops so far.
-
-        Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
-        program has.
-        """
+        """Append accesses with their elements in ``loops`` [L, N]; return the touches so far."""
         # A row is emptied where the allocator made a fresh node (see `number_loops`).
         for loop in store.loops:
             row, fresh = self._row_of[loop]

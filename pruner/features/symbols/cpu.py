@@ -53,10 +53,7 @@ _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 
 
 def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
-    """Compute symbols of N programs on ``device``.
-
-    One row a statement, in program order.
-    """
+    """Compute symbols of N programs on ``device``, one row a statement in order."""
     return cpu_symbols_of([nests], device)[0]
 
 
@@ -157,10 +154,7 @@ class _CpuRow:
         return depth
 
     def _vector_loop(self) -> dict[StatementLoop, ProgramMask]:
-        """Return the loop that runs in vectors, per program.
-
-        The marked loop, or the body's innermost spatial loop.
-        """
+        """Return per program the marked loop, or the body's innermost spatial loop."""
         chosen: dict[StatementLoop, ProgramMask] = {}
         open_ = np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
@@ -219,10 +213,7 @@ class _CpuRow:
         return out
 
     def _reductions(self, depth: Depths, *, around: bool) -> PerProgram:
-        """Return iterations of reduction loops inside a depth.
-
-        With ``around`` also of those directly around it.
-        """
+        """Return iterations of reduction loops inside a depth, or directly ``around`` it, too."""
         out, open_ = np.ones(self._num), np.full(self._num, around)
         for place in range(len(self._own) - 1, -1, -1):
             loop, inside = self._own[place], place >= depth
@@ -233,10 +224,7 @@ class _CpuRow:
         return out
 
     def _statements_unrolled(self) -> PerProgram:
-        """Return statements of the innermost loops that the pragma unrolls.
-
-        A marked vector counts as one statement.
-        """
+        """Return statements that the pragma unrolls; a marked vector is one statement."""
         body, open_ = np.ones(self._num), np.ones(self._num, bool)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
@@ -247,10 +235,7 @@ class _CpuRow:
         return body
 
     def _loads(self) -> tuple[PerProgram, PerProgram]:
-        """Return loads of whole vectors and of single elements.
-
-        An operand is kept in registers while the tile reuses it.
-        """
+        """Return loads of vectors and of elements; the tile keeps operands in registers."""
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             loads = self._iterations
@@ -265,10 +250,7 @@ class _CpuRow:
         return vectors, scalars
 
     def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
-        """Split ``count`` element accesses into vector and scalar instructions.
-
-        By the stride of the lanes.
-        """
+        """Split ``count`` accesses into vector and scalar instructions, by the lanes' stride."""
         stride = np.zeros(self._num)
         for loop, here in self._chosen.items():
             stride = stride + np.where(here, access.stride(loop.var), 0)
@@ -279,10 +261,7 @@ class _CpuRow:
         return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
 
     def _memory(self) -> dict[str, PerProgram]:
-        """Return footprints and traffic of the three caches, in bytes.
-
-        In whole cache lines.
-        """
+        """Return footprints and traffic of the caches in bytes of whole cache lines."""
         footprint = self._bytes_by_depth()
         iterations = [np.ones(self._num)]
         for loop in self._loops:

@@ -1,8 +1,7 @@
 """GPU symbols of the analyzer, of any program's loop nests.
 
-The columns are :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`. Where a loop that was
-fused from several dimensions is only partly inside a block, each dimension spans the interval of
-its index, and together never more than the iterations that move the access.
+Where a loop that was fused from several dimensions is only partly inside a block, each dimension
+spans the interval of its index, and together never more than the iterations that move the access.
 """
 
 from collections.abc import Iterable
@@ -228,10 +227,7 @@ class _GpuRow:
         return np.where(touched < box, np.minimum(run, touched), rows)
 
     def _lines(self) -> PerProgram:
-        """Return cache lines of the slowest global access.
-
-        Lanes of a vector whose elements lie in different lines are added up.
-        """
+        """Return cache lines of the slowest global access, summed over split lanes."""
         loops = [*self._roles.own]
         lane = next((x.var for x in self._roles.threads if x.mark is Mark.THREAD_X), None)
         vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
@@ -256,10 +252,7 @@ class _GpuRow:
         return body
 
     def _loads(self, scope: Scope) -> tuple[PerProgram, PerProgram]:
-        """Return loads of a thread from ``scope``, plain and conflict-weighted.
-
-        The second value is weighted by bank conflicts.
-        """
+        """Return loads of a thread from ``scope``, plain and weighted by bank conflicts."""
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             if access.buffer.scope != scope:
@@ -292,11 +285,7 @@ class _GpuRow:
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 
     def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return the step between neighbouring threads, and their number.
-
-        Elements between neighbouring threads that touch different elements, and how many such
-        threads.
-        """
+        """Return the step between threads that touch different elements, and their number."""
         threads = moving_of(self._roles.threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
         open_ = np.ones(self._num, bool)

@@ -41,10 +41,7 @@ ProgramMask = Bool[np.ndarray, " program"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one iteration: ``flops`` and ``special`` function calls.
-
-    ``flops`` include min and max; ``half``: the flops on 16-bit floats.
-    """
+    """Operations of one iteration: ``flops`` (with min, max), ``special`` calls, 16-bit share."""
 
     flops: float
     special: float
@@ -52,11 +49,7 @@ class Operations:
 
 
 def count_operations(value: Expr) -> Operations:
-    """Count a value's arithmetic of its own kind (float or integer).
-
-    On integers where the value is an integer. Index arithmetic inside loads and conditions does not
-    count.
-    """
+    """Count a value's arithmetic of its own kind, without indices and conditions."""
     counted = ("float", "bfloat") if _is_float(value.dtype) else ("float", "bfloat", "int", "uint")
     flops = special = half = 0.0
     pending = [value]
@@ -88,10 +81,7 @@ def _is_float(dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatementLoop:
-    """A loop around a statement, in N programs.
-
-    ``extent`` [N]; ``is_own``: the loop belongs to the statement's own stage.
-    """
+    """A loop of ``extent`` [N]; ``is_own``: it belongs to the statement's own stage."""
 
     var: LoopVar
     extent: PerProgram
@@ -172,10 +162,7 @@ def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
 
 
 class IndexTerm:
-    """A term ``coef * ((index mod upper) div lower)`` of an index.
-
-    ``scale`` [N] is ``|coef|``, 0 where absent.
-    """
+    """A term ``coef * ((index mod upper) div lower)``; ``scale`` [N] is ``|coef|``."""
 
     def __init__(self, term: Term, num: int) -> None:
         self.term, self.variables = term, variables_of(term.index)
@@ -183,10 +170,7 @@ class IndexTerm:
         self._reach: dict[Moving, PerProgram] = {}
 
     def reach(self, moving: Moving) -> PerProgram:
-        """Return the range of the quotient [N], coefficient left out.
-
-        Largest minus smallest value.
-        """
+        """Return largest less smallest quotient [N], without the coefficient."""
         # Cached by the variables that matter: most sets of moving loops share them.
         inside = self.variables & moving
         if inside not in self._reach:
@@ -235,10 +219,7 @@ class NestAccess:
         return frozenset().union(*(t.variables for terms in self.indices for t in terms))
 
     def widths(self, moving: Moving) -> list[PerProgram]:
-        """Return the values that each dimension's index spans [N].
-
-        Box rule: dimensions are independent.
-        """
+        """Return the values that each dimension's index spans [N], by the box rule."""
         return [_width(terms, moving, self.num) for terms in self.indices]
 
     def footprint(self, moving: Moving) -> PerProgram:
@@ -287,10 +268,7 @@ class NestAccess:
         return out * self.buffer.bytes_per_element
 
     def stride(self, var: LoopVar) -> PerProgram:
-        """Return elements between neighbouring iterations of a loop [N].
-
-        Divided indices count as if undivided.
-        """
+        """Return elements between iterations of a loop [N], divided indices as undivided."""
         out, row = np.zeros(self.num), np.ones(self.num)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
             for term in terms:
@@ -300,10 +278,7 @@ class NestAccess:
         return out
 
     def parts(self, var: LoopVar) -> PerProgram:
-        """Return the product of the ranges of this loop's own terms [N].
-
-        Terms made of this loop alone.
-        """
+        """Return the product of the ranges of terms made of this loop alone [N]."""
         out = np.ones(self.num)
         for terms in self.indices:
             for term in terms:
@@ -313,10 +288,7 @@ class NestAccess:
 
 
 def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
-    """Return ``(index mod upper) div lower`` for ``values`` of loop variables.
-
-    Other variables are 0.
-    """
+    """Return ``(index mod upper) div lower`` at ``values`` of variables, the others 0."""
     if isinstance(term.index, LoopVar):
         inside = values.get(term.index, np.zeros((1, 1), np.int64))
     else:

@@ -140,10 +140,7 @@ OFFICIAL_COLUMNS: Columns = _columns(
 
 
 def position(columns: Columns, name: str) -> int:
-    """Return the place of a column in its table.
-
-    Raises `KeyError` for a name that the table lacks.
-    """
+    """Return the place of a column in its table; raise `KeyError` without it."""
     for place, column in enumerate(columns):
         if column.name == name:
             return place
@@ -185,10 +182,7 @@ class Symbols:
     copies_ahead: int = 0
 
     def block_bytes(self) -> PerProgram:
-        """Return bytes of shared memory of one block.
-
-        S3 of all statements, or the plan.
-        """
+        """Return bytes of a block's shared memory: S3 of all statements, or the plan."""
         if self.shared_bytes is not None:
             return self.shared_bytes
         # S3 counts elements; buffers of a block live at the same time, so their bytes add up.

@@ -1,8 +1,7 @@
-"""Scalar expressions: the value of one iteration of a stage.
+"""Scalar expressions, immutable: the value of one iteration of a stage.
 
-A tiny, closed vocabulary that mirrors the part of TE expressions which operators use. Expressions
-are immutable values; a loop variable is an :class:`Axis` slot of the stage that owns the body
-(spatial axes first, then reduce axes), so a body means the same wherever its stage is placed.
+A loop variable is an :class:`Axis` slot of the stage that owns the body (spatial axes first, then
+reduce axes), so a body means the same wherever its stage is placed.
 """
 
 from __future__ import annotations
@@ -80,11 +79,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call by name: ``if_then_else`` (lazy), ``exp``, ``sqrt``, ``tanh`` ...
-
-    ``pure`` follows TVM's effect kind (pure or annotation): the features count pure and other
-    calls apart.
-    """
+    """A call by name, such as ``if_then_else`` (lazy); ``pure`` by TVM's effect kind."""
 
     name: str
     args: tuple[Expr, ...]

@@ -1,8 +1,4 @@
-"""Find the compute DAG of a record's workload key.
-
-Standard operators are defined here (:mod:`pruner.program.dag.operators`); the keys of TenSet's own
-tasks are hashes, whose DAGs lie in the ``network_info`` folder of the data set.
-"""
+"""Find the compute DAG of a workload key: standard operator or TenSet task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Convert TVM's saved tensors (a JSON object graph) to a :class:`ComputeDAG`.
+"""Convert TVM's saved tensors (a JSON object graph of TenSet's task files) to DAGs.
 
-TenSet's task files hold one such graph a task. A graph that the vocabulary cannot express is
-refused with a reason, never approximated.
+A graph that the vocabulary cannot express is refused with a reason, never approximated.
 """
 
 from __future__ import annotations
@@ -292,6 +291,9 @@ def schedule_order(
     reads: Sequence[Sequence[int]], tensors: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the operations in stage order, and the outputs among them.
+
+    A topological order with priorities finds the outputs (``TopoSortOps`` of Ansor); a depth-first
+    walk from these numbers the stages (``Schedule`` of TE).
 
     ``reads[i]`` are the operations that operation ``i`` reads, each once, in the order of its
     expression; ``tensors`` are the operations named when the DAG was made (inputs and outputs).

@@ -115,10 +115,7 @@ def const(value: IntLike) -> Affine:
 
 
 def variable(var: LoopVar) -> Affine:
-    """Return the loop variable as index; absent where extent is 1.
-
-    Lowering removes loops of extent 1.
-    """
+    """Return the loop variable as index; lowering removes loops of extent 1."""
     present = where(var.extent > 1, 1, 0)
     return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
 
@@ -212,10 +209,7 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
 
 
 def _overlay(u: Term, t: Term) -> Term | None:
-    """Merge two terms that no program has both of; None where impossible.
-
-    Keeps sums short and changes no value.
-    """
+    """Merge two terms that no program has both of; None where impossible."""
     mine = u.coef != 0
     if any_nonzero(mine & (t.coef != 0)):
         return None
@@ -304,10 +298,7 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi].
-
-    Follows ``ConstIntBound`` of TVM.
-    """
+    """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
     if isinstance(lo, int) and lo == 0:  # loop variables: the common case
         hi = hi if is_endless(t.upper) else least(hi, t.upper - 1)
         return 0, hi if _is_one(t.lower) else hi // t.lower
@@ -335,10 +326,7 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
 
 
 def bounds(a: Affine) -> tuple[IntLike, IntLike]:
-    """Return the smallest and largest value over all loops.
-
-    Interval arithmetic, each term on its own.
-    """
+    """Return the smallest and largest value over all loops, by intervals of terms."""
     lo: IntLike = a.base
     hi: IntLike = a.base
     for t in a.terms:

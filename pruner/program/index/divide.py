@@ -41,10 +41,7 @@ from pruner.program.index.affine import (
 
 
 def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
-    """Split ``a`` into the terms that ``divisor`` divides and the rest.
-
-    ``SeparateDivisibleParts``.
-    """
+    """Split into terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
     whole, rest = [], []
     for t in a.terms:
         divisible = t.coef % divisor == 0
@@ -198,10 +195,7 @@ def _closed_quotient(a: Affine) -> Affine:
 
 
 def opened(a: Affine) -> Affine:
-    """Return the same value with indivisible quotients as ordinary terms again.
-
-    See :func:`_closed_quotient`.
-    """
+    """Return the same value with indivisible quotients as ordinary terms again."""
     out = Affine([], a.base, a.limit)
     for t in a.terms:
         if isinstance(t.index, LoopVar):
@@ -249,10 +243,7 @@ def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Truth]:
 
 
 def _divided(base: IntLike, divisor: IntLike) -> IntLike:
-    """Return ``base div divisor``, skipping the usual base 0.
-
-    Most sums have no base, and divisions of arrays are slow.
-    """
+    """Return ``base div divisor``, skipping the usual base 0."""
     return 0 if isinstance(base, int) and base == 0 else base // divisor
 
 

@@ -178,10 +178,7 @@ def _divide(a: Region, divisor: IntLike) -> Region:
 
 
 def _modulo(a: Region, divisor: IntLike) -> Region:
-    """Return ``a mod divisor``; exact where the interval has one quotient.
-
-    As src/arith/int_set.cc.
-    """
+    """Return ``a mod divisor``; exact where the interval has one quotient (int_set.cc)."""
     if not a.start.terms:
         lo, hi = a.lo + a.start.base, a.hi + a.start.base
         low_q, high_q = lo // divisor, hi // divisor
@@ -205,10 +202,7 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
 
 
 def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
-    """Return an index expression with axis slots replaced by simplified values.
-
-    An index that is no sum of loop variables is replaced by a sum that moves like it.
-    """
+    """Return an index of simplified axis slots, or a sum that moves like it."""
     if isinstance(index, Axis):
         return roots[index.slot]
     points = [Region(roots[s], 0, 0) for s in range(len(roots))]
@@ -224,7 +218,12 @@ _MOST = 1 << 12  # of a denominator: float32 holds no more of a scale that is a 
 
 
 def as_sum(index: Expr) -> Expr:
-    """Return a sum of loop variables and quotients that moves like ``index``."""
+    """Return a sum of loop variables and quotients that moves like ``index``.
+
+    ``A[t[i]]`` moves as ``A[i]``: the table is taken for a permutation. ``min(max(i, 0), n)`` and
+    ``i < 0 ? i + n : i`` move as ``i``. ``floor(i * 0.125 - 0.4375)``, as resizing has it, is the
+    division ``(2 i - 7) div 16``.
+    """
     match index:
         case Load(indices=indices):
             return _added([as_sum(i) for i in indices])
@@ -261,10 +260,7 @@ def _added(parts: list[Expr]) -> Expr:
 
 
 def _divided(value: Expr, shift: Fraction) -> Expr:
-    """Return ``floor(value + shift)`` of a float expression linear in one integer.
-
-    0 where the expression is not linear.
-    """
+    """Return ``floor(value + shift)`` of a float linear in one integer, else 0."""
     found = _linear(value)
     if found is None:
         return Const(0)
@@ -278,10 +274,7 @@ def _divided(value: Expr, shift: Fraction) -> Expr:
 
 
 def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
-    """Return (scale, core, offset) of ``scale * core + offset``, or None.
-
-    ``core`` is an integer expression.
-    """
+    """Return (scale, core, offset) of ``scale * core + offset``, core integer, or None."""
     match value:
         case Const(value=number):
             return Fraction(0), Const(0), Fraction(number)
@@ -309,8 +302,5 @@ def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
 
 
 def is_sum(expr: Expr) -> bool:
-    """Return whether an index has loop variables and numbers only.
-
-    Such an index can be followed by arithmetic.
-    """
+    """Return whether an index has loop variables and numbers only, for arithmetic."""
     return all(isinstance(node, (Axis, Const, Cast, Binary)) for node in walk(expr))

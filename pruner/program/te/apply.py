@@ -1,7 +1,7 @@
 """Apply a skeleton's primitives once, for N decision vectors.
 
-Each primitive is one function, documented as the rewrite it makes; together they follow
-``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's schedule_dataflow_rewrite.cc.
+Follows ``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's
+schedule_dataflow_rewrite.cc; each primitive is one function.
 """
 
 from __future__ import annotations
@@ -61,12 +61,7 @@ class _State:
         return [self.value(slot) for slot in step.slots]
 
     def compare(self, position: int, loop: int) -> None:
-        """Mark the programs whose log gives the split loop another extent.
-
-        Of a stage that is computed inside another stage, the loop's extent depends on later steps,
-        and Ansor logs the extent that it had in the program before mutation: such stages are not
-        compared.
-        """
+        """Mark the programs whose log gives the split loop another extent."""
         logged = next(self.extents, None)
         stage = self.schedule.at(position)
         if logged is not None and stage.attach == "root":
@@ -87,9 +82,8 @@ def apply(
     long as bounds are not inferred. ``extents`` int64 [N, splits] are compared with them
     (`Schedule.contradicted`).
 
-    Raises:
-        UnsupportedProgram: a primitive refers to stages or loops that do not exist, or makes more
-            than `MAX_LOOPS` of a stage.
+    Raises `UnsupportedProgram`: a primitive refers to stages or loops that do not exist, or makes
+    more than `MAX_LOOPS` of a stage.
     """
     logged = iter(()) if extents is None else iter(extents.T)
     state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions, logged)
@@ -105,10 +99,7 @@ def apply(
 
 
 def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) -> list[IterVar]:
-    """Split a loop into inner lengths ``factors``; return outer first.
-
-    ``for i`` -> ``for i.0: ... for i.k``.
-    """
+    """Split a loop into inner lengths ``factors``; return outer first."""
     made: list[IterVar] = []
     outer = loop
     # From the innermost outwards, as TE's split by factor: each outer loop is what is left.
@@ -121,10 +112,7 @@ def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) 
 
 
 def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> list[IterVar]:
-    """Split a loop into outer counts ``parts``; return outer first.
-
-    ``for i`` -> ``for i.0: ... for i.k``.
-    """
+    """Split a loop into outer counts ``parts``; return outer first."""
     made: list[IterVar] = []
     inner = loop
     for nparts in parts:
@@ -293,10 +281,7 @@ def _cache_write(s: _State, step: p.CacheWrite) -> None:
 
 
 def _rfactor(s: _State, step: p.RFactor) -> None:
-    """Make a reduction loop an axis of a partial result, reduced afterwards.
-
-    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``.
-    """
+    """Make a reduction loop an axis of a partial result ``C.rf[f, i]``, reduced afterwards."""
     stage = s.schedule.at(step.stage)
     factor = stage.leaves[step.iter]
     if factor.kind != "reduce" or stage.body is None:

@@ -1,10 +1,9 @@
 """Infer bounds for N programs: the extent of every loop and buffer.
 
-Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): walking from the
-outputs to the inputs, a stage's axes cover what its consumers touch inside the attach point; loops
-of the consumers that lie inside the attach point, and threads that share the buffer, are relaxed
-to their whole range. A region is a symbolic start plus an interval of numbers, so perfect tiles
-give exact boxes and everything else gives what interval arithmetic gives.
+Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): from the outputs to
+the inputs, a stage's axes cover what its consumers touch inside the attach point; loops inside it,
+and threads that share the buffer, are relaxed to their whole range. A region is a symbolic start
+plus an interval of numbers.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Bounds:
 def infer_bounds(schedule: Schedule) -> Bounds:
     """Fill in every loop's extent and variable; return starts, bodies and scopes.
 
-    Raises:
-        UnsupportedProgram: an index or an attachment that has no batched region.
+    Raises `UnsupportedProgram`: an index or an attachment that has no batched region.
     """
     _legalize_attach(schedule)
     bodies = inline_bodies(schedule)
@@ -83,10 +81,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
 
 
 def _legalize_attach(schedule: Schedule) -> None:
-    """Move attach points to loops that later splits or fusions left.
-
-    The inner loop of a split, the fused loop of a fusion (TE's ``Schedule::normalize``).
-    """
+    """Move attach points to inner or fused loops (TE's ``Schedule::normalize``)."""
     for stage in schedule.pool:
         if not isinstance(stage.attach, Attach):
             continue
@@ -107,10 +102,7 @@ def _legalize_attach(schedule: Schedule) -> None:
 
 
 def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, IterVar]]:
-    """Return the loops around ``stage``, innermost first, with owners.
-
-    ``CreateAttachPath`` of TE.
-    """
+    """Return the loops around ``stage``, innermost first, with owners (``CreateAttachPath``)."""
     path: list[tuple[StageState, IterVar]] = []
     spec = stage.attach
     while isinstance(spec, Attach):
@@ -207,10 +199,7 @@ def _consumer_domains(
 
 
 def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
-    """Propagate regions from leaf to root loops; None: whole range.
-
-    ``PassUpDomain`` of message_passing.cc.
-    """
+    """Propagate regions from leaf to root loops; None: whole range (``PassUpDomain``)."""
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
             outer, inner = state[rel.outer], state[rel.inner]
@@ -235,10 +224,7 @@ def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
 def _whole_where_covered(
     parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
 ) -> Region:
-    """Return the parent's region, whole where both loops have extent 1.
-
-    A loop of extent 1 counts as its whole range: then the parent keeps its exact extent.
-    """
+    """Return the parent's region, whole where both loops have extent 1."""
     whole_outer = rel.outer.extent == 1 if outer is not None else True
     whole_inner = rel.inner.extent == 1 if inner is not None else True
     hi = af.where(whole_outer & whole_inner, rel.parent.extent - 1, parent.hi)
@@ -246,10 +232,7 @@ def _whole_where_covered(
 
 
 def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
-    """Return the outer and inner part of a fused loop's region.
-
-    ``PassUpDomain`` of a fuse relation.
-    """
+    """Return the outer and inner part of a fused loop's region (``PassUpDomain``)."""
     width = fused.hi - fused.lo + 1
     start = af.add(fused.start, af.const(fused.lo))
     point = width == 1
@@ -298,10 +281,7 @@ def _extents_down(stage: StageState) -> None:
 
 
 def feeds_thread(stage: StageState) -> set[IterVar]:
-    """Return the loops from which a thread-bound leaf is made.
-
-    ``PassUpThreadBinding``.
-    """
+    """Return the loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
     bound = {leaf for leaf in stage.leaves if is_bound(stage.marks.get(leaf))}
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
@@ -313,10 +293,9 @@ def feeds_thread(stage: StageState) -> set[IterVar]:
 
 
 def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
-    """Return each remaining stage's body with inlined stages substituted.
+    """Return each remaining stage's body by key, with inlined stages substituted.
 
-    By stage key. Winograd's constant matrices become the constant 1, as Ansor's feature extraction
-    has it.
+    Winograd's constant matrices become the constant 1, as Ansor's feature extraction has it.
     """
     inlined = {s.key: s for s in schedule.pool if s.attach == "inline" and s.body is not None}
 

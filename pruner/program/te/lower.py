@@ -46,12 +46,8 @@ Around = tuple[Loop, ...]
 def lower(schedule: Schedule) -> LoopNests:
     """Lower the N programs of a schedule; infer their bounds first.
 
-    Args:
-        schedule: the result of :func:`pruner.program.te.apply.apply`; its loops get extents.
-
-    Raises:
-        UnsupportedProgram: as :func:`infer_bounds`; `ReplayFailed` for anything else that the
-            steps of a damaged record lead to.
+    Raises `UnsupportedProgram` as :func:`infer_bounds`; `ReplayFailed` for anything else that the
+    steps of a damaged record lead to.
     """
     try:
         return _lowered(schedule)
@@ -174,11 +170,7 @@ class _Lowering:
         self._store(stage, "init", Const(stage.identity, stage.dtype), loops, own, unroll)
 
     def _emit_cross_thread(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
-        """Emit a cross-thread reduction: only its final write is a store.
-
-        The partial sums live in registers that are not buffers and the reduction itself is a call;
-        loops of the reduction that are not bound surround the partial sums alone.
-        """
+        """Emit a cross-thread reduction: only its final write is a store."""
         values: dict[IterVar, Affine] = {}
         whole: dict[IterVar, Affine] = {}
         every = loops
@@ -210,20 +202,14 @@ def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:
 
 
 def _unroll_under(stage: StageState, leaf: IterVar, unroll: IntLike) -> IntLike:
-    """Return the unroll depth in force under ``leaf``.
-
-    Lowering drops pragmas of loops bound to GPU indices.
-    """
+    """Return the unroll depth under ``leaf``; GPU indices drop their pragmas."""
     if is_bound(stage.marks.get(leaf)):
         return unroll
     return stage.unroll.get(leaf, unroll)
 
 
 def _update(stage: StageState, body: Expr) -> Binary:
-    """Return ``self op body``; the empty load is the store's own element.
-
-    Its stage key marks it.
-    """
+    """Return ``self op body``; the empty load is the store's own element."""
     if stage.combiner is None:
         raise UnsupportedProgram("unknown-reduction", stage.name)
     return Binary(stage.combiner, Load(stage.key, (), stage.dtype), body, stage.dtype)

@@ -1,8 +1,7 @@
 """Find the operator, arguments and fused operators of a record of Ansor.
 
-Authors of logs name their operators themselves: ``["conv2d_layer", ...]`` has N, CI, H, W, CO here
-and N, H, W, CO, CI in TVM's tutorial. Ansor logs the extent of each loop that it splits, so a
-reading of the arguments is checked: the loops of its compute DAG must have the logged extents.
+Authors of logs order the arguments of operators in their own ways; a reading of the arguments is
+checked against the extents of split loops, which Ansor logs.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ Task = tuple[str, tuple[str, ...]]  # workload key, fused operators
 
 
 class TaskReader:
-    """Reads the tasks of records.
-
-    The reading that a record confirms holds for its workload key.
-    """
+    """Reads the tasks of records; a confirmed reading holds for its workload key."""
 
     def __init__(self) -> None:
         self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -116,10 +112,7 @@ def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
 def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[Any] | None:
-    """Return the table's arguments of an operator; None without a fit.
-
-    Compute DAGs are float32, and have one stride for both axes.
-    """
+    """Return the table's arguments of an operator (float32, one stride), or None."""
     if len(given) > len(names) and given[-1] == _DTYPE:
         given = given[:-1]
     if names[0].startswith("*"):
@@ -149,6 +142,7 @@ FromSteps = tuple[tuple[str, ...], ...]
 def stages_reached(steps: Sequence[Sequence[Any]]) -> int:
     """Count the stages of the compute DAG up to the last named.
 
+    The last stage of a program, its result, is always scheduled, so that is its number of stages.
     ``CHW`` and ``RF`` insert a stage before the stage they name, ``CHR`` one behind it; numbers in
     later steps include inserted stages.
     """

@@ -1,8 +1,4 @@
-"""The scheduled state of an operator: stages, loops and their relations.
-
-One :class:`Schedule` stands for N programs with the same skeleton: lists and relations are common,
-split factors are int64 arrays of length N. Extents are filled in by bound inference.
-"""
+"""The scheduled state of an operator, for N programs: stages, loops and their relations."""
 
 from __future__ import annotations
 
@@ -20,10 +16,7 @@ from pruner.program.nests import LoopKind, Mark
 
 @dataclass(eq=False, slots=True)
 class IterVar:
-    """A loop of a stage (TE's ``IterVar``): a root axis or derived.
-
-    Splits and fusions make new loops from root axes.
-    """
+    """A loop of a stage (TE's ``IterVar``): a root axis or derived."""
 
     name: str
     kind: LoopKind
@@ -157,10 +150,7 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
 
 
 def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, int]:
-    """Pass flags of root loops down to every loop made from them.
-
-    ``PassDownBitMaskOr``.
-    """
+    """Pass flags of root loops down to loops made from them (``PassDownBitMaskOr``)."""
     flags = dict(loops)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation):

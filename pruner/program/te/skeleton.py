@@ -102,10 +102,7 @@ def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
 
 
 def _depth(text: str) -> int | None:
-    """Return the depth of an unroll pragma; None where damaged.
-
-    The full reader (`parse_steps`) gives the reason.
-    """
+    """Return the depth of an unroll pragma; None where damaged (`parse_steps` has why)."""
     try:
         return unroll_depth(text)
     except ValueError:
@@ -166,10 +163,7 @@ def _table(columns: Sequence[_Column], num: int) -> NDArray[np.int64]:
 
 
 def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
-    """Return space and number of decisions of a trace; otherwise None.
-
-    A task may have thousands of spaces.
-    """
+    """Return space and number of decisions of a trace; otherwise None."""
     if len(steps) != 1:
         return None
     match steps[0]:
@@ -213,11 +207,7 @@ def _groups_of(
 
 
 def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
-    """Group rows that may share a skeleton by their outline.
-
-    Where there are many skeletons this costs less than comparing the first program of each with all
-    others.
-    """
+    """Group rows that may share a skeleton by their outline."""
     parts: dict[Hashable, list[int]] = {}
     for row in rows:
         parts.setdefault(_outline(steps_list[row]), []).append(row)

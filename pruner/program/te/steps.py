@@ -1,9 +1,9 @@
 """Schedule primitives as frozen values, and a reader of Ansor's steps.
 
-A program is *skeleton + decision vector*: the skeleton is a tuple of primitives in which every tile
-length and the unroll depth is a *slot*, the position of its value in the decision vector. ``stage``
-and ``iter`` numbers refer to the state after the steps before, as in Ansor's log, a JSON list of
-steps (src/auto_scheduler/transform_step.cc; docs/ansor-steps.md lists the fields).
+A skeleton is a tuple of primitives in which every tile length and the unroll depth is a *slot*, the
+position of its value in the decision vector. ``stage`` and ``iter`` numbers refer to the state
+after the steps before, as in Ansor's log (src/auto_scheduler/transform_step.cc;
+docs/ansor-steps.md).
 """
 
 from __future__ import annotations
@@ -179,13 +179,10 @@ Primitive = (
 
 
 def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Primitive, ...], list[int]]:
-    """Read one record's step list.
+    """Read one record's step list; return its skeleton and decision vector.
 
-    Returns the skeleton and the record's decision vector.
-
-    Raises:
-        UnknownStep: a tag outside Ansor's vocabulary (such as TLM's ``PPT``).
-        UnsupportedProgram: a known step with fields that cannot be read.
+    Raises `UnknownStep` for a tag outside Ansor's vocabulary (such as TLM's ``PPT``),
+    `UnsupportedProgram` for a known step with fields that cannot be read.
     """
     primitives: list[Primitive] = []
     decisions: list[int] = []

@@ -1,12 +1,9 @@
 """Apply one trace to many programs: one tree for each structure.
 
-The location of blocks is decided last in a trace, and every location is a tree of its own. All
-programs go together as far as they agree, and the instructions before are applied once. Locations
-in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`), as do programs in
-which a block stays and programs in which it moves into the loops directly behind it; where
-locations part the programs, each part goes on with a copy of the tree. A program that parts from
-the others in the middle of an instruction begins anew, and so does a program that a shared tree
-cannot express.
+The location of blocks is decided last in a trace. All programs go together as far as they agree;
+locations in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`); else each
+part goes on with a copy of the tree. A program that parts from the others in the middle of an
+instruction, or that a shared tree cannot express, begins anew.
 """
 
 from __future__ import annotations
@@ -34,18 +31,14 @@ Found = TypeVar("Found")
 def apply(program: TraceProgram, decisions: Decisions) -> Tree:
     """Return the tree of N programs after all instructions and postprocessors.
 
-    Raises:
-        Diverges: candidates need different trees.
-        UnsupportedProgram: an instruction that has no batched form.
+    Raises `Diverges` where candidates need different trees, `UnsupportedProgram` for an instruction
+    that has no batched form.
     """
     return _applied(program, decisions).tree
 
 
 def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) -> dict[int, int]:
-    """Return the extent of the loop that each perfect tile divides.
-
-    By the slot where the tile starts. ``decision`` int64 [d]. Raises as :func:`apply`.
-    """
+    """Return the extent that each perfect tile divides, by slot; raises as :func:`apply`."""
     return {
         slot: uniform(extent) for slot, extent in _applied(program, decision[None]).tiled.items()
     }
@@ -114,10 +107,7 @@ def _started(program: TraceProgram, decisions: Decisions, *, strict: bool = Fals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """Programs that share a tree so far; ``done`` counts applied instructions.
-
-    ``apart``: every location has a tree of its own; ``mixed``: some locations share this one.
-    """
+    """Programs that share a tree so far; ``done`` counts applied instructions."""
 
     rows: Ints
     state: TraceState
@@ -126,10 +116,7 @@ class _Branch:
     mixed: bool = False
 
     def grown(self, instructions: Sequence[Instruction]) -> list[_Branch]:
-        """Return this branch after the instructions, or its parts by location.
-
-        Raises as :meth:`TraceState.take`.
-        """
+        """Return this branch after the instructions, or its parts by location."""
         for number in range(self.done, len(instructions)):
             if instructions[number].kind == LOCATE:
                 return self._located(instructions[number], number + 1)

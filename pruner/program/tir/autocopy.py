@@ -1,10 +1,9 @@
 """Give automatic copies (``ReadAt``, ``WriteAt``) their loops, as TVM's MemHammer does.
 
-A schedule only names the memories and the loop of a copy; its block is opaque to the instructions
-after it. ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) then deals a copy into shared
-memory out to all threads, in vectors, and writes results of ``mma`` out through shared memory,
-eight rows of every warp at a time. It also pads shared memory against bank conflicts, but not here:
-lanes of whole vectors either share a row, or fill rows evenly, or its analysis gives up on them.
+``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) deals a copy into shared memory out to all
+threads, in vectors, and writes results of ``mma`` out through shared memory, eight rows of every
+warp at a time. It also pads shared memory against bank conflicts, but not here: lanes of whole
+vectors either share a row, or fill rows evenly, or its analysis gives up on them.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ def _opaque(tree: Tree, copy: Block) -> Block:
 def lower_auto_copies(tree: Tree) -> None:
     """Give every automatic copy its loops, threads and stages (``LowerAutoCopy``).
 
-    Raises:
-        UnsupportedProgram: a copy between other memories than those of tensor-core programs.
+    Raises `UnsupportedProgram`: a copy between other memories than those of tensor-core programs.
     """
     for block in list(tree.blocks()):
         if AUTO_COPY not in block.annotations:
@@ -103,10 +101,7 @@ def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -
 
 
 def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode) -> None:
-    """Write eight rows of each warp to shared, then to global memory.
-
-    All threads of the block copy the rows out.
-    """
+    """Write eight rows of each warp to shared, then to global memory."""
     source = next((k for k in block.loads if tree.buffers[k].scope in ACCUMULATORS), None)
     if source is None or len(loops) != 2 or len(block.loads_of(source)) != 1:
         raise UnsupportedProgram("auto-copy", block.name)

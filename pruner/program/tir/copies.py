@@ -1,8 +1,7 @@
 """Copy a tree: to schedule it, or for some of its programs.
 
-Loop variables, sums and expressions are values, and are shared as long as none of their numbers
-differs between programs. Loops, blocks and buffers change while a tree is scheduled, so every copy
-has its own.
+Values (variables, sums, expressions) are shared where none of their numbers differs; loops, blocks
+and buffers are copied.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Invert the indices of an access to the block's iterators, for inlining.
 
-TVM inlines a block whose indices are a one-to-one map of its iterators, which may merge them
-(``v0 * 64 + v1``) or split them (``v0 // 64, v0 % 64``); it inverts the map
-(``InverseAffineIterMap`` of src/arith/iter_affine_map.cc). Each dimension is a number whose digits,
-in a mixed radix, are *parts* ``(v mod upper) div lower`` of iterators, and each iterator is a
-number whose digits are its parts.
+``InverseAffineIterMap`` (src/arith/iter_affine_map.cc): indices may merge iterators (``v0 * 64 +
+v1``) or split them (``v0 // 64, v0 % 64``). Each dimension is a number whose digits, in a mixed
+radix, are *parts* ``(v mod upper) div lower`` of iterators, and the parts are the digits of each
+iterator.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from pruner.program.tir.tree import Block
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``(v mod upper) div lower`` of an iterator, with ``size`` values.
-
-    ``digit``: the part as an expression of an index.
-    """
+    """``(v mod upper) div lower`` of an iterator, with ``size`` values."""
 
     slot: int
     lower: int
@@ -37,8 +33,7 @@ class _Part:
 def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
     """Return every iterator of ``block`` where ``Axis(d)`` is ``indices[d]``.
 
-    Raises:
-        UnsupportedProgram: the indices are no one-to-one map of the iterators.
+    Raises `UnsupportedProgram`: the indices are no one-to-one map of the iterators.
     """
     taken = [index.slot for index in indices if isinstance(index, Axis)]
     # The common case, each index an iterator by itself, needs no digits.

@@ -1,7 +1,6 @@
 """Change layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM.
 
-The new dimensions of a buffer are quotients and remainders of its old ones, so that old indices can
-be computed from new ones; divisors may differ between programs
+New dimensions are quotients and remainders of old ones; divisors may differ between programs
 (src/s_tir/schedule/primitive/layout_transformation.cc, block_annotate.cc).
 """
 
@@ -43,8 +42,7 @@ class Piece:
 def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
     """Change the layout of the buffer that ``block`` writes, in all readers.
 
-    Raises:
-        UnsupportedProgram: the pieces do not divide the buffer, or a reader is no plain copy.
+    Raises `UnsupportedProgram`: the pieces do not divide the buffer, or a reader is no plain copy.
     """
     buffer = tree.buffers[block.buffer]
     old = buffer.shape
@@ -105,10 +103,7 @@ def _number(value: IntLike) -> Const:
 
 
 def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
-    """Align strides of dimension ``axis`` to ``offset`` modulo ``factor``.
-
-    In elements, of the buffer that the block writes.
-    """
+    """Align strides of dimension ``axis`` to ``offset`` modulo ``factor`` elements."""
     block.annotations[_ALIGN] = (axis, factor, offset)
 
 

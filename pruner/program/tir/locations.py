@@ -1,7 +1,4 @@
-"""Find the loops that a block may be computed in.
-
-``CollectComputeLocation`` and ``SampleComputeLocation`` of TVM.
-"""
+"""Find a block's loops: ``CollectComputeLocation`` and ``SampleComputeLocation`` of TVM."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ class _Offer:
 
 
 def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
-    """Return the offers of candidate loops.
-
-    Left out are unit loops, parallel loops inside reductions, and trailing reductions.
-    """
+    """Return the offers of candidate loops: no unit, inner parallel or trailing reduction loops."""
     reducing = tree.reducing_in(loops)
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
     # A reduction without a parallel loop inside is trailing: CollectComputeLocation drops it.
@@ -72,10 +66,7 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
 
 
 def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
-    """Return where each location is offered: bool [N] by location.
-
-    -2: inline, -1: stay, i: the i-th loop of a program.
-    """
+    """Return where each location is offered: bool [N] by location (-2 inline, -1 stay)."""
     out: dict[int, Mask | np.bool_] = {}
     if can_inline(tree, block):
         out[INLINE] = np.bool_(True)
@@ -90,10 +81,7 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
 def settle(
     tree: Tree, block: Block, wanted: Int64[np.ndarray, " program"]
 ) -> Int64[np.ndarray, " program"]:
-    """Return the location taken: as decided, or the last before it.
-
-    A loop is named by its place among the candidates, of which a program may lack some.
-    """
+    """Return the loop taken, by its place: as decided, or the last before it."""
     best = np.full(wanted.shape, ROOT)
     for place, offer in enumerate(_offers(tree, candidate_loops(tree, block))):
         # SampleComputeLocation falls back to the last location that is not after the decision.

@@ -51,13 +51,10 @@ class _Lowering:
 
 
 def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
-    """Lower the N programs of a finished tree to loop nests.
+    """Lower the N programs of a finished tree to loop nests of a ``form``.
 
     A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
     store's ``reduction`` is the same as an ordinary update, which a draft counts.
-
-    Args: ``tree``, the result of :func:`pruner.program.tir.apply_trace.apply`; ``form``, see the
-    module.
     """
     places = buffer_scopes(tree)  # first: it may find programs uncertain
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
@@ -139,10 +136,7 @@ def _store(
     loops: tuple[Loop, ...],
     unroll: IntLike,
 ) -> BufferStore:
-    """Emit a store; each index of its loads becomes an axis slot.
-
-    The slots are simplified beforehand.
-    """
+    """Emit a store; each index of its loads becomes a simplified axis slot."""
     values = [renamed(value, e.unified) for value in e.tree.values(block)]
     table = dict(enumerate(values))
     slots = [*_indices(e, block.buffer, block.indices, table), *values]

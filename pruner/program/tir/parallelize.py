@@ -128,10 +128,7 @@ def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _P
 
 
 def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
-    """Return where loops are data parallel and neither annotated nor bound.
-
-    The first tests of a loop in ``AdjustParallelVectorize``.
-    """
+    """Return where loops are data parallel, not annotated, not bound."""
     out = np.ones(path.exists.shape, bool)
     for row, loop in enumerate(path.loops):
         if not is_data_parallel(loop, reducing) or loop.annotations:
@@ -145,10 +142,7 @@ def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
 
 
 def _single(path: _Path) -> Mask:
-    """Return where each loop of a path has one child only.
-
-    The children of an absent loop stand in the loop around it.
-    """
+    """Return where each loop has one child, counting through absent loops."""
     out = np.ones(path.exists.shape, bool)
     several = False  # children of a loop further in
     for row in range(len(path.loops) - 1, -1, -1):
@@ -291,10 +285,7 @@ class _Outer:
 
 
 def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
-    """Return the value of an old loop from its fused loop.
-
-    0 where the old loop was not fused.
-    """
+    """Return the value of an old loop from its fused loop, else 0."""
     mask = fusion.masks[row]
     if not af.any_nonzero(mask):
         return Affine()
@@ -332,10 +323,7 @@ def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
 
 
 def _loops_of(path: _Path, strides: Ints) -> Ints:
-    """Count the innermost loops over which each access is contiguous.
-
-    [A, N] of strides [A, L, N].
-    """
+    """Count contiguous innermost loops of each access, [A, N] of strides [A, L, N]."""
     # A contiguous run starts at stride 1 (or a loop moves it first) and each further loop must step
     # by exactly the elements covered so far.
     number, expected = np.zeros((2, *strides[:, 0].shape), np.int64)  # 0: no loop inside moves it

@@ -43,10 +43,7 @@ def pipeline_fits(tree: Tree, loop: LoopNode) -> bool:
 
 
 def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
-    """Return the copies of a buffer that the loop keeps.
-
-    From the stage that fills it to the last that reads it (``ComputeBufferVersions``).
-    """
+    """Return the copies of a buffer that the loop keeps (``ComputeBufferVersions``)."""
     stages = stages_of(loop)
     if stages is None:
         return 1

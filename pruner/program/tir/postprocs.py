@@ -34,10 +34,7 @@ class Fetch:
 
 
 def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
-    """Deal the fetch's last loop out to the block's threads.
-
-    ``lanes`` elements each.
-    """
+    """Deal the fetch's last loop out to the block's threads, ``lanes`` elements each."""
     fused = tree.path(fetch.block)[-1]
     # Lanes that do not divide the loop would need a guard inside a vector: then none.
     lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)

@@ -1,10 +1,8 @@
-"""Schedule primitives of TIR, each a rewrite of the tree.
+"""Schedule primitives of TIR, each a rewrite of the tree (src/s_tir/schedule/primitive).
 
-The rewrites of src/s_tir/schedule/primitive, in the order of the file: loops
-(loop_transformation.cc, for_kind.cc), staging buffers (cache_read_write.cc), the initialisation of
-reductions (reduction.cc), inlining (compute_inline.cc), and moving a block under a loop
-(compute_at.cc), where it gets new loops that cover the elements that its consumers read there
-(compute_at) or its producers write there (reverse_compute_at). ``rfactor`` has a file of its own.
+In the order of the file: loops (loop_transformation.cc, for_kind.cc), staging buffers
+(cache_read_write.cc), the initialisation of reductions (reduction.cc), inlining
+(compute_inline.cc), and moving a block under a loop (compute_at.cc).
 """
 
 from __future__ import annotations
@@ -170,10 +168,7 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
 
 
 def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
-    """Return the loops inside a block to around it, undoing :func:`blockize`.
-
-    Outermost first.
-    """
+    """Undo :func:`blockize`; return the loops, outermost first."""
     parent = block.parent
     assert parent is not None
     made = [LoopNode(var) for var in block.inner]
@@ -356,10 +351,7 @@ _Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's
 
 
 def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
-    """Return where neither the loop nor a loop around it exists.
-
-    A block in it stands in no loop of the program.
-    """
+    """Return where neither the loop nor a loop around it exists."""
     out: Mask | np.bool_ = np.bool_(True)
     for one in (*tree.path(loop), loop):
         out = out & np.asarray(one.absent)
@@ -422,10 +414,7 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
 
 
 def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: LoopNode) -> _Required:
-    """Return a box with the outer variables that its start uses.
-
-    The loops at and above ``loop``.
-    """
+    """Return a box with the outer variables that its start uses."""
     outside = {x.var for x in [*tree.path(loop), loop]}
     together: list[Uses] = []
     for found in zip(*uses, strict=True):
@@ -438,10 +427,7 @@ def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: Loop
 def _iter_domains(
     block: Block, indices: tuple[Expr, ...], required: _Required
 ) -> dict[int, tuple[Region, Uses]]:
-    """Return the domain of every iterator that indexes the buffer.
-
-    Each dimension must be one iterator.
-    """
+    """Return the domain of every iterator that indexes the buffer."""
     out: dict[int, tuple[Region, Uses]] = {}
     for index, need in zip(indices, required, strict=True):
         if isinstance(index, Const):
@@ -500,10 +486,7 @@ def _move(
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
-    """Return the block's loops for programs in which it ``stays``.
-
-    They have one iteration in the other programs.
-    """
+    """Return the block's loops for programs in which it ``stays``."""
     reducing, out = tree.reducing(block), []
     for loop in tree.path(block):
         var = LoopVar(loop.var.name, af.plain(af.where(stays, loop.extent, 1)))

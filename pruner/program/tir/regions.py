@@ -1,4 +1,4 @@
-"""Compute the regions that blocks read and write, relaxed over loops."""
+"""Compute the regions that blocks read and write, relaxed over loops, and buffers' boxes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
 
 
 def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
-    """Return ids of thread variables whose threads share a buffer.
-
-    Threads of the loops at and above ``loop``, for a buffer of the scope.
-    """
+    """Return ids of threads at or above ``loop`` that share the scope's buffers."""
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
@@ -35,10 +32,7 @@ def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
 
 
 def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
-    """Return ids of loop variables below ``above``, around and in ``block``.
-
-    ``above`` None: all loops.
-    """
+    """Return ids of loop variables below ``above`` (None: all), around and in ``block``."""
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
     # The loops inside a blockized nest move with every run of the block.
@@ -46,10 +40,7 @@ def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
 
 
 def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
-    """Return the box that ``indices`` span while the variables ``moving`` run.
-
-    ``moving``: ids of loop variables.
-    """
+    """Return the box of ``indices`` while the variables with ids ``moving`` run."""
     domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
 
@@ -57,10 +48,7 @@ def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int
 def guarded_regions_of(
     tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[int]
 ) -> list[list[Region]]:
-    """Return boxes like :func:`region_of`, with fully running loops in range.
-
-    Parts that do not divide a loop overrun it, and a guard cuts the rest off.
-    """
+    """Return boxes like :func:`region_of`; a guard keeps fully running loops in range."""
     values, whole = tree.values_above(block, moving)
     domains = [relax(Region(value, 0, 0), moving | whole) for value in values]
     return [[evaluate_region(index, domains) for index in indices] for indices in accesses]
@@ -96,10 +84,7 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
 
 
 def clipped(region: Region, extent: IntLike) -> Region:
-    """Cut the region to ``[0, extent)`` where its start is a number.
-
-    ``BlockVarDomainInfo`` of TVM.
-    """
+    """Cut the region to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
     fixed, base = af.is_constant(region.start), region.start.base
     # A symbolic start cannot be compared with 0: such a region is left as it is.
     lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
@@ -140,10 +125,7 @@ def start_of(region: Region) -> af.Affine:
 
 
 def buffer_scopes(tree: Tree) -> dict[int, Place]:
-    """Return every written buffer's place, by key, in a finished tree.
-
-    In order of first store; computed once a tree.
-    """
+    """Return every written buffer's place by key, in order of first store; cached."""
     if not tree.places:
         written = dict.fromkeys(block.buffer for block in tree.blocks())
         tree.places.update((key, _place(tree, key)) for key in written)
@@ -151,10 +133,7 @@ def buffer_scopes(tree: Tree) -> dict[int, Place]:
 
 
 def _place(tree: Tree, key: int) -> Place:
-    """Return the innermost loop around all accesses, and their box.
-
-    The box is what one iteration of that loop touches.
-    """
+    """Return the innermost loop around all accesses, and the box of one iteration."""
     buffer = tree.buffers[key]
     whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
     if buffer.is_param:  # the caller's memory, whole

@@ -78,10 +78,7 @@ class SavedSpace:
 
     @property
     def content(self) -> bytes:
-        """JSON text of the space, as bytes.
-
-        Raises `UnsupportedProgram` for values without a form in the file.
-        """
+        """JSON text as bytes; raise `UnsupportedProgram` for values without a form."""
         program = self.program
         loops = {v: n for n, v in enumerate(_loops(program.tree.root))}
         value = {
@@ -131,9 +128,8 @@ def _name_of(content: bytes) -> str:
 def load_space(path: Path, name: str | None = None) -> SavedSpace:
     """Read a space that `SavedSpace.save` wrote, checking its ``name`` if given.
 
-    Raises:
-        UnsupportedProgram: ``unknown-design-space`` where there is no such file,
-            ``bad-design-space`` where it is incomplete or has another name.
+    Raises `UnsupportedProgram`: ``unknown-design-space`` where there is no such file,
+    ``bad-design-space`` where it is incomplete or has another name.
     """
     try:
         with gzip.open(path) as file:
@@ -192,10 +188,7 @@ def _loops(root: LoopNode) -> Iterator[LoopVar]:
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
-    """Return annotations with a plain value.
-
-    The engine reads no other annotations of an unscheduled function.
-    """
+    """Return annotations with a plain value, the only ones that the engine reads."""
     return {k: v for k, v in annotations.items() if isinstance(v, bool | int | float)} | {
         k: str(v) for k, v in annotations.items() if isinstance(v, str)
     }
@@ -314,10 +307,7 @@ def _read(value: Mapping[str, Any]) -> SavedSpace:
 
 
 def _number(value: Any, least: int = 0) -> int:
-    """Return a place among others; refuse negative numbers.
-
-    Python would count them from the end.
-    """
+    """Return a place among others; refuse negative numbers, which count from the end."""
     if type(value) is not int or value < least:
         raise UnsupportedProgram("bad-design-space", f"{value!r:.80} instead of a number")
     return value

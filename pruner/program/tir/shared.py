@@ -1,11 +1,9 @@
-"""Compute shared memory of GPU programs as TVM allocates it.
+"""Compute shared memory of N GPU programs as TVM allocates it.
 
-For N programs at once. Static buffers (``shared``) are summed up. Dynamic buffers (``shared.dyn``)
-share one allocation, in which a buffer may lie where dead buffers lay. Two passes plan that:
+Static buffers (``shared``) are summed up. Dynamic buffers (``shared.dyn``) share one allocation:
 ``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free
 buffer, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
-GPU code runs both. Programs are compiled without the first (:mod:`pruner.tune.compiling`): results
-then lie over at least as much.
+GPU code runs both; programs are compiled without the first (:mod:`pruner.tune.compiling`).
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Staged:
-    """A buffer in shared memory: bytes [N], first store and last use.
-
-    ``first`` and ``last`` count blocks in program order.
-    """
+    """A buffer in shared memory: bytes [N]; blocks of first store and last use."""
 
     buffer: Buffer
     size: Ints
@@ -54,8 +49,7 @@ class SharedBytes:
 def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
     """Return the shared memory of every kernel that has some.
 
-    Raises:
-        UnsupportedProgram: dynamic buffers with lifetimes that this file does not plan.
+    Raises `UnsupportedProgram`: dynamic buffers with lifetimes that this file does not plan.
     """
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())

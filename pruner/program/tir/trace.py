@@ -1,8 +1,7 @@
 """Apply the instructions of a MetaSchedule trace for N decision vectors.
 
-The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
-kind of instruction. Where programs need different trees :class:`Diverges` carries the values that
-separate them; :mod:`pruner.program.tir.apply_trace` then goes on with each kind by itself.
+Where programs need different trees :class:`Diverges` carries the values that separate them;
+:mod:`pruner.program.tir.apply_trace` then goes on with each kind by itself.
 """
 
 from __future__ import annotations
@@ -79,10 +78,7 @@ class TraceProgram:
         return [i.inputs[1] for i in self.instructions if _annotates_number(i)]
 
     def with_open_numbers(self) -> TraceProgram:
-        """Return the program with its `numbers` as decisions behind the others.
-
-        So programs of spaces that differ in these numbers alone share their trees.
-        """
+        """Return the program with its `numbers` as decisions, so that spaces share trees."""
         made: list[Instruction] = []
         slot = self.num_slots
         for one in self.instructions:
@@ -125,11 +121,9 @@ class TraceState:
         return plain(self.decisions[:, slot])
 
     def require(self, fits: Mask, what: str) -> None:
-        """Refuse programs whose decisions do not fit.
+        """Refuse programs whose decisions do not fit; the other programs go on.
 
-        The other programs go on without them.
-
-        Raises: ``Diverges`` where some fit, `UnsupportedProgram` where none does.
+        Raises `Diverges` where some fit, `UnsupportedProgram` where none does.
         """
         if fits.all():
             return
@@ -141,9 +135,8 @@ class TraceState:
     def take(self, instruction: Instruction) -> None:
         """Apply an instruction.
 
-        Raises:
-            Diverges: candidates need different trees.
-            UnsupportedProgram: it has no batched form.
+        Raises `Diverges` where candidates need different trees, `UnsupportedProgram` where it has
+        no batched form.
         """
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
@@ -292,10 +285,7 @@ def _unannotate(_: TraceState, i: Instruction, target: Tree | Block | LoopNode) 
 
 
 def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
-    """Change the layout of the block's output; ``pieces`` are new dimensions.
-
-    (axis, divisors, factors of the extent or None) each.
-    """
+    """Change the output's layout; ``pieces``: (axis, divisors, factors or None) each."""
     if tuple(i.attrs[:2]) != _FIRST_WRITE:
         raise UnsupportedProgram("transform-layout", block.name)
     transform_layout(

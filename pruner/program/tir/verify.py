@@ -1,8 +1,8 @@
-"""Find programs that TVM's ``VerifyGPUCode`` postprocessor accepts.
+"""Find programs that TVM accepts: ``VerifyGPUCode``, and the region cover of padded results.
 
-For N programs at once: limits on threads a block, on shared memory, on vectors and on the thread
-extents that a schedule rule sets (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of
-src/s_tir/analysis). Local memory and fragments are not limited there.
+Limits on threads a block, on shared memory, on vectors and on the thread extents that a schedule
+rule sets (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of src/s_tir/analysis). Local
+memory and fragments are not limited there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,15 @@ _FRAGMENT = 16  # columns that lanes hold of a row
 
 
 def stages_cover(tree: Tree) -> Mask:
-    """Return where padded results' epilogues let TVM move their operands, [N]."""
+    """Return where padded results' epilogues let TVM move their operands, [N].
+
+    Moving a block asks for its inputs to be written before (region cover,
+    src/s_tir/schedule/state.cc). A result of tensor cores that cuts padded rows off writes under a
+    guard on a sum of its store's fused loop f, such as ``f // 256 * 16 + f % 256 // 16 < 196``.
+    Where no other loop moves the rows and f runs over one fragment's columns, that sum is one
+    quotient, ``f // 16``, and TVM finds no region for an image's indices that divide it once more:
+    ``ComputeAt`` raises.
+    """
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():
         if isinstance(block.value, Load):  # a copy: nothing reads what it writes
@@ -123,10 +131,7 @@ def stages_cover(tree: Tree) -> Mask:
 
 
 def _is_one_quotient(tree: Tree, block: Block, rows: set[int]) -> Mask:
-    """Return where only a loop of the block's own moves iterators ``rows``.
-
-    Over one fragment's columns.
-    """
+    """Return where only the block's own loop moves ``rows``, over a fragment's columns."""
     moving = {id(loop.var) for loop in tree.path(block) if loop.mark not in BLOCKS}
     whole, columns = np.ones(tree.num_programs, bool), np.ones(tree.num_programs)
     for slot, value in enumerate(tree.values(block)):

@@ -1,7 +1,6 @@
 """Tune recorded tasks with an adaptation method; judge it by labels.
 
-All tasks share one ranker and take turns, a batch each. After every batch the method is updated
-with all programs measured so far (docs/paper.md section 6, task scheduler: round-robin).
+All tasks share one ranker and take turns, a batch each (docs/paper.md section 6, round-robin).
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ def tune(
     batch: int,
     seed: int,
 ) -> TuningCurve:
-    """Tune all pools with one model; without an adaptation, at random.
-
-    The draft is used where `settings` has one and the analyzer scores the task.
-    """
+    """Tune all pools with one model; without an adaptation, at random."""
     clock = Clock()
     model = None if adaptation is None else RecordedModel(pools, adaptation)
     tasks = []
@@ -85,11 +81,7 @@ def tune(
 
 
 def affordable(pools: Sequence[RecordedTask], trials: int) -> int:
-    """At most `trials`, and at most half the smallest pool a task.
-
-    Beyond that it would be a sweep, not a search. Every task gets the same share, so the smallest
-    pool is the limit.
-    """
+    """At most `trials`, and at most half of the smallest pool a task."""
     return min(trials, len(pools) * (min(map(len, pools)) // 2))
 
 
@@ -148,10 +140,7 @@ def quality_by_labels(
     *,
     seed: int,
 ) -> dict[str, Quality]:
-    """Quality on held-out tasks after one update, by number of labels.
-
-    Labels are drawn evenly from the programs of all tasks. Larger draws contain the smaller draws.
-    """
+    """Quality on held-out tasks after one update, by number of labels of nested draws."""
     drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
     centers = centers_of(labelled)
     found = {}

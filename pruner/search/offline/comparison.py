@@ -57,10 +57,7 @@ class MethodRun:
 
 
 class MethodComparison:
-    """The cells of one source and target; every method has every seed.
-
-    The target of a seed is the final latency of `baseline` with that seed.
-    """
+    """The cells of one source and target, every method with every seed of `baseline`."""
 
     def __init__(self, cells: Sequence[MethodRun], baseline: str) -> None:
         self.baseline = baseline
@@ -194,10 +191,7 @@ class Reach:
 
 
 def first_reach(best: Floats, at: Floats, target: float) -> Reach:
-    """The first entry of ``at`` whose ``best`` is at most the target.
-
-    ``best`` never rises.
-    """
+    """The first entry of ``at`` whose ``best``, never rising, is at most the target."""
     hit = np.flatnonzero(best <= target)
     return Reach(at=float(at[hit[0]] if len(hit) else at[-1]), reached=bool(len(hit)))
 
@@ -205,6 +199,7 @@ def first_reach(best: Floats, at: Floats, target: float) -> Reach:
 def restricted_mean(runs: Sequence[Reach], horizon: float) -> float:
     """Mean time to the target up to `horizon`, by the Kaplan-Meier curve.
 
+    A run that did not reach its target is censored: leaving it out would flatter the method.
     It is the area under the survival curve.
 
     Runs that stopped without reaching leave the risk set when they stopped (after runs that reached

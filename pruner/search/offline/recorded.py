@@ -1,7 +1,4 @@
-"""Turn the records of a task into a pool to search.
-
-Features and draft scores do not depend on the search: they are computed once and looked up by row.
-"""
+"""Pools to search, from the records of tasks, and their learned model."""
 
 from __future__ import annotations
 
@@ -109,10 +106,7 @@ def table(space: RecordedSpace, score: Scores) -> ScoreFunction:
 
 
 def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
-    """Rank programs without an analyzer score last; None if all are without.
-
-    All programs of a pool ran, so none is illegal. Both cases log a warning.
-    """
+    """Rank programs without analyzer score last, with a warning; None if all are."""
     known = np.isfinite(score)
     if not known.any():
         log.warning("%s: the analyzer scores none of its programs; no draft", task.task)

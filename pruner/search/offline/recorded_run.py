@@ -31,11 +31,7 @@ class Curve:
 def run_session(
     policy: Policy, measurer: RecordedMeasurer, *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune one pool until `trials` are spent or no program is new.
-
-    Raises:
-        PrunerError: no program was proposed at all.
-    """
+    """Tune one pool until `trials` are spent or no program is new."""
     search = DecisionSearch(measurer.space, policy, History(measurer.space))
     curve = run_tasks([(search, measurer)], trials=trials, batch=batch)
     return Curve(best_s=curve.best_s[:, 0], elapsed_s=curve.elapsed_s)
@@ -44,12 +40,9 @@ def run_session(
 def run_tasks(
     tasks: Sequence[tuple[Search, RecordedMeasurer]], *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune several pools in turns of one batch each.
+    """Tune pools on one clock in turns of one batch each.
 
-    A task without new programs drops out. All measurers share one clock.
-
-    Raises:
-        PrunerError: no program was proposed at all.
+    Raises `PrunerError` where no program was proposed at all.
     """
     loop = _RecordedLoop(tasks, TuneBudget(trials=trials, batch=batch))
     loop.run()

@@ -56,10 +56,7 @@ class RecordedSpace:
         return len(self.decisions)
 
     def rows(self, decisions: Decisions) -> NDArray[np.int64]:
-        """Pool rows [N] of decision vectors [N, d].
-
-        Raises `PrunerError` for a vector that is not in the pool.
-        """
+        """Pool rows [N] of vectors [N, d]; raise `PrunerError` for a vector outside."""
         keys = self.keys(decisions)
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         if not np.array_equal(self._sorted[at], keys):

@@ -1,9 +1,4 @@
-"""MetaSchedule's design spaces of a module, and decision vectors of their traces.
-
-A vector holds all sampling decisions of a trace in order: the factors of ``sample_perfect_tile``
-and ``sample_partitioned_tile``, the index of ``sample_categorical``, the location index of
-``sample_compute_location``.
-"""
+"""MetaSchedule's design spaces of a module, and decision vectors of their traces."""
 
 from __future__ import annotations
 
@@ -57,8 +52,7 @@ class DesignSpace:
     def sampling(self) -> list[Any]:
         """List the sampling instructions in order.
 
-        Raises:
-            UnsupportedProgram: an unknown kind of sampling instruction.
+        Raises `UnsupportedProgram`: an unknown kind of sampling instruction.
         """
         found = [inst for inst in self.trace.insts if inst.kind.name.startswith("Sample")]
         strange = sorted({inst.kind.name for inst in found} - set(SAMPLING))
@@ -157,10 +151,8 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     instructions (copies ahead of their use by a software pipeline, from sm_80 on) runs after the
     ``wmma`` rule, which already replaced the block, so it never applies; it is run separately here.
     Spaces of ordinary lanes are added, too: they win where tiles are mostly padding. Where TVM can
-    tile no program for tensor cores, only the spaces of lanes are returned.
-
-    Raises:
-        PrunerError: a function that has nothing to tune, or that TVM's rules refuse.
+    tile no program for tensor cores, only the spaces of lanes are returned. Raises `PrunerError`: a
+    function that has nothing to tune, or that TVM's rules refuse.
     """
     _check_loops(module, target)
     limited = _static_target(target)
@@ -242,11 +234,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
 
 
 def _check_loops(module: Any, target: Any) -> None:
-    """Refuse functions without steps, or with the threads of another kind of device.
-
-    Raises:
-        PrunerError: a loop of no steps, or threads on a CPU.
-    """
+    """Refuse functions without steps, or with the threads of another kind of device."""
     loops = list[Any]()
     for _, function in module.functions_items():
         load_tvm().ffi.structural_walk(function.body, (load_tvm().tirx.For, loops.append))
@@ -330,7 +318,11 @@ _RULE, _NO_RULE = "schedule_rule", "None"  # an annotation of blocks; its value 
 
 
 def provide_rules(module: Any, target: Any) -> None:
-    """Register a default for every missing rule that the module's blocks require."""
+    """Register a default for every missing rule that the module's blocks require.
+
+    Poolings require ``meta_schedule.pool_max`` and the like, which TVM 0.27 lacks: it would warn on
+    stderr and continue with its default rules.
+    """
     ffi, blocks = importlib.import_module("tvm_ffi"), list[Any]()
     for _, function in module.functions_items():
         ffi.structural_walk(function.body, (load_tvm().s_tir.SBlock, blocks.append))

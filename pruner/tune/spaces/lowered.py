@@ -1,8 +1,7 @@
 """Read the loop nests of single programs from TVM's schedules.
 
-The fallback's way to features: where no batched form of a space is known, TVM replays its programs
-one at a time, and the scheduled function is read into the tree that the batched replay would have
-made, for N = 1. All that follows (loop nests, features, draft) is the same code.
+The scheduled function is read into the tree that the batched replay would have made, for N = 1; all
+that follows (loop nests, features, draft) is the same code.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
 def read_scheduled(func: Any) -> Tree:
     """Read a function that is scheduled and postprocessed, before ``RewriteTensorize``.
 
-    Raises:
-        UnsupportedProgram: statements that are no stores, loops whose extents are no numbers ...
+    Raises `UnsupportedProgram`: statements that are no stores, loops whose extents are no numbers
+    ....
     """
     tree = _ScheduledReader(func).tree
     # TVM lowers ReadAt and WriteAt only during compilation; features describe the copies themselves
@@ -97,10 +96,7 @@ class _ScheduledReader(PrimFuncReader):
         return out
 
     def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """Read a copy with loops inside the block.
-
-        Each of its loops becomes an additional iterator.
-        """
+        """Read a copy with loops inside the block, each an additional iterator."""
         block = realize.block
         own, stmt = loops_inside(block.body)
         variables = [*(it.var for it in block.iter_vars), *own]
@@ -170,10 +166,7 @@ class _Around:
         return slot
 
     def bound(self, sum_: Expr, bound: int, *, wraps: bool) -> None:
-        """Bound a sum: a split of its loop overruns ``bound``.
-
-        ``wraps``: the sum is taken modulo the bound instead.
-        """
+        """Bound a sum whose split overruns ``bound``; ``wraps``: take it modulo the bound."""
         value = evaluate_index(sum_, self._roots)
         if wraps:
             self._bounded.append((value, Binary("floormod", sum_, Const(bound), "int32")))
@@ -224,10 +217,7 @@ def _mark(stmt: Any) -> Mark | None:
 
 
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
-    """Parse axis, factor and offset of a storage alignment.
-
-    The form is that of :func:`pruner.program.tir.layouts.storage_align`.
-    """
+    """Parse axis, factor and offset as :func:`pruner.program.tir.layouts.storage_align`."""
     if len(asked) != 1 or int(asked[0][0]) != 0:
         raise UnsupportedProgram("storage-align", block)
     axis, factor, offset = (int(part) for part in asked[0][1:])
@@ -237,8 +227,7 @@ def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
 def lowered(module: Any) -> LoopNests:
     """Read the loop nests of a module with a single program.
 
-    Raises:
-        UnsupportedProgram: as :func:`read_scheduled`; or a region is not certain.
+    Raises `UnsupportedProgram`: as :func:`read_scheduled`; or a region is not certain.
     """
     with unforeseen_refused():
         passes = load_tvm().s_tir.transform

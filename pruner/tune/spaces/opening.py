@@ -1,7 +1,4 @@
-"""Open the design spaces of a task, batched if possible.
-
-TVM replays the spaces without a batched form.
-"""
+"""Open the design spaces of a task, batched if possible, else replayed by TVM."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ def open_spaces(
         learns: a model will rank; report the spaces without features, which it cannot rank.
         replay_only: let TVM replay all spaces.
 
-    Raises:
-        PrunerError: no random program of any space is legal on this target.
+    Raises `PrunerError`: no random program of any space is legal on this target.
     """
     with phases.time("sample"):
         made = [_space(design, replay_only=replay_only) for design in designs]
@@ -101,13 +97,7 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, b
 
 
 def _has_programs(space: LiveSpace, num: int = _PROBES, seed: int = 0) -> bool:
-    """Check that a random program of `num` is legal.
-
-    A space without any would end the run later.
-
-    Raises:
-        UnsupportedProgram: a program that the engine cannot judge.
-    """
+    """Check that a random program is legal; raise where the engine cannot judge."""
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
         space.sample(num, np.random.default_rng(seed))

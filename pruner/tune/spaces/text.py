@@ -1,9 +1,4 @@
-"""Print a TIR function as Ansor prints a compute DAG.
-
-Records get their workload flags from the text of their DAG (:mod:`pruner.features.workload`); this
-module prints the same text for a live task, so that a model sees the same flags in both. The text
-is taken from the function before it is scheduled.
-"""
+"""Print a TIR function as Ansor prints a DAG, for equal workload flags."""
 
 from __future__ import annotations
 

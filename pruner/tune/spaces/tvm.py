@@ -1,8 +1,7 @@
 """The fallback: a design space with every program replayed by TVM.
 
-Tens of milliseconds a candidate instead of microseconds; but any trace works. Features and draft
-are those of batched spaces, from the loop nests of the replayed program; a space whose programs
-cannot be read (a loop that is no rectangle, a call by name) has neither.
+Tens of milliseconds a candidate; but any trace works. A space whose programs cannot be read (a loop
+that is no rectangle, a call by name) has neither features nor draft.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class ReplaySpace:
     def __init__(self, design: DesignSpace) -> None:
         """Prepare a space and probe it.
 
-        Raises:
-            UnsupportedProgram: a sampling instruction that has no vector form.
+        Raises `UnsupportedProgram`: a sampling instruction that has no vector form.
         """
         self._design = design
         self.num_slots = sum(design.widths)
@@ -62,12 +60,7 @@ class ReplaySpace:
         self.can_draft = self.has_features = not self.unreadable
 
     def _probed(self) -> str:
-        """Probe why no program can be read; empty if some program can.
-
-        The space's own trace is tried first, then random traces.
-
-        ``VerifyGPUCode`` is left out here: it refuses most random programs.
-        """
+        """Probe why no program can be read; empty where some can be."""
         own = self._design.vector(self._design.trace)
         for seed in range(1, _TRIES + 1):
             found = self._design.finished(own if seed == 1 else None, seed, verify=False)
@@ -84,8 +77,7 @@ class ReplaySpace:
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw random traces that TVM accepts, int64 [num, d].
 
-        Raises:
-            PrunerError: TVM refuses (nearly) all of them.
+        Raises `PrunerError`: TVM refuses (nearly) all of them.
         """
         found: list[NDArray[np.int64]] = []
         for _ in range(num * _TRIES):
@@ -105,11 +97,7 @@ class ReplaySpace:
         return np.array(found, np.int64)[rng.integers(0, len(found), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """Mutate by TVM's own mutators; keep parents that cannot change.
-
-        Python's ``Mutator.apply`` takes no seed and draws one from the machine; the function
-        beneath it takes a seed.
-        """
+        """Mutate by TVM's own mutators, with a seed; keep parents that cannot change."""
         out = parents.copy()
         if not self._mutators:
             return out
@@ -174,11 +162,7 @@ class ReplaySpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Compute features as a batched space; rows refused or unreadable are invalid.
-
-        TVM's ``PerStoreFeature`` is a different definition from the features that models learn
-        from.
-        """
+        """Compute features as a batched space; rows refused or unreadable are invalid."""
         found = self._nests(decisions)
         return featurize_nests(
             [(np.array([n]), one) for n, one in enumerate(found) if not isinstance(one, str)],

@@ -56,10 +56,8 @@ class UnionSpace:
     ) -> None:
         """Join spaces; `analyzer` computes the draft scores, None: no draft score.
 
-        `replayed`: for each space that TVM replays, the reason why the engine refuses it.
-
-        Raises:
-            PrunerError: there are no spaces.
+        `replayed`: for each space that TVM replays, the reason why the engine refuses it. Raises
+        `PrunerError`: there are no spaces.
         """
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
@@ -113,11 +111,7 @@ class UnionSpace:
         return out
 
     def _reference(self) -> NDArray[np.float64]:
-        """Draft scores of all generations of the scored spaces; else [0].
-
-        With the generations: compared with random programs only, the scored spaces would evolve
-        away from the randomly scored ones.
-        """
+        """Draft scores of all generations of the scored spaces; else [0]."""
         if self._drafted is None:
             assert self.analyzer is not None
             rng, known = np.random.default_rng(20250330), [np.zeros(0)]

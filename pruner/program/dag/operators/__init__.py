@@ -1,11 +1,8 @@
 """The standard operators: compute DAG, TE expression and options of each.
 
-The table of operators is :data:`pruner.data.workload.ARGUMENTS`: an operator named there has its
-file here, ``<name>.py`` with one :class:`Operator` called ``OPERATOR``. A workload key is the JSON
-list that measurement records carry, for example ``["conv2d_layer", 1, 64, 56, 56, 64, 3, 3, 1,
-"SAME"]``. DAGs are float32, images are NCHW.
-
-Imported in the Ansor environment too, so all that it imports is of the standard library.
+An operator of the table :data:`pruner.data.workload.ARGUMENTS` has its file here, ``<name>.py``
+with one :class:`Operator` called ``OPERATOR``. DAGs are float32, images are NCHW. Imported in the
+Ansor environment too, so all that it imports is of the standard library.
 """
 
 from __future__ import annotations
@@ -66,10 +63,9 @@ def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG
 def te_tensors(
     te: Any, topi: Any, workload_key: str, fused: Sequence[str] = (), dtype: str = "float32"
 ) -> Tensors:
-    """Return inputs and output of the same work as TE tensors.
+    """Return inputs and output of the same work as TE tensors, given TVM's modules.
 
-    ``te`` and ``topi`` are TVM's modules. Raises :class:`UnsupportedProgram` as
-    :func:`dag_for_workload`.
+    Raises :class:`UnsupportedProgram` as :func:`dag_for_workload`.
     """
     workload = read_key(workload_key)
     try:

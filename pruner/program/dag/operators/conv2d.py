@@ -1,8 +1,4 @@
-"""Convolution, NCHW data and OIHW kernel, dilation 1.
-
-out[n, f, y, x] = sum over (c, r, s) of in[n, c, y*stride + r, x*stride + s] k[f, c, r, s]. Stages:
-data, padded data (a plain copy where nothing is padded), kernel, convolution.
-"""
+"""Convolution, NCHW data and OIHW kernel, dilation 1; stages: data, padded, kernel, result."""
 
 from __future__ import annotations
 

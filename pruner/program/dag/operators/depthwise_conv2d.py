@@ -1,8 +1,4 @@
-"""Depthwise convolution, NCHW, kernel (C, 1, KH, KW), dilation 1.
-
-Channel multiplier 1: out[b, c, i, j] = sum over (u, v) of in[b, c, i*stride + u, j*stride + v] k[c,
-0, u, v]. Stages: data, padded data (a plain copy where nothing is padded), kernel, convolution.
-"""
+"""Depthwise convolution, NCHW, kernel (C, 1, KH, KW), channel multiplier 1, dilation 1."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Grouped convolution, NCHW, kernel (CO, CI / groups, KH, KW), dilation 1.
 
-Output channel f reads only the input channels of its group, which start at f // (CO / groups) * (CI
-/ groups).
-
 There is no compute DAG, because no records of Ansor's show how it numbers these stages.
 """
 

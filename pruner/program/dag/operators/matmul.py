@@ -1,7 +1,4 @@
-"""Matrix product, no transposes.
-
-C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C.
-"""
+"""Matrix product: C[x, y] = sum over k of A[x, k] B[k, y]."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Two-dimensional pooling, NCHW, no ceil mode: maximum or mean of every window.
 
-Stages: data, padded data (only where something is padded), window maximum or window sum, and for
-the mean the division by kh * kw: padding counts, as the published logs have it.
+The mean divides by kh * kw: padding counts, as the published logs have it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sum over ``axis`` (an int, several, or None for all).
-
-``keepdims`` leaves extents of 1. Stages: data, sum.
-"""
+"""Sum over ``axis`` (int, several, None: all); ``keepdims`` leaves extents of 1."""
 
 from __future__ import annotations
 

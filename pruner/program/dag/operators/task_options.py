@@ -1,7 +1,4 @@
-"""Check a task's options, name it, make its workload key.
-
-The options are those of ``tune.py workload=<operator>``.
-"""
+"""Check the options of ``tune.py workload=<operator>``; name the task, make its key."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ def tuned_operators() -> tuple[str, ...]:
 def checked(spec: Spec) -> dict[str, Any]:
     """Return the operator's options with defaults filled in.
 
-    Raises:
-        PrunerError: unknown operator, option or value, or a size that is missing.
+    Raises `PrunerError`: unknown operator, option or value, or a size that is missing.
     """
     op = spec.get("operator")
     if op not in tuned_operators():
@@ -105,9 +101,6 @@ def name_of(spec: Spec) -> str:
 
 
 def tensors(te: Any, topi: Any, spec: Spec) -> Tensors:
-    """Return inputs and output of operator and epilogue as TE tensors.
-
-    ``te`` and ``topi`` are TVM's modules. Raises `PrunerError` as :func:`checked`.
-    """
+    """Return inputs and output of operator and epilogue as TE tensors; raise as :func:`checked`."""
     spec = checked(spec)
     return te_tensors(te, topi, key_of(spec), spec["epilogue"], spec["dtype"])

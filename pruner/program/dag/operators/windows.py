@@ -95,10 +95,7 @@ def te_windows(
     channels: Sequence[Any],
     name: str = "conv",
 ) -> Any:
-    """Sum image times kernel over its window and over `channels`.
-
-    Without `channels` each channel is convolved by itself (depthwise).
-    """
+    """Sum image times kernel over its window and `channels` (none: depthwise)."""
     ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
     rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
 
@@ -128,10 +125,7 @@ def torch_pad(
 
 
 def torch_convolution(torch: Any, spec: Mapping[str, Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return torch's convolution of image, kernel and bias.
-
-    The groups are the option ``groups``, or all channels ``c`` of a depthwise convolution.
-    """
+    """Return torch's convolution of image, kernel and bias."""
     conv2d, stride = torch.nn.functional.conv2d, spec["stride"]
     pad, padding = torch_pad(torch, spec)
     groups = spec.get("groups", spec.get("c", 1))  # depthwise: one a channel

@@ -66,10 +66,7 @@ class TileDecision:
         return self.extent > 1 and self.slots.stop - self.slots.start > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Move a divisor between two factors (``MutateSampleTileSize``).
-
-        TVM does so with perfect tiles only and leaves partitioned tiles as they were drawn; here
-        the factors of both move.
+        """Move a divisor between two factors (``MutateSampleTileSize``), also of partitioned tiles.
         """
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]
@@ -177,10 +174,7 @@ Decision = TileDecision | ChoiceDecision | LocationDecision
 
 
 def open_decisions(program: TraceProgram, example: NDArray[np.int64]) -> dict[int, Decision]:
-    """Create a decision object for every slot that starts a decision.
-
-    `example` int64 [d] is a vector that replays.
-    """
+    """Create a decision for every first slot, given a vector that replays."""
     extents = tile_extents(program, example)
     out: dict[int, Decision] = {}
     for i in program.instructions:
@@ -222,7 +216,10 @@ CPU = {"tile": 0.90, "location": 0.05, "unroll": 0.03}
 
 
 class Mutators:
-    """Decisions grouped by their mutator, without empty groups."""
+    """Decisions grouped by their mutator, without empty groups.
+
+    Shares are those of ``Mutator::DefaultCUDA`` and ``DefaultLLVM`` (src/s_tir/meta_schedule).
+    """
 
     def __init__(
         self,

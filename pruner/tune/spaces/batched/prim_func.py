@@ -1,8 +1,4 @@
-"""Read a TVM ``PrimFunc`` as a block tree.
-
-Supported are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
-each, constant extents; and blocks that ``blockize`` made of such a block and the loops around it.
-"""
+"""Read a TVM ``PrimFunc``, as ``te.create_prim_func`` makes it, as a block tree."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 def read_prim_func(func: Any) -> Tree:
     """Read a function that has plain loops only.
 
-    Raises:
-        UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
+    Raises `UnsupportedProgram`: dynamic shapes, several stores in a block, calls by name ....
     """
     return PrimFuncReader(func).tree
 
@@ -59,10 +54,7 @@ def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
 
 
 class PrimFuncReader:
-    """Reads a function block by block.
-
-    :mod:`pruner.tune.spaces.lowered` reads scheduled functions.
-    """
+    """Reads a function block by block; `lowered` derives a reader of scheduled functions."""
 
     def __init__(self, func: Any) -> None:
         """Read a function; raises as :func:`read_prim_func`."""
@@ -173,10 +165,7 @@ class PrimFuncReader:
         )
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """Read a block around another block.
-
-        It gets the iterators of both; the loops between the blocks are inner loops.
-        """
+        """Read a block around a block, with iterators of both and loops between inside."""
         outer = realize.block
         inner_loops, nested = loops_inside(outer.body)
         inner = nested.block
@@ -329,19 +318,12 @@ def _annotations(block: Any) -> dict[str, object]:
 
 
 def kind_of(node: Any) -> str:
-    """Return the class name of a TIR node, such as "For".
-
-    Names are compared because comparing classes would import TVM.
-    """
+    """Return the class name of a TIR node, such as "For", without importing TVM."""
     return type(node).__name__
 
 
 def whole_number(value: Any) -> int:
-    """Convert an extent or a position to int.
-
-    Raises:
-        UnsupportedProgram: the value is not a constant.
-    """
+    """Convert an extent to int; raise `UnsupportedProgram` unless it is constant."""
     if kind_of(value) != "IntImm" and not isinstance(value, int):
         raise UnsupportedProgram("dynamic-shape", str(value))
     return int(value)

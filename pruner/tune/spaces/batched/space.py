@@ -77,10 +77,8 @@ class BatchedSpace:
     ) -> None:
         """Read a design space and probe it with ``probes`` random programs.
 
-        ``lowering``: see :mod:`pruner.program.tir.lower`.
-
-        Raises:
-            UnsupportedProgram: the function or the trace has no batched form.
+        ``lowering``: see :mod:`pruner.program.tir.lower`. Raises `UnsupportedProgram`: the function
+        or the trace has no batched form.
         """
         self._design, self._lowering = design, lowering
         on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
@@ -145,8 +143,7 @@ class BatchedSpace:
         programs that the engine is not sure of have a draft score of minus infinity, and finding
         them here would take a replay of every draw.
 
-        Raises:
-            PrunerError: none of very many draws is legal.
+        Raises `PrunerError`: none of very many draws is legal.
         """
         if self._limits is None:
             return self.sample_any(num, rng)
@@ -240,10 +237,7 @@ class BatchedSpace:
         return tokens_of(self.program, self._decisions, device, self._workload)
 
     def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List the values [V] of a decision that is no tile.
-
-        bool [N, V] is the second result: where each value is offered.
-        """
+        """List values [V] of another decision than tiles, and where offered, [N, V]."""
         decision = self._decisions[slot]
         assert not isinstance(decision, TileDecision), slot
         return decision.options(decisions)
@@ -266,10 +260,7 @@ class BatchedSpace:
     def with_symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
     ) -> Iterator[tuple[Rows, LoopNests, Symbols]]:
-        """Yield rows, loop nests and symbols of each group of programs.
-
-        Rows that the engine refuses, and groups without a legal program, are left out.
-        """
+        """Yield rows, loop nests and symbols of each group with a legal program."""
         found = [(rows, nests) for rows, _, nests in self._lowered(decisions)]
         try:
             with unforeseen_refused():
@@ -334,10 +325,7 @@ class BatchedSpace:
     def _judged(
         self, decisions: Decisions
     ) -> tuple[list[tuple[Rows, Tree, Verdicts]], dict[int, str]]:
-        """Group trees by rows with TVM's verdicts, and collect refusals.
-
-        A row is refused by the replay or by the check.
-        """
+        """Group trees by rows with TVM's verdicts, and collect refusals."""
         groups, refused = self._trees(decisions)
         judged = []
         for rows, tree in groups:

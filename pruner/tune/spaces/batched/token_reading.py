@@ -110,10 +110,7 @@ def _factors(
     bounds: list[ThreadRange],
     about: Mapping[str, float],
 ) -> list[FactorToken]:
-    """Make the tokens of all factors but the outermost, the innermost first.
-
-    ``earlier`` are the tiles of the same kind that are decided before.
-    """
+    """Make tokens of all factors but the outermost, innermost first, after ``earlier`` tiles."""
     first, last = tile.slots.start, tile.slots.stop - 1
     values = divisors(tile.extent)
     out = []

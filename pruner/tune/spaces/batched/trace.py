@@ -31,8 +31,7 @@ def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]
     Returns:
         The instructions, and the length d of a decision vector.
 
-    Raises:
-        UnsupportedProgram: an index map that is not a quotient or remainder of axes.
+    Raises `UnsupportedProgram`: an index map that is not a quotient or remainder of axes.
     """
     numbers = numbered(trace.insts[:head])
     out: list[Instruction] = []
@@ -84,12 +83,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Quotient:
-    """Indices ``(i // a // b) % c`` of an index map.
-
-    They are read as (axis, (a, b), (c,)).
-
-    The last part is None without ``%``.
-    """
+    """Read indices ``(i // a) % c`` as (axis, divisors, extent or None)."""
 
     def __init__(self, index_map: Any, numbers: dict[Any, int]) -> None:
         self._numbers = numbers
@@ -123,8 +117,9 @@ class _Quotient:
 def read_program(design: DesignSpace) -> TraceProgram:
     """Read a design space as a tree and its decision-dependent instructions.
 
-    Raises:
-        UnsupportedProgram: the function or the trace has no batched form.
+    Tensor-core spaces begin with instructions that no decision changes and that have no batched
+    form (``ReIndex``, ``TransformLayout`` of whole buffers, ``PadEinsum``): TVM applies this head.
+    Raises `UnsupportedProgram`: the function or the trace has no batched form.
     """
     length = _head_length(design.trace.insts)
     instructions, num_slots = read_trace(design.trace, length)

@@ -14,20 +14,18 @@ first parent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.te import steps as p
 from pruner.program.te.skeleton import SkeletonGroup
+from pruner.program.te.steps import ANNOTATIONS, Slot, Step
 
 NUM_STEPS = 40
-KINDS: tuple[type, ...] = (
-    p.Split, p.FollowSplit, p.FollowFusedSplit, p.Reorder, p.Fuse, p.Annotate, p.UnrollPragma,
-    p.ComputeAt, p.ComputeInline, p.ComputeRoot, p.CacheRead, p.CacheWrite, p.RFactor,
-    p.StorageAlign,
+KINDS = (
+    "SP", "FSP", "FFSP", "RE", "FU", "AN", "PR", "CA", "CI", "CR", "CHR", "CHW", "RF", "SA",
 )  # fmt: skip
 NUM_FIELDS = 8
 NUM_COLUMNS = len(KINDS) + NUM_FIELDS
@@ -76,28 +74,14 @@ def _widen(values: NDArray[Any], width: int, fill: float) -> NDArray[Any]:
     return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A field that is a decision."""
-
-    number: int
-
-
-def _fields(step: p.Primitive) -> list[int | _Slot]:
+def _fields(step: Step) -> list[int | Slot]:
     """Return one step's fields in the order of Ansor's log, without the extent of a split."""
-    out: list[int | _Slot] = []
-    for field in fields(step):
-        value = getattr(step, field.name)
-        many = value if isinstance(value, tuple) else (value,)
-        match field.name:
-            case "slot" | "slots":
-                out += map(_Slot, many)
-            case "kind":
-                out.append(p.ANNOTATIONS.index(value))
-            case "scope":
-                out.append(_scope(value))
-            case _:
-                out += many
+    out: list[int | Slot] = []
+    for field in step.fields:
+        if isinstance(field, str):
+            out.append(ANNOTATIONS.index(field) if step.tag == "AN" else _scope(field))
+        else:
+            out += field if isinstance(field, tuple) else (field,)
     return out
 
 
@@ -107,16 +91,16 @@ def _scope(name: str) -> int:
 
 
 def skeleton_tokens(
-    skeleton: Sequence[p.Primitive], num_slots: int
+    skeleton: Sequence[Step], num_slots: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return structure [40, 22] and places [num_slots] of one skeleton."""
     structure = np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full(num_slots, -1, np.int64)
     # TLP cuts longer schedules off, too.
     for number, step in enumerate(skeleton[:NUM_STEPS]):
-        structure[number, KINDS.index(type(step))] = 1
+        structure[number, KINDS.index(step.tag)] = 1
         for column, field in enumerate(_fields(step)[:NUM_FIELDS], start=len(KINDS)):
-            if isinstance(field, _Slot):
+            if isinstance(field, Slot):
                 # The model puts a program's decisions there, so structures are stored once.
                 place[field.number] = number * NUM_COLUMNS + column
             else:
@@ -126,7 +110,7 @@ def skeleton_tokens(
 
 def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
     """Return tokens of grouped programs; other rows belong to a skeleton without steps."""
-    groups = [group for group in groups if p.Trace not in map(type, group.skeleton)]
+    groups = [group for group in groups if all(step.tag in KINDS for step in group.skeleton)]
     most = max((group.decisions.shape[1] for group in groups), default=0)
     # The last skeleton is the empty one.
     structure = np.zeros((len(groups) + 1, NUM_STEPS, NUM_COLUMNS), np.float32)

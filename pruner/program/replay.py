@@ -31,7 +31,7 @@ from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Trace
+from pruner.program.te.steps import Step
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
@@ -158,7 +158,7 @@ def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
     Raises `UnsupportedProgram` where it is missing, or the programs are no traces of it.
     """
     match group.skeleton:
-        case (Trace(space=name),):
+        case (Step(tag="MS", fields=(name, _)),):
             space = spaces.space(name)
         case _:
             raise UnsupportedProgram("no-trace", "steps of Ansor's among traces")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.te.steps import Primitive, parse_steps, unroll_depth
+from pruner.program.te.steps import Step, parse_steps, unroll_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class SkeletonGroup:
     int64 [N, splits]: the logged extent of each split loop, 0 where the log has none.
     """
 
-    skeleton: tuple[Primitive, ...]
+    skeleton: tuple[Step, ...]
     rows: NDArray[np.int64]
     decisions: NDArray[np.int64]
     extents: NDArray[np.int64] | None = None

@@ -112,11 +112,9 @@ class _Joined:
         return np.concatenate([v if np.ndim(v) else np.full(n, v) for v, n in pairs])
 
     def variable(self, batch: int, var: LoopVar) -> LoopVar:
-        """Return the joined variable of a batch's loop."""
         return self.variables[self._place_of[batch][var]]
 
     def term(self, terms: Sequence[Term | None]) -> Term:
-        """Join a term of each batch: of one loop, or of sums."""
         batch, some = next((n, t) for n, t in enumerate(terms) if t is not None)
         return Term(
             self.variable(batch, some.index)
@@ -129,7 +127,6 @@ class _Joined:
         )
 
     def sum(self, sums: Sequence[Affine]) -> Affine:
-        """Join a sum of each batch."""
         kinds = [
             # The place of a loop; -1: a sum, whose terms are joined in turn.
             [place.get(t.index, -1) if isinstance(t.index, LoopVar) else -1 for t in one.terms]
@@ -147,7 +144,6 @@ class _Joined:
         )
 
     def access(self, accesses: Sequence[NestAccess]) -> NestAccess:
-        """Join an access of each batch, all of one structure."""
         first = accesses[0]
         known = self._place_of[0]
         return NestAccess(
@@ -214,7 +210,6 @@ def _statement_structure(statement: NestStatement) -> Hashable:
 
 
 def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
-    """Join the statements of all members, in their order."""
     first = members[0]
     joined = _Joined([member.num for member in members], [member.loops for member in members])
     return replace(

@@ -67,7 +67,6 @@ def _computation() -> list[Column]:
 
 
 def _access(prefix: str, source: str) -> list[Column]:
-    """Return the columns of one buffer access."""
     measured = (
         ("bytes", "bytes", "P x element size"),
         ("unique_bytes", "bytes", "touched region under the outermost loop"),

@@ -113,7 +113,6 @@ def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]
 
 
 def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
-    """Return the place where the pattern first occurs, or -1."""
     width = len(pattern)
     for start in range(len(places) - width + 1):
         if tuple(places[start : start + width]) == pattern:

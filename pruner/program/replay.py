@@ -192,7 +192,6 @@ def alike_groups(
 def _joined(
     members: Sequence[tuple[TraceProgram, SkeletonGroup]],
 ) -> tuple[TraceProgram, SkeletonGroup]:
-    """Return one program with the groups of all members."""
     program, first = members[0]
     if len(members) == 1:
         return program, first

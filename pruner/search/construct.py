@@ -217,7 +217,6 @@ class ConstructPolicy:
         """See :class:`pruner.search.policy.Policy`."""
 
     def _constructed(self) -> Decisions:
-        """All programs of all design spaces, in the order of the proposals."""
         found = [builder.programs() for builder in self._builders]
         rows, score, later = (np.concatenate(parts) for parts in zip(*found, strict=True))
         # Of tiles with equal scores a batch needs only the first: the analyzer sees no difference.
@@ -227,7 +226,6 @@ class ConstructPolicy:
 
 
 def _first_accepted(score: ScoreFunction | None, rows: Decisions, num: int) -> Decisions:
-    """The first `num` rows with a finite score."""
     chosen = rows[:0]
     for start in range(0, len(rows), _WINDOW):
         chosen = np.concatenate([chosen, accepted(score, rows[start : start + _WINDOW])])

@@ -132,7 +132,6 @@ class DecisionSearch:
 
     @property
     def _begun(self) -> bool:
-        """Whether any program was proposed or measured."""
         return bool(self._waiting) or len(self.history) > 0
 
     def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -49,7 +49,6 @@ class FailureModel:
         return int((self._history.tried & ~np.isfinite(self._history.latency_s)).sum())
 
     def _fit(self) -> None:
-        """Fit the models of the design spaces with new programs."""
         known = self._history
         if len(known) == self._fitted:
             return

@@ -135,7 +135,6 @@ class GradientPolicy(DraftThenVerify):
     def _explored(
         self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
     ) -> Decisions:
-        """Follow gradients from the best of the programs `start`."""
         return self._descent.explore(draft, how, self._rng, start, seen).decisions
 
 
@@ -204,7 +203,6 @@ class Descent:
         return sorted(first, key=lambda n: -first[n])[turn % len(first)]
 
     def _moved(self, number: int, anchors: Decisions) -> Decisions:
-        """Programs near the path of each anchor along the gradient."""
         end = 1 + self._space.spaces[number].num_slots
         path = self.followed(number, self._tables[number], anchors[:, 1:end])
         rows = np.zeros((len(path), anchors.shape[1]), np.int64)
@@ -292,7 +290,6 @@ class _TileTable:
         return torch.where(self._mask, decisions[:, self._slots], 1.0)
 
     def scatter(self, decisions: Tensor, factors: Tensor) -> Tensor:
-        """Vectors [N, d] with other factors [N, T, P]."""
         out = decisions.clone()
         out[:, self._slots[self._mask]] = factors[:, self._mask]
         return out

@@ -211,7 +211,6 @@ class RandomPolicy:
         return self._random(max(self._draws, num), seen, num)
 
     def _random(self, draws: int, seen: Keys, num: int) -> Decisions:
-        """Return at most `num` new programs of some draws."""
         drawn = accepted(self._accept, self._space.sample(draws, self._rng))
         return fresh(self._space, drawn, seen, num)
 

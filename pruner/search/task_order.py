@@ -146,7 +146,6 @@ def stays_behind(
 
 
 def _similar(tasks: Sequence[TaskProgress], index: int) -> list[TaskProgress]:
-    """The other tasks of the task's group."""
     group = tasks[index].group
     if group is None:
         return []

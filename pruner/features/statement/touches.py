@@ -92,7 +92,6 @@ class _Totals:
     entry_bytes: Floats
 
     def forget(self, where: Truth) -> None:
-        """Drop the totals for the programs ``where``."""
         for name in ("all_bytes", "read_bytes", "entry_bytes"):
             setattr(self, name, np.where(where, 0.0, getattr(self, name)))
 
@@ -194,7 +193,6 @@ class TouchTable:
                 entry.least = np.minimum(entry.least, touched)
 
     def _seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
-        """Return the touches of loops ``rows``, overall and by buffer."""
         totals = [self._totals[row] for row in rows]
         entries = [[self._buffers[access.buffer.key][row] for row in rows] for access in accesses]
         shared = np.array([[entry.count > 1 for entry in some] for some in entries])

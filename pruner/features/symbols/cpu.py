@@ -97,7 +97,6 @@ class _CpuRow:
         self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.symbol_table.CPU_COLUMNS`."""
         operations = self._operations
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores

@@ -79,7 +79,6 @@ class _GpuRow:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
         threads = self._extent(roles.threads) * self._lanes
         blocks = self._extent(roles.blocks)

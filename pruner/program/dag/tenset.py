@@ -79,7 +79,6 @@ class _Reader:
         )
 
     def operation(self, tensor: Node) -> int:
-        """Return the position of the operation that makes ``tensor``."""
         if tensor.type_key != "Tensor":
             raise UnsupportedProgram("damaged-graph", f"{tensor.type_key} in place of a tensor")
         if tensor.integer("value_index") != 0:

@@ -182,7 +182,6 @@ def _is_one(factor: IntLike) -> bool:
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
-    """Add ``coef * t`` to the equal term, or to the list."""
     simple = isinstance(t.index, LoopVar)
     for i, u in enumerate(terms):
         # The usual case, tested here because calls cost more than the test.

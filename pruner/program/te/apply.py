@@ -240,7 +240,6 @@ def _derived(
     reduce: list[IterVar],
     body: Expr | None,
 ) -> StageState:
-    """Return a new stage of the same elements as ``stage``, without splits."""
     return StageState(
         key=len(s.schedule.pool),
         name=f"{stage.name}.{suffix}",
@@ -362,7 +361,6 @@ def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, E
 
 
 def _const(value: IntLike) -> Const:
-    """Return a constant that may differ per program."""
     return Const(value if isinstance(value, int) else np.asarray(value))  # type: ignore[arg-type]
 
 

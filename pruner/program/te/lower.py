@@ -228,7 +228,6 @@ class _Quotient:
         return floordiv(self.total, self.divisor)
 
     def divided(self, by: IntLike) -> _Quotient:
-        """Divide the quotient once more."""
         # The floordiv rules match a bare sum only: after a division nothing is pulled out.
         pulls = (self.divisor == 1) & (self.lead > 0) & (self.lead % by == 0)
         pulls = pulls | (by == 1)
@@ -283,7 +282,6 @@ class _PassUp:
         self.values[rel.inner] = _Quotient(remainder, 1, 0)
 
     def of(self, root: IterVar) -> Affine:
-        """Return the value of a root axis."""
         return self._guard(self.values[root].value, root)
 
     def _guard(self, value: Affine, loop: IterVar, where: Truth = True) -> Affine:

@@ -117,7 +117,6 @@ def _is_simple(loop: LoopNode) -> bool:
 
 
 def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
-    """Return whether the block's own simple nest is directly before ``loop``."""
     path, body = tree.path(block), tree.root.body
     if not path or loop.parent is not tree.root:
         return False

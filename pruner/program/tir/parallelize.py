@@ -57,7 +57,6 @@ class _Path:
 
     @staticmethod
     def of(tree: Tree, loops: list[LoopNode]) -> _Path:
-        """Build a path from at least one loop."""
         absent = np.empty((len(loops), tree.num_programs), bool)
         for row, loop in enumerate(loops):
             absent[row] = loop.absent
@@ -201,7 +200,6 @@ class _Fusion:
 
     @staticmethod
     def of(path: _Path, masks: Mask) -> _Fusion:
-        """Build the fusion of the loops in ``masks``."""
         # Steps: an exclusive product of the extents, from the innermost loop out.
         inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
         steps = np.concatenate([inside[1:], np.ones_like(inside[:1])])
@@ -268,12 +266,10 @@ class _Outer:
 
     @property
     def var(self) -> Affine:
-        """Value of the loop as an index."""
         return af.variable(self.loop.var)
 
     @staticmethod
     def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
-        """Build the loop for the programs ``here``."""
         some, whole = plan.outer & here, plan.whole & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
         # Rounded up: RewriteFuseSplit splits the fused loop by the lanes, the last vector partial.
@@ -296,7 +292,6 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
 
 
 def _insert(node: LoopNode | Block, made: LoopNode, where: Mask) -> None:
-    """Put a loop around a node, for the programs of the mask."""
     if not af.any_nonzero(where):
         return
     replace_child(node, [made])

@@ -81,7 +81,6 @@ def _copies_whole_vectors(tree: Tree, block: Block) -> bool:
 
 
 def _asynchronous(loop: LoopNode) -> set[int]:
-    """Return the stages whose copies are asynchronous."""
     return {int(stage) for stage in loop.annotations.get(ASYNC_STAGES, ())}  # type: ignore[attr-defined]
 
 

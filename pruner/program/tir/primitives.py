@@ -486,7 +486,6 @@ def _move(
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
-    """Return the block's loops for programs in which it ``stays``."""
     reducing, out = tree.reducing(block), []
     for loop in tree.path(block):
         var = LoopVar(loop.var.name, af.plain(af.where(stays, loop.extent, 1)))

@@ -324,7 +324,6 @@ def _at_most(value: int, limit: int, what: str) -> int:
 
 
 def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) -> None:
-    """Put saved nodes under a loop; loops are numbered in program order."""
     for node in body:
         if "loop" in node:
             name, extent = node["loop"]

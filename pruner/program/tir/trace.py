@@ -200,7 +200,6 @@ class TraceState:
         lower_auto_copies(self.tree)
 
     def _requested(self, *keys: str) -> Any:
-        """Return an annotation of the root block, None without it."""
         found = [self.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
         return next((value for value in found if value is not None), None)
 

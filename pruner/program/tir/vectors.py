@@ -82,7 +82,6 @@ class _LaneForm:
     even: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
 
     def take(self, t: Term, lane: LoopVar) -> None:
-        """Add a term of the sum."""
         if t.index is lane:
             # A divided or wrapped lane steps unevenly.
             plain = np.equal(t.lower, 1) & np.greater_equal(t.upper, lane.extent)
@@ -175,7 +174,6 @@ def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> 
 
 
 def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
-    """Return where a comparison may differ between a vector's lanes."""
     match condition:
         case Binary(op=("and" | "or"), a=a, b=b):
             return _differs(a, values, lane) | _differs(b, values, lane)

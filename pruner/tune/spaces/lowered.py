@@ -119,7 +119,6 @@ class _ScheduledReader(PrimFuncReader):
         )
 
     def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
-        """Read bindings: quotients of sums; guarded sums become loops again."""
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(loops)}
         around = _Around(self.tree, list(loops.values()))
         # the guard of a split that overruns its extent holds the loop before the split
@@ -177,14 +176,12 @@ class _Around:
         self._bounded.append((value, Axis(self._take(var))))
 
     def binding(self, expr: Expr) -> Binding:
-        """Compute the binding of an iterator from its expression."""
         found = self._rejoined(expr)
         return Binding(
             evaluate_index(found, self._roots), index_uses(self._tree, self._block, found)
         )
 
     def _rejoined(self, expr: Expr) -> Expr:
-        """Replace bounded sums by the loops before the split."""
         if not self._bounded or isinstance(expr, (Axis, Const)):
             return expr
         value = evaluate_index(expr, self._roots)
@@ -196,7 +193,6 @@ class _Around:
 
 
 def _guards(predicate: Any) -> list[tuple[Any, int]]:
-    """List the sums with upper bounds in a predicate, and the bounds."""
     kind = kind_of(predicate)
     if kind == "And":
         return [*_guards(predicate.a), *_guards(predicate.b)]

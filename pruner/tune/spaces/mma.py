@@ -51,7 +51,6 @@ def _writes_whole(block: Any) -> bool:
 
 
 def _expressions(value: Any) -> Iterator[Any]:
-    """Yield an expression and all of its parts."""
     yield value
     parts = [getattr(value, name, None) for name in _ONE]
     parts += [part for name in _SEVERAL for part in getattr(value, name, ())]

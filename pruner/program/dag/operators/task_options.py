@@ -71,7 +71,6 @@ def _epilogue(given: Any) -> list[str]:
 
 
 def _check_window(spec: Spec) -> None:
-    """Refuse a kernel larger than the padded image."""
     window = spec.get("kh", 1), spec.get("kw", 1)
     top, left, bottom, right = pad_amounts(spec["padding"], *window)
     for side, kernel, padded in (("h", "kh", top + bottom), ("w", "kw", left + right)):

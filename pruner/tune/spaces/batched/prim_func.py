@@ -125,13 +125,11 @@ class PrimFuncReader:
             raise UnsupportedProgram("statement", kind)
 
     def _loop(self, stmt: Any) -> LoopNode:
-        """Read a loop without its body."""
         if whole_number(stmt.min) != 0 or int(stmt.kind) != 0:
             raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
         return LoopNode(LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent)))
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
-        """Read a block as a statement for every store."""
         block = realize.block
         if _is_blockized(block):
             return [self._blockized(realize, parent, loops)]
@@ -149,7 +147,6 @@ class PrimFuncReader:
         slots: dict[Any, Expr],
         stores: tuple[Any, Any | None],
     ) -> Block:
-        """Read a store of a block and its initialisation."""
         block, (store, init) = realize.block, stores
         return Block(
             name=str(block.name_hint),
@@ -214,7 +211,6 @@ class PrimFuncReader:
         return self._expr(store.value, slots)
 
     def _notes(self, block: Any) -> dict[str, object]:
-        """Read the annotations of a block."""
         return _annotations(block)
 
     def _key(self, buffer: Any) -> int:

@@ -148,7 +148,6 @@ _WITH_DECISIONS = ("TransformLayout", "Blockize")  # batched where decisions are
 
 
 def _apply_head(design: DesignSpace, length: int) -> tuple[Any, dict[int, Any]]:
-    """Apply the head; return the function and numbered results."""
     s_tir = load_tvm().s_tir
     # debug_mask=0: without it TVM verifies its state again after every primitive
     schedule = s_tir.Schedule(design.module, seed=1, debug_mask=0, error_render_level="none")

@@ -1,14 +1,10 @@
 """Encode schedule primitives as tokens, the input of TLP (ASPLOS'23).
 
-A row is a step: ``[one-hot kind (14) | fields (8)]``, 22 columns as in TLP's CPU layout, with at
-most 40 steps as in its GPU layout. Fields follow the step as Ansor logs it, lists flattened; fields
-beyond 8 are cut off. Everything but the decisions is the same for all programs of a skeleton, so it
-is written once a skeleton; decisions are numbers at known places.
-
-Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target;
-lengths and unroll depths as ``log2(1 + x)`` instead of raw integers; no loop extents, which are
-constant for the axes of an operator and, for fetch loops, stale: evolution copies them from the
-first parent.
+A row is a step: ``[one-hot kind (14) | fields (8)]``, at most 40 rows; fields follow the step as
+Ansor logs it, lists flattened, cut off beyond 8. Differs from the release
+(scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target; lengths and unroll depths
+as ``log2(1 + x)`` instead of raw integers; no loop extents, which are constant for the axes of an
+operator and stale for fetch loops.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Loop nests: scheduled programs as stores under loops, N at once.
 
-Both engines lower to this form (:mod:`pruner.program.te.lower`, :mod:`pruner.program.tir.lower`),
-and features, symbols and the check of GPU limits read it; it imports neither engine. The structure
-(the order of the stores, the loops around each) is common to all N programs; extents are plain
-integers or int64 [N]. A loop whose extent is 1 in some programs is *absent* there, because lowering
-removes it; loops bound to GPU indices stay as attributes whatever their extent.
+Both engines lower to this form, and features, symbols and the check of GPU limits read it. The
+structure (stores, loops around each) is common to all N programs; extents are plain integers or
+int64 [N]. A loop whose extent is 1 in some programs is *absent* there, because lowering removes it;
+loops bound to GPU indices stay whatever their extent.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
 """Record the arithmetic of N programs as formulas of their tile sizes.
 
-The engine, the symbols and the analyzer compute with NumPy arrays over programs. Here these arrays
-are `Relaxed` where they depend on tile sizes: they hold the numbers of the programs, and record
-every operation in a `FormulaNode`. So the formulas that a search differentiates are those of the
-code that scores programs, and no formula is written twice.
-:mod:`pruner.models.analyzer.derivatives` evaluates the nodes in torch at tile sizes that are no
-integers.
-
-A recorded formula belongs to its programs, the *anchors*. Its relaxation is
-
-* *decisions that are no tiles* are constant, and so is whatever code derives from comparisons of
-  the anchors: which loops exist, which loop is vectorised, at which depth a cache holds the tile,
-  where an index divides;
-* *floor and ceiling* of ``x`` are ``x`` plus what rounding adds at the anchor;
-* *remainders, greatest common divisors and bits* are constant;
-* *minima, maxima and clips* compare the relaxed numbers: their kinks remain kinks.
-
-At the anchors, every relaxed number equals the integer number.
+Arrays that depend on tile sizes are `Relaxed`: they hold the numbers of the programs, the
+*anchors*, and record every operation in a `FormulaNode`. So the formulas that a search
+differentiates are those of the code that scores programs; :mod:`pruner.models.analyzer.derivatives`
+evaluates them in torch. In the relaxation, decisions that are no tiles are constant, and so is what
+code derives from comparisons of the anchors; floor and ceiling of ``x`` are ``x`` plus what
+rounding adds at the anchor; remainders, greatest common divisors and bits are constant; minima,
+maxima and clips compare the relaxed numbers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""AdaTune (Li et al., NeurIPS'20): propose programs by expected improvement.
+"""AdaTune (Li et al., NeurIPS'20): propose programs by a forest's expected improvement.
 
-The expected improvement is that of a random forest over the best program so far. The larger the
-forest's spread, the larger the share of random programs. Facts from the release (RF_cost_model.py,
-dynamic_model_based_tuner.py): 10 trees; random share = mean spread of 20 random programs over the
-best. Difference: the evolution that all policies here share replaces AutoTVM's simulated annealing.
-The other half of AdaTune, adaptive repeats, is :mod:`pruner.tune.measure.repeats`.
+From the release (RF_cost_model.py, dynamic_model_based_tuner.py): 10 trees; random share = mean
+spread of 20 random programs over the best. Difference: the evolution that all policies share
+replaces AutoTVM's simulated annealing. Its adaptive repeats: :mod:`pruner.tune.measure.repeats`.
 """
 
 from __future__ import annotations

@@ -1,28 +1,15 @@
-"""Construct programs from tiles that fit the device, without random search.
+"""Construct programs from tiles that fit the device, after Roller (OSDI'22).
 
-This is a construction after Roller, not Roller itself. Roller (Zhu et al., OSDI'22) builds a
-program from *rTiles*: tiles whose shapes agree with the units of the device. From the source are
+From the source (Zhu et al.): tiles agree with the units of the device (warps, vector registers,
+memory transactions); a tile is enlarged, level by level outwards, along the axis that buys the most
+data reuse, until its memory is full; the rest of the axes is distributed over the cores; a formula
+ranks the programs, and nothing is measured.
 
-* *alignment*: an rTile fills the execution unit (warps; here also vector registers) and memory
-  transactions, and it fits the memory of its level;
-* *scaling up*: from the smallest rTile, level by level outwards, a tile is enlarged along the axis
-  that buys the most data reuse, until its memory is full;
-* *scaling out*: the rest of the axes is distributed over the cores;
-* *micro-performance model*: a formula of the device ranks the programs; nothing is measured.
-
-Differences:
-
-* a design space has only tiles that divide their loop, so a unit counts as far as it divides the
-  extent (Roller pads);
-* the analyzer is the performance model, and it alone judges how many results fit the registers;
-* a beam of tiles is enlarged instead of a single tile; half of the beam is selected by reuse, the
-  other half by the predicted time;
-* the last stage enlarges any factor while the predicted time falls, without regard to reuse;
-* the analyzer chooses the decisions that are no tiles.
-
-Every partly built tile is a complete program, because the rest of the axes stays in the outermost
-loops. So the symbols of the analyzer give the bytes that each level moves, for all tiles of a step
-at once.
+Differences: tiles divide their loops, so a unit counts as far as it divides the extent (Roller
+pads); the analyzer is the performance model, it alone judges the registers, and it chooses the
+decisions that are no tiles; a beam of tiles is enlarged, half of it selected by reuse and half by
+the predicted time; the last stage enlarges any factor while the predicted time falls. Every partly
+built tile is a complete program, whose symbols give the bytes that each level moves.
 """
 
 from __future__ import annotations

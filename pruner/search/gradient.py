@@ -1,25 +1,15 @@
-"""Search by the gradient of the analyzer's score in relaxed tile sizes.
+"""Search by the gradient of the analyzer's score in tile sizes, after Felix (ASPLOS'24).
 
-After Felix (Zhao et al., ASPLOS'24): tile sizes become real numbers, a differentiable cost model
-predicts the time, and Adam follows its gradient from many programs at once; the results are rounded
-to programs. From the source are Adam on the logarithms of the tile sizes, the penalties for
-programs beyond the limits of a device, and the rounding to the nearest factors.
+From the source (Zhao et al.): Adam on the logarithms of tile sizes from many programs at once,
+penalties for programs beyond the limits of a device, and rounding to the nearest factors.
 
-Differences:
-
-* the cost model is the analyzer, whose own code records its formulas
-  (:mod:`pruner.program.relaxed`): nothing is rewritten by hand, and nothing is trained;
-* the formulas are those of a batch of programs, the *anchors*, of one design space. After a few
-  steps of Adam the formulas are recorded again at the best programs so far;
-* the logarithms of the factors of a loop lie on a simplex: none is below 0, and their sum is the
-  logarithm of the extent. So every product of factors is exact, without a penalty;
-* every step of Adam is rounded, and the single moves of a prime factor that the gradient promises
-  most for are tried, too;
-* decisions that are no tiles come from random programs and from mutations.
-
-Design spaces without tiles, and design spaces that TVM replays, are searched by mutations alone.
-The learned model ranks the results where there is one; its gradient is not used, because its
-features are computed by code that changes arrays in place, which records nothing.
+Differences: the cost model is the analyzer, whose own code records its formulas
+(:mod:`pruner.program.relaxed`) for some programs of a design space, the *anchors*, and again at the
+best programs after a few steps; the logarithms of the factors of a loop lie on a simplex, so every
+product of factors is exact without a penalty; every step is rounded, and the most promising single
+moves of a prime factor are tried, too; other decisions come from random programs and mutations,
+which alone search spaces without tiles or with TVM's replay. The learned model ranks the results;
+its gradient is not used, because its features change arrays in place.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Propose programs by a language model over decisions alone, after TLM.
+"""Propose programs by a language model over decisions alone, after TLM (OSDI'24).
 
-This is TLM's idea (Zhai et al., OSDI'24), not TLM itself. From the source are
-
-* a program is a sequence of decisions behind a description of operator and device, and an
-  autoregressive model draws the sequence;
-* the model learns from fast measured programs of other tasks;
-* illegal decisions have no probability.
-
-Differences: the model is small (a recurrent network; TLM tunes GPT-2) and describes each option by
-numbers instead of words, so that it also scores factors of extents that it never saw; it begins as
-the random sampling of MetaSchedule and learns the difference; it also learns from slow programs
+From the source (Zhai et al.): a program is a sequence of decisions behind a description of operator
+and device, drawn by an autoregressive model that learns from fast measured programs of other tasks;
+illegal decisions have no probability. Differences: a small recurrent network describes options by
+numbers instead of words, so that it scores factors that it never saw; it begins as the sampling of
+MetaSchedule and learns the difference, also from slow programs
 (:mod:`pruner.models.proposals.proposal_fit`); of the drawn programs the most likely are measured,
 and a run does not train it further.
 """

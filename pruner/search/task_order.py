@@ -1,9 +1,8 @@
 """Choose the next task: round-robin, or by the gradient of total latency.
 
-The gradient scheduler is Ansor's [Zheng2020, section 6, and TVM 0.19, auto_scheduler,
-task_scheduler.py]: a task's gradient mixes its recent improvement a trial with an optimistic guess,
-weighted by how often the task occurs. The guess uses similar tasks, grouped as in Ansor: the same
-operator with the same order of magnitude of arithmetic.
+The gradient is Ansor's [Zheng2020, section 6, and TVM 0.19, task_scheduler.py]: recent improvement
+a trial and an optimistic guess by similar tasks (equal operator, equal order of magnitude of
+arithmetic), weighted by how often the task occurs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compute the stride of a loop's consecutive iterations in a buffer.
 
-feature.cc finds a loop's coefficient by walking the printed expression and remembering the last
-constant factor (``CoefficientExtractor``). In a simplified sum, whose terms stand in descending
-order of coefficient, that memory has a closed form, computed here for N programs at once.
+feature.cc walks the printed expression and remembers the last constant factor
+(``CoefficientExtractor``). In a simplified sum, whose terms stand in descending order of
+coefficient, that memory has a closed form.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Record the touches of every loop (``for_touch_regions_`` of feature.cc).
 
-The original walks the stores in program order and appends, for every loop around a store and every
-buffer the store touches, how much of the buffer one run of the loop touches. Reuse reads the
-touches of earlier stores, so the order of stores matters. And it keys its tables by the address of
-a loop's node, which for GPU indices is a temporary that the allocator hands out again: a defect of
-feature.cc that the released models were trained with, followed by :func:`number_loops`.
+In program order, for every loop around a store and every buffer that the store touches: how much of
+the buffer one run of the loop touches. The original keys its tables by the address of a loop's
+node, which for GPU indices is a temporary that the allocator hands out again: a defect that the
+released models were trained with, followed by :func:`number_loops`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Statements of loop nests for the symbols: operations, roles, accesses.
 
-A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
-expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
-range while all others stand at 0, and a term's reach is the width of its interval.
-
-The statement features (:mod:`pruner.features.statement`) follow feature.cc instead: they measure
-whole tensors, join all touches of a buffer to one box, ignore guards, and move the loops from a
-depth inwards. Here a load counts by itself, in the tile that is allocated and within the guards.
+A statement is the last store of a stage. *Moving* loops run over their range while all others stand
+at 0, and a term's reach is the width of its interval. Other than in the statement features
+(:mod:`pruner.features.statement`, after feature.cc), a load counts by itself, in the tile that is
+allocated and within the guards.
 """
 
 from collections.abc import Iterable, Sequence

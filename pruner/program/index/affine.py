@@ -1,16 +1,11 @@
 """Index expressions for N programs at once.
 
-An index expression of a scheduled program is a sum of scaled loop variables, where a variable may
-first have been divided and taken modulo: ``sum_t coef_t * ((index_t mod upper_t) div lower_t) +
-base``. This is the normal form of TVM's canonical simplifier ("SplitExpr" and "SumExpr" in
-src/arith/canonical_simplify.cc); here every coefficient, factor and base may be an int64 array of
-length N, so one value stands for the simplified index of N programs. A term that is absent from a
-program has coefficient 0 there: structure is common, values are masked.
-
-Numbers that are common to all programs are plain integers, and conditions common to all are plain
-booleans: Python computes with these many times faster than NumPy, so a single program, or the
-common part of a batch, costs little. Operators serve both, and so do the first functions of this
-file.
+Sums ``sum_t coef_t * ((index_t mod upper_t) div lower_t) + base``, the normal form of TVM's
+canonical simplifier ("SplitExpr" and "SumExpr" in src/arith/canonical_simplify.cc); every
+coefficient, factor and base may be an int64 array [N]. A term that is absent from a program has
+coefficient 0 there: structure is common, values are masked. Numbers common to all programs are
+plain integers, and common conditions plain booleans, with which Python computes many times faster
+than NumPy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Lower a schedule with its bounds to loop nests.
 
-Follows TE's ``ScheduleOps`` (src/te/schedule/schedule_ops.cc: ``MakePipeline``, ``InjectAttach``)
-for the nesting of stages, ``MakeLoopNest`` (src/te/operation/op_utils.cc) for the loops, and
-``MakeReduction`` and ``MakeCrossThreadReduction`` (src/te/operation/compute_op.cc,
-cross_thread_reduction.cc) for reductions. Its mirror image is :mod:`pruner.program.tir.lower`.
+Follows TE's ``ScheduleOps`` (src/te/schedule/schedule_ops.cc: ``MakePipeline``, ``InjectAttach``),
+``MakeLoopNest`` (src/te/operation/op_utils.cc), ``MakeReduction`` and ``MakeCrossThreadReduction``
+(src/te/operation/compute_op.cc, cross_thread_reduction.cc).
 """
 
 from __future__ import annotations

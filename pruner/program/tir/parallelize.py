@@ -1,13 +1,11 @@
 """Make parallel, vector and unrolled loops of CPU programs.
 
-Follows the postprocessor ``RewriteParallelVectorizeUnroll``
+Follows ``RewriteParallelVectorizeUnroll``
 (src/s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc): for every block,
-``AdjustParallelVectorize`` counts how many outer loops may be fused into a parallel loop and how
-many inner loops into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
-``RewriteVectorize`` then fuse and mark them, and ``RewriteUnroll`` sets the pragma.
-
-The number of fused loops differs between programs, so TVM's ``fuse`` would give different trees.
-Here one parallel loop and one vector loop are added; a loop that went into one of them keeps its
+``AdjustParallelVectorize`` counts the outer loops to fuse into a parallel loop and the inner loops
+to fuse into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
+``RewriteVectorize`` fuse and mark them, ``RewriteUnroll`` sets the pragma. The numbers of fused
+loops differ between programs: a loop that went into the added parallel or vector loop keeps its
 place with extent 1, and all programs share a tree.
 """
 

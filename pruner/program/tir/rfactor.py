@@ -1,13 +1,9 @@
 """Reduce in two steps: ``rfactor`` of TVM's reduction.cc.
 
-src/s_tir/schedule/primitive/reduction.cc makes two blocks from one with two builders, and so does
-this file. ``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial
-iterator, the reduction iterators that hold it are replaced by new ones (one for each other loop in
-them), and the old iterators stay as expressions of the new ones, here as *derived* iterators.
-``WriteBackBlockCreator`` is :func:`_finish`: one reduction iterator over the factored loop, and the
-spatial iterators as they were. Of the loops around, the partial block gets a copy of all
-(``CreateLoopOutsideRfactorBlock``); the final block keeps its data-parallel loops and the factored
-loop.
+``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial iterator, the
+reduction iterators that hold it are replaced by new ones (one for each other loop in them), and the
+old iterators stay as expressions of the new ones, *derived* iterators. ``WriteBackBlockCreator`` is
+:func:`_finish`: a reduction over the factored loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the ``mma`` spaces that TVM can finish, by their copies.
 
-TVM's rule also offers spaces that fail later: programs whose vectors would step, all of which
-``VerifyGPUCode`` refuses; results that are added to another tensor on the way out, on which
-``LowerAutoCopy`` fails; and padded results, whose guard names loops that stand inside the guard.
+TVM's rule also offers programs whose vectors would step, which ``VerifyGPUCode`` refuses; results
+that are added to another tensor on the way out, on which ``LowerAutoCopy`` fails; and padded
+results, whose guard names loops that stand inside the guard.
 """
 
 from __future__ import annotations

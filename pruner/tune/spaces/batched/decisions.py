@@ -1,8 +1,7 @@
-"""Sample and mutate the open decisions of a trace for all candidates.
+"""Sample and mutate the open decisions of a trace for all candidates, as MetaSchedule.
 
-Distributions are MetaSchedule's: ``sample_perfect_tile`` is uniform over the ordered factorisations
-whose last factor is small enough (src/s_tir/schedule/primitive/sampling.cc), and each mutator
-(src/s_tir/meta_schedule/mutator) changes one decision the way TVM's does.
+``sample_perfect_tile`` is uniform over the ordered factorisations whose last factor is small enough
+(src/s_tir/schedule/primitive/sampling.cc); mutators: src/s_tir/meta_schedule/mutator.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ schedule_dataflow_rewrite.cc; each primitive is one function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -147,9 +148,7 @@ def _follow_split(s: _State, number: int, loop: int, followed: int, num: int) ->
     if not 1 <= num <= len(source) + 1:
         raise ValueError(f"{len(source)} lengths cannot be followed by {num}")
     # FollowSplitStep::ExtractSplitLengths: lengths from `num` on are multiplied into the last one.
-    rest: IntLike = 1
-    for length in source[num - 1 :]:
-        rest = rest * length
+    rest = math.prod(source[num - 1 :])
     _apply_split(s.schedule.at(number), loop, [*source[: num - 1], rest], inner_to_outer=True)
 
 
@@ -157,9 +156,7 @@ def _follow_fused_split(
     s: _State, number: int, loop: int, sources: tuple[int, ...], level: int, by_factor: bool
 ) -> None:
     # FollowFusedSplitStep: the fused loop of the followed splits has the product of their lengths.
-    length: IntLike = 1
-    for source in sources:
-        length = length * s.lengths(source)[level]
+    length = math.prod(s.lengths(source)[level] for source in sources)
     _apply_split(s.schedule.at(number), loop, [length], inner_to_outer=by_factor)
 
 

@@ -64,7 +64,7 @@ def copies_ahead(tree: Tree) -> int:
     copies go through registers, and the other copies wait with them.
     """
     found = [0]
-    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+    for loop in tree.loops():
         stages = _asynchronous(loop)
         statements = zip(stages_of(loop) or (), _statements(tree, loop), strict=False)
         blocks = [b for stage, x in statements if stage in stages for b in x.blocks]
@@ -93,7 +93,7 @@ def waits_are_numbers(tree: Tree) -> Mask:
     number that depends on the iteration: the code generator stops (``PopulateWaitCounts``).
     """
     out = np.ones(tree.num_programs, bool)
-    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+    for loop in tree.loops():
         stages = stages_of(loop) or []
         found = list(zip(stages, _statements(tree, loop), strict=False))
         copied = {b.buffer for stage, x in found if stage in _asynchronous(loop) for b in x.blocks}

@@ -7,6 +7,7 @@ In the order of the file: loops (loop_transformation.cc, for_kind.cc), staging b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -62,9 +63,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
     At most one factor is None: the least that covers the loop. Iterations beyond the loop are cut
     off by a guard, which no feature reads.
     """
-    product: IntLike = 1
-    for factor in factors:
-        product = product if factor is None else product * factor
+    product = math.prod(factor for factor in factors if factor is not None)
     extents = [-(-loop.extent // product) if f is None else f for f in factors]
     names = [f"{loop.var.name}_{i}" for i in range(len(extents))]
     made = [LoopNode(LoopVar(n, af.plain(e))) for n, e in zip(names, extents, strict=True)]
@@ -85,9 +84,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
 def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     """Fuse loops ``i`` and ``j`` into ``i_j``; rename a single loop."""
     _check_chain(loops)
-    extent: IntLike = 1
-    for loop in loops:
-        extent = extent * loop.extent
+    extent = math.prod(loop.extent for loop in loops)
     name = "_".join(loop.var.name for loop in loops) + "_fused"
     fused = LoopNode(LoopVar(name, af.plain(extent)), unroll=loops[0].unroll, fused=True)
     value = af.variable(fused.var)

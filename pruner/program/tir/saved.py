@@ -24,7 +24,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -80,7 +80,7 @@ class SavedSpace:
     def content(self) -> bytes:
         """JSON text as bytes; raise `UnsupportedProgram` for values without a form."""
         program = self.program
-        loops = {v: n for n, v in enumerate(_loops(program.tree.root))}
+        loops = {loop.var: n for n, loop in enumerate(program.tree.loops())}
         value = {
             "v": VERSION,
             "trace": list(self.trace),
@@ -177,14 +177,6 @@ class SpaceFolder:
 
 def _buffer(b: Buffer) -> list[Any]:
     return [b.name, b.dtype, list(map(int, b.shape)), b.scope.value, b.is_param, b.is_dynamic]
-
-
-def _loops(root: LoopNode) -> Iterator[LoopVar]:
-    """Yield variables of all loops below the root, in program order."""
-    for node in root.body:
-        if isinstance(node, LoopNode):
-            yield node.var
-            yield from _loops(node)
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:

@@ -6,6 +6,7 @@ Where programs need different trees :class:`Diverges` carries the values that se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -290,15 +291,11 @@ def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple
     transform_layout(
         s.tree,
         block,
-        [Piece(axis, _product(d), 0 if e is None else _product(e)) for axis, d, e in pieces],
+        [
+            Piece(axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
+            for axis, d, e in pieces
+        ],
     )
-
-
-def _product(factors: list[IntLike]) -> IntLike:
-    out: IntLike = 1
-    for factor in factors:
-        out = out * factor
-    return plain(out)
 
 
 def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:

@@ -227,9 +227,15 @@ class Tree:
             else:
                 pending.extend(reversed(node.body))
 
-    def nodes(self) -> Iterator[TreeNode]:
+    def loops(self, below: TreeNode | None = None) -> Iterator[LoopNode]:
+        """Yield loops in program order, of the tree or at and below a node."""
+        for node in self.nodes(below):
+            if isinstance(node, LoopNode) and node is not self.root:
+                yield node
+
+    def nodes(self, below: TreeNode | None = None) -> Iterator[TreeNode]:
         """Yield loops and blocks in program order; a loop before its body."""
-        pending: list[TreeNode] = [self.root]
+        pending: list[TreeNode] = [self.root if below is None else below]
         while pending:
             node = pending.pop()
             yield node

@@ -7,6 +7,7 @@ memory and fragments are not limited there.
 
 from __future__ import annotations
 
+import math
 import numpy as np
 from pruner.arrays import Mask
 from pruner.program.dag.expr import Axis, Binary, Expr, Load, walk
@@ -65,7 +66,7 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
         if kernel in shared:
             out &= shared[kernel].total <= limits.shared_bytes
             out &= shared[kernel].static <= limits.static_bytes
-        out &= all(pipeline_fits(tree, loop) for loop in _loops(kernel))
+        out &= all(pipeline_fits(tree, loop) for loop in tree.loops(kernel))
         for block in tree.blocks(kernel):
             out &= vectors_fit(tree, block)
     return out
@@ -75,34 +76,21 @@ def _threads_fit(tree: Tree, kernel: TreeNode, num: int, most: int) -> Mask:
     """Return where every index has one extent and threads are in range."""
     extents: dict[Mark | None, IntLike] = {}
     out = np.ones(num, bool)
-    for loop in _loops(kernel):
+    for loop in tree.loops(kernel):
         if loop.mark in THREADS:
             # Two loops of one axis are the same threads: different extents are an error.
             out &= np.equal(extents.setdefault(loop.mark, loop.extent), loop.extent)
-    out &= _product(list(extents.values())) <= most
+    out &= math.prod(extents.values()) <= most
     for block in tree.blocks(kernel):
         if THREADS_LOW in block.annotations and THREADS_HIGH in block.annotations:
             inner = {x.mark: x.extent for x in tree.path(block) if x.mark in extents}
             if WARP_EXECUTION in block.annotations:
                 inner[Mark.THREAD_X] = WARP_LANES
-            threads = _product(list(inner.values()))
+            threads = math.prod(inner.values())
             out &= (int(str(block.annotations[THREADS_LOW])) <= threads) & (
                 threads <= int(str(block.annotations[THREADS_HIGH]))
             )
     return out
-
-
-def _product(extents: list[IntLike]) -> NDArray[np.int64]:
-    out = np.ones((), np.int64)
-    for extent in extents:
-        out = out * extent
-    return np.asarray(out)
-
-
-def _loops(node: TreeNode) -> list[LoopNode]:
-    if isinstance(node, Block):
-        return []
-    return [node, *(loop for child in node.body for loop in _loops(child))]
 
 
 _FRAGMENT = 16  # columns that lanes hold of a row

@@ -45,7 +45,7 @@ class ReplaySpace:
 
         Raises `UnsupportedProgram`: a sampling instruction that has no vector form.
         """
-        self._design = design
+        self.design = design
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
         self._workload = module_flags(design.module)
@@ -61,18 +61,13 @@ class ReplaySpace:
 
     def _probed(self) -> str:
         """Probe why no program can be read; empty where some can be."""
-        own = self._design.vector(self._design.trace)
+        own = self.design.vector(self.design.trace)
         for seed in range(1, _TRIES + 1):
-            found = self._design.finished(own if seed == 1 else None, seed, verify=False)
+            found = self.design.finished(own if seed == 1 else None, seed, verify=False)
             if found is not None:
                 nests = _read(found)
                 return nests if isinstance(nests, str) else ""
         return _REFUSED
-
-    @property
-    def design(self) -> DesignSpace:
-        """TVM's form of the space."""
-        return self._design
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw random traces that TVM accepts, int64 [num, d].
@@ -81,12 +76,12 @@ class ReplaySpace:
         """
         found: list[NDArray[np.int64]] = []
         for _ in range(num * _TRIES):
-            drawn = self._design.finished(None, int(rng.integers(1, _MAX_SEED)))
+            drawn = self.design.finished(None, int(rng.integers(1, _MAX_SEED)))
             if drawn is not None:
                 trace = drawn.schedule.trace
-                found.append(self._design.vector(trace))
+                found.append(self.design.vector(trace))
                 # its vector replays to the same program, unless postprocessors draw, too
-                if sum(_samples(inst) for inst in trace.insts) == len(self._design.sampling):
+                if sum(_samples(inst) for inst in trace.insts) == len(self.design.sampling):
                     (key,) = self.keys(found[-1][None]).tolist()
                     self._keep(key, drawn)
             if len(found) == num:
@@ -106,10 +101,10 @@ class ReplaySpace:
         chances = self._chances / self._chances.sum()
         for row, parent in enumerate(parents):
             mutator = self._mutators[rng.choice(len(self._mutators), p=chances)]
-            trace = s_tir.Trace(self._design.trace.insts, self._design.mapping(parent))
+            trace = s_tir.Trace(self.design.trace.insts, self.design.mapping(parent))
             changed = apply(mutator, trace, int(rng.integers(1, _MAX_SEED)))
             if changed is not None:
-                out[row] = self._design.vector(changed)
+                out[row] = self.design.vector(changed)
         return out
 
     def tiling(self, device: Device) -> None:
@@ -133,7 +128,7 @@ class ReplaySpace:
     def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
             # the seed depends on the row alone: equal in every call and after a resume
-            self._keep(key, self._design.finished(decision, key % _MAX_SEED + 1))
+            self._keep(key, self.design.finished(decision, key % _MAX_SEED + 1))
         return self._finished[key]
 
     def _keep(self, key: int, finished: Finished | None) -> None:

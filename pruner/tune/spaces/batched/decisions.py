@@ -85,11 +85,8 @@ class TileDecision:
             outwards = (x >= self.inside) & (y < self.inside)
             left = self._inner(now)[:, None] // found[None, :]
             fits &= ~outwards[:, None] | (left % self.divisor == 0)
-            count = fits.sum(axis=1)
-            # one of the fitting divisors with equal probability, for all rows at once
-            rank = (rng.random(len(pending)) * count).astype(np.int64)
-            chosen = found[np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)]
-            factor = np.where(count > 0, chosen, 1)
+            column, count = _drawn(fits, rng)
+            factor = np.where(count > 0, found[column], 1)
             now[here, x] //= factor
             now[here, y] *= factor
             tiles[pending] = now
@@ -160,13 +157,15 @@ class LocationDecision:
             return
         if change:
             allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
-        count = allowed.sum(axis=1)
-        rank = (rng.random(len(rows)) * count).astype(np.int64)
-        # one list for all programs and a mask: the rank counts allowed columns
-        chosen = places[
-            np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
-        ]
-        out[rows, self.slot] = np.where(count > 0, chosen, out[rows, self.slot])
+        column, count = _drawn(allowed, rng)
+        out[rows, self.slot] = np.where(count > 0, places[column], out[rows, self.slot])
+
+
+def _drawn(allowed: Mask, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Draw one of each row's allowed columns alike; return also how many these are."""
+    count = allowed.sum(axis=1)
+    rank = (rng.random(len(allowed)) * count).astype(np.int64)
+    return np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1), count
 
 
 Decision = TileDecision | ChoiceDecision | LocationDecision

@@ -47,7 +47,6 @@ from pruner.tune.spaces.text import module_flags
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
 
-Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096  # rows of one replay, which bounds the memory of its trees
 _PROBES = 8  # each has a structure of its own, so each costs milliseconds
@@ -80,7 +79,7 @@ class BatchedSpace:
         ``lowering``: see :mod:`pruner.program.tir.lower`. Raises `UnsupportedProgram`: the function
         or the trace has no batched form.
         """
-        self._design, self._lowering = design, lowering
+        self.design, self._lowering = design, lowering
         on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
         if not on_gpu and kind != "llvm":
             raise UnsupportedProgram("target", kind)
@@ -90,7 +89,7 @@ class BatchedSpace:
             self.program = read_program(design)
         instructions, self.num_slots = self.program.instructions, self.program.num_slots
         self._workload = module_flags(design.module)
-        self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
+        self._last: tuple[Decisions, list[tuple[Ints, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if on_gpu else None
         self.keys = RowKeys(self.num_slots)
         with unforeseen_refused():
@@ -115,11 +114,6 @@ class BatchedSpace:
         """Estimate the share of legal programs among random draws, above zero."""
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
-
-    @property
-    def design(self) -> DesignSpace:
-        """TVM's form of the space."""
-        return self._design
 
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw from MetaSchedule's distributions, legal or not, int64 [num, d]."""
@@ -244,10 +238,10 @@ class BatchedSpace:
 
     def symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> list[tuple[Rows, Scores, Symbols]]:
+    ) -> list[tuple[Ints, Scores, Symbols]]:
         """Compute rows, scores and symbols of each group of programs.
 
-        Scores are minus infinity where a program is illegal. Rows that the engine refuses, and
+        Scores are minus infinity where a program is illegal. Ints that the engine refuses, and
         groups without a legal program, are left out.
         """
         found = []
@@ -259,7 +253,7 @@ class BatchedSpace:
 
     def with_symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> Iterator[tuple[Rows, LoopNests, Symbols]]:
+    ) -> Iterator[tuple[Ints, LoopNests, Symbols]]:
         """Yield rows, loop nests and symbols of each group with a legal program."""
         found = [(rows, nests) for rows, _, nests in self._lowered(decisions)]
         try:
@@ -272,10 +266,10 @@ class BatchedSpace:
 
     def relaxed(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> list[tuple[Rows, RelaxedScores]]:
+    ) -> list[tuple[Ints, RelaxedScores]]:
         """Record the scores of each group of programs as functions of their tile sizes.
 
-        Rows that the engine refuses, and groups whose scores depend on no tile, are left out.
+        Ints that the engine refuses, and groups whose scores depend on no tile, are left out.
         """
         # here, because torch takes seconds to import
         from pruner.models.analyzer.derivatives import relaxed_scores
@@ -296,19 +290,19 @@ class BatchedSpace:
         (of 4,512 programs it differed for six: docs/metaschedule-features.md).
         """
         if self._limits is None:
-            return [self._design.replay(row, 1) for row in decisions]
+            return [self.design.replay(row, 1) for row in decisions]
         good = self.legal(decisions)
         return [
-            self._design.replay(row, 1, verify=False) if accepted else None
+            self.design.replay(row, 1, verify=False) if accepted else None
             for row, accepted in zip(decisions, good, strict=True)
         ]
 
-    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
+    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
         """Replay rows to trees; the last result is cached, with the refusals."""
         last = self._last  # read once: another thread may replace it
         if last is not None and np.array_equal(last[0], decisions):
             return last[1], dict(last[2])
-        groups: list[tuple[Rows, Tree]] = []
+        groups: list[tuple[Ints, Tree]] = []
         refused: dict[int, str] = {}
         for start in range(0, len(decisions), _BATCH):
             some, bad = apply_groups(self.program, decisions[start : start + _BATCH])
@@ -324,7 +318,7 @@ class BatchedSpace:
 
     def _judged(
         self, decisions: Decisions
-    ) -> tuple[list[tuple[Rows, Tree, Verdicts]], dict[int, str]]:
+    ) -> tuple[list[tuple[Ints, Tree, Verdicts]], dict[int, str]]:
         """Group trees by rows with TVM's verdicts, and collect refusals."""
         groups, refused = self._trees(decisions)
         judged = []
@@ -336,7 +330,7 @@ class BatchedSpace:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
         return judged, refused
 
-    def _lowered(self, decisions: Decisions) -> Iterator[tuple[Rows, Verdicts, LoopNests]]:
+    def _lowered(self, decisions: Decisions) -> Iterator[tuple[Ints, Verdicts, LoopNests]]:
         """Yield rows, verdicts and loop nests of each group with a legal program."""
         for rows, tree, good in self._judged(decisions)[0]:
             if good.any():

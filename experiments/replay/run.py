@@ -24,11 +24,10 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.recorded import RecordedModel
-from pruner.search.offline.recorded import RecordedTask, recorded_task, table
+from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
+from pruner.search.offline.recorded import RecordedModel, RecordedTask, recorded_task, table
 from pruner.search.offline.recorded_run import Curve, run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
-from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
 from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
 
 HERE = Path(__file__).resolve().parent

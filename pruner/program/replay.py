@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Generic, TypeVar
-import numpy as np
-from pruner.arrays import Ints
-from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
-from pruner.program.dag.dag import ComputeDAG
-from pruner.program.nests import LoopNests
-from pruner.program.te.apply import apply
-from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import SkeletonGroup
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +12,7 @@ import numpy as np
 
 from pruner.arrays import Decisions, Ints
 from pruner.data.steps import is_trace
-from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
 from pruner.program.nests import LoopNests
@@ -34,8 +22,8 @@ from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Step
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
-from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
 from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
 from pruner.program.tir.trace import TraceProgram
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,16 @@ from typing import Any, Protocol
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
 from pruner.search.decision_search import Search
-from pruner.search.task_order import Estimate, has_settled
 from pruner.search.history import Candidate
-from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
+from pruner.search.task_order import (
+    Estimate,
+    Order,
+    TaskProgress,
+    has_settled,
+    next_task,
+    round_size,
+    stays_behind,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,22 +12,17 @@ and a run does not train it further.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
 import numpy as np
-from pruner.arrays import Decisions, Floats
+
+from pruner.arrays import Decisions, Floats, Keys
+from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
-from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.space import SearchSpace
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import numpy as np
-
-from pruner.arrays import Decisions, Keys
-from pruner.errors import PrunerError
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace

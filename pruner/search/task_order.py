@@ -7,13 +7,10 @@ arithmetic), weighted by how often the task occurs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from pruner.errors import PrunerError
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pruner.search.task_order import Estimate, has_settled
-from pruner.search.task_order import TaskProgress
+from pruner.search.task_order import Estimate, TaskProgress, has_settled
 
 
 def task(weight, flops, *best_s):

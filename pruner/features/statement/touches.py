@@ -124,8 +124,7 @@ class Seen:
 
     @staticmethod
     def joined(parts: Sequence[tuple[Seen, Rows, slice]], levels: int, num: int) -> Seen:
-        """Join the touches of parts at the places of their loops and programs.
-        """
+        """Join the touches of parts at the places of their loops and programs."""
         if len(parts) == 1:
             return parts[0][0]
         accesses = len(parts[0][0].shared)

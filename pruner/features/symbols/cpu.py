@@ -240,7 +240,7 @@ class _CpuRow:
             loads = self._iterations
             for place, loop in enumerate(self._own):
                 if not loop.is_reduce:
-                    # A tile loop that does not move it reuses the register, a vector loop broadcasts.
+                    # A tile loop that does not move it reuses registers, a vector loop broadcasts.
                     kept = (place >= self._tile_depth) & ~access.uses(loop.var)
                     kept &= ~self._chosen[loop]
                     loads = loads / np.where(kept, loop.extent, 1)

@@ -6,10 +6,9 @@ A region is a symbolic start plus an interval of numbers. Follows TVM's interval
 
 from __future__ import annotations
 
-from fractions import Fraction
-from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Select, walk
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from pruner.program.dag.expr import (
     Not,
     PerProgram,
     Select,
+    walk,
 )
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term, Truth

@@ -6,23 +6,17 @@ checked against the extents of split loops, which Ansor logs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import combinations
-from typing import Any
-from pruner.data.steps import is_trace
-from pruner.data.workload import FUSABLE, parse_workload
-from pruner.errors import UnsupportedProgram
-from pruner.program.dag.operators import dag_for_workload
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from pruner.data.steps import is_trace
-from pruner.data.workload import ARGUMENTS, parse_workload, workload_key
+from pruner.data.workload import ARGUMENTS, FUSABLE, parse_workload, workload_key
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply

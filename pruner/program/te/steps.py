@@ -42,7 +42,6 @@ class Step:
     fields: tuple[Any, ...]
 
 
-
 def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Step, ...], list[int]]:
     """Read one record's step list; return its skeleton and decision vector.
 
@@ -107,12 +106,7 @@ def _parse(step: list[Any], decisions: list[int]) -> Step:
             fields = stage, it
         case ["MS", str(space), values]:
             fields = space, _slots(values, decisions)
-        case (
-            ["FSP", _, _, _, _]
-            | ["CA" | "RF", _, _, _]
-            | ["CHW", _, _]
-            | ["CI" | "CR", _]
-        ):
+        case ["FSP", _, _, _, _] | ["CA" | "RF", _, _, _] | ["CHW", _, _] | ["CI" | "CR", _]:
             fields = tuple(step[1:])
         case _:
             raise UnknownStep("unknown-step", repr(step)[:80])

@@ -19,7 +19,6 @@ from pruner.program.dag.expr import (
     Binary,
     Const,
     Expr,
-    Load,
     PerProgram,
     replace_loads,
     substitute_axes,

@@ -31,8 +31,7 @@ from pruner.program.nests import (
 )
 from pruner.program.tir.pipeline import copies_ahead
 from pruner.program.tir.primitives import reduces_over_threads
-from pruner.program.tir.regions import start_of
-from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes, start_of
 from pruner.program.tir.shared import dynamic_bytes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
 

@@ -499,10 +499,10 @@ def _by_phase(*nests: _Loops) -> list[LoopNode]:
     its nest does so in the merged nest: see :func:`pruner.program.tir.locations.alike`.
     """
     phases: list[list[LoopNode]] = [[], [], []]
-    for nest in nests:
-        reductions = [place for place, (_, reduces) in enumerate(nest) if reduces]
-        first, end = (reductions[0], reductions[-1] + 1) if reductions else (len(nest), len(nest))
-        loops = [loop for loop, _ in nest]
-        for phase, some in zip(phases, (loops[:first], loops[first:end], loops[end:]), strict=True):
-            phase += some
+    for some in nests:
+        reductions = [place for place, (_, reduces) in enumerate(some) if reduces]
+        first, end = (reductions[0], reductions[-1] + 1) if reductions else (len(some), len(some))
+        loops = [loop for loop, _ in some]
+        for phase, part in zip(phases, (loops[:first], loops[first:end], loops[end:]), strict=True):
+            phase += part
     return [loop for phase in phases for loop in phase]

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine
-from pruner.program.index.regions import UNKNOWN_WIDTH, Region
-from pruner.program.tir.tree import LoopNode, Place, Tree
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,10 +9,10 @@ import numpy as np
 from pruner.arrays import IntLike
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Truth
-from pruner.program.index.regions import Region, evaluate_region, relax, union
+from pruner.program.index.affine import Affine, Truth
+from pruner.program.index.regions import UNKNOWN_WIDTH, Region, evaluate_region, relax, union
 from pruner.program.nests import Scope, thread_rank
-from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, Uses
 
 
 def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:

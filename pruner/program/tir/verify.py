@@ -8,23 +8,18 @@ memory and fragments are not limited there.
 from __future__ import annotations
 
 import math
-import numpy as np
-from pruner.arrays import Mask
-from pruner.program.dag.expr import Axis, Binary, Expr, Load, walk
-from pruner.program.index.regions import Region, relax
-from pruner.program.nests import BLOCKS
-from pruner.program.tir.tree import Block, Tree
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pruner.arrays import IntLike, Mask, Verdicts
-from pruner.program.nests import THREADS, WARP_LANES, Mark
+from pruner.program.dag.expr import Axis, Binary, Expr, Load, walk
+from pruner.program.index.regions import Region, relax
+from pruner.program.nests import BLOCKS, THREADS, WARP_LANES, Mark
 from pruner.program.tir.pipeline import pipeline_fits
 from pruner.program.tir.shared import shared_bytes
-from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
+from pruner.program.tir.tree import Block, Tree, TreeNode
 from pruner.program.tir.vectors import vectors_fit
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"

@@ -7,18 +7,14 @@ other tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-import numpy as np
-from numpy.typing import NDArray
-from pruner.arrays import Floats
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.search.offline.adaptation_run import Quality, TuningCurve
 
 Unit = Literal["trials", "seconds"]

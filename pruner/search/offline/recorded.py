@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-import numpy as np
-import torch
-from pruner.arrays import Decisions
-from pruner.models.adaptation.base import Adaptation
-from pruner.models.programs.program_table import ProgramTable
-from pruner.models.programs.scaler import Center
-from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
-from pruner.search.policy import State
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.models.programs.program_table import TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import Tally, featurize_task
+from pruner.models.programs.scaler import Center
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.policy import State
 
 log = logging.getLogger(__name__)
 

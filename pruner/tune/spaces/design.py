@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
-from pruner.tune.kinds import is_pocl
-from pruner.tune.tvm_import import load_tvm
 import json
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -20,7 +17,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import log_fault
-from pruner.tune.kinds import is_cuda
+from pruner.tune.kinds import is_cuda, is_pocl
 from pruner.tune.spaces.mma import can_finish
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 

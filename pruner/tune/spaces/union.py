@@ -7,12 +7,6 @@ longest vector.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
-import numpy as np
-from numpy.typing import NDArray
-from pruner.arrays import Decisions
-from pruner.tune.tvm_import import load_tvm
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +28,9 @@ from pruner.program.nests import LoopNests
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
-from pruner.tune.spaces.tvm import LiveSpace
 from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.tvm import LiveSpace
+from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores

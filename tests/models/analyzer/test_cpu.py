@@ -11,8 +11,8 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
-from pruner.program.device import device_from_mapping
 from pruner.program import replay
+from pruner.program.device import device_from_mapping
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs

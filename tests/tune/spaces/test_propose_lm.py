@@ -10,8 +10,7 @@ from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_model import ProposalModel
 from pruner.models.proposals.proposal_network import ProposalNetwork
 from pruner.search.decision_search import decision_search
-from pruner.search.propose_lm import ProposeLmSettings
-from pruner.search.propose_lm import Proposer
+from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from tests.tune.spaces import test_construct
 from tests.tune.spaces.test_construct import MATMUL, proposed
 

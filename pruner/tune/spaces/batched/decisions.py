@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import numpy as np
-from pruner.arrays import Decisions
-from pruner.program.tir.trace import Instruction, Ref
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask
 from pruner.program.tir.apply_trace import location_options, tile_extents
-from pruner.program.tir.trace import TraceProgram
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.search.space import divisors
 
 
@@ -65,8 +62,7 @@ class TileDecision:
         return self.extent > 1 and self.slots.stop - self.slots.start > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Move a divisor between two factors (``MutateSampleTileSize``), also of partitioned tiles.
-        """
+        """Move a divisor between two factors (``MutateSampleTileSize``), of all tiles."""
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]
         # without 1: moving it changes nothing

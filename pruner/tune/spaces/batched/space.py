@@ -24,9 +24,8 @@ from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.pipeline import waits_are_numbers
 from pruner.program.tir.regions import buffer_scopes
-from pruner.program.tir.verify import stages_cover
 from pruner.program.tir.tree import Tree
-from pruner.program.tir.verify import TirLimits, verify_gpu_code
+from pruner.program.tir.verify import TirLimits, stages_cover, verify_gpu_code
 from pruner.search.construct import Tiling
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
@@ -37,10 +36,9 @@ from pruner.tune.spaces.batched.decisions import (
     TileDecision,
     open_decisions,
 )
-from pruner.tune.spaces.batched.trace import read_program
-from pruner.tune.spaces.batched.tiling import thread_ranges
-from pruner.tune.spaces.batched.tiling import tiling_of
+from pruner.tune.spaces.batched.tiling import thread_ranges, tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
+from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
 

@@ -8,21 +8,18 @@ it are the tile of the first cache, or of shared memory; the outermost loops are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-from pruner.arrays import Decisions
-from pruner.program.nests import WARP_LANES
-from pruner.program.tir.trace import TILES, Instruction, Ref
-from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
-import math
-from collections.abc import Mapping
 
-from pruner.arrays import dtype_bytes
+from pruner.arrays import Decisions, dtype_bytes
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.program.nests import WARP_LANES
-from pruner.program.tir.trace import TraceProgram
+from pruner.program.tir.trace import TILES, Instruction, Ref, TraceProgram
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
 from pruner.search.construct import Tile, Tiling, Unit
 from pruner.tune.spaces.batched.decisions import Decision, TileDecision, prime_powers
 

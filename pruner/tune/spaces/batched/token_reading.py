@@ -37,8 +37,7 @@ from pruner.tune.spaces.batched.decisions import (
     open_decisions,
     prime_powers,
 )
-from pruner.tune.spaces.batched.tiling import ThreadRange, thread_ranges
-from pruner.tune.spaces.batched.tiling import structures_of
+from pruner.tune.spaces.batched.tiling import ThreadRange, structures_of, thread_ranges
 
 # Instructions whose numbers describe a space: written out, checkpoints depend on this order.
 COUNTED = (

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-from pruner.program.tir.trace import KINDS, TraceProgram
-from pruner.tune.kinds import is_gpu
-from pruner.tune.spaces.batched.prim_func import places_of, read_prim_func
-from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.tvm_import import load_tvm
 from collections.abc import Iterable
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir.trace import TILES, Instruction, Ref
+from pruner.program.tir.trace import KINDS, TILES, Instruction, Ref, TraceProgram
+from pruner.tune.kinds import is_gpu
+from pruner.tune.spaces.batched.prim_func import places_of, read_prim_func
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
 
 _WIDTH = {"SampleCategorical": 1, "SampleComputeLocation": 1}
 

@@ -71,7 +71,7 @@ def _widen(values: NDArray[Any], width: int, fill: float) -> NDArray[Any]:
 
 
 def _fields(step: Step) -> list[int | Slot]:
-    """Return one step's fields in the order of Ansor's log, without the extent of a split."""
+    """Return one step's fields as Ansor logs them, without the extent of a split."""
     out: list[int | Slot] = []
     for field in step.fields:
         if isinstance(field, str):

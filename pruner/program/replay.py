@@ -230,7 +230,7 @@ _PATIENCE = 32  # give up on a chunk after this many consecutive failures
 
 @dataclass(slots=True, eq=False)
 class _StepReplay(Generic[Found]):
-    """Apply `compute` to programs of Ansor's steps; on failure, bisect to the faulty programs."""
+    """Apply `compute` to programs of Ansor's steps; on failure, bisect."""
 
     dag: ComputeDAG
     compute: Callable[[LoopNests], Found]

@@ -87,7 +87,7 @@ class Tiling:
 
 @runtime_checkable
 class DesignSpaces(Protocol):
-    """The design spaces of a task; column 0 of its vectors is the number of the space."""
+    """The design spaces of a task, numbered by column 0 of its vectors."""
 
     spaces: list[Any]
     analyzer: Analyzer | None

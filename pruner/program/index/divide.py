@@ -75,7 +75,7 @@ def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
 
 
 def _shape(rest: Affine, live: IntLike) -> tuple[IntLike, IntLike]:
-    """Return where ``live`` programs have exactly one term and no base, and where several."""
+    """Return where ``live`` programs have one term and no base, and where several."""
     count = num_terms(rest)
     single = (count == 1) & (rest.base == 0)
     multi = (count > 0) & fails(single)  # anything else that is not a plain constant

@@ -24,14 +24,14 @@ MAX_UNROLL = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A field of a step that is a decision: its place in the decision vector."""
+    """A field that is a decision: its place in the decision vector."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A schedule primitive: its tag in Ansor's log, and its fields in the order of the log.
+    """A schedule primitive: its tag in Ansor's log, and its fields in order.
 
     Lengths of tiles and unroll depths are slots, lists are tuples, an annotation is its name. The
     logged extent of a split and the amounts of row padding are left out. ``MS`` is a whole program

@@ -21,7 +21,7 @@ def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
 
 
 def module_text(module: Any) -> str:
-    """Print the computation of a task's module: a line for every input and storing block."""
+    """Print the computation of a module, a line for every input and store."""
     return "".join(_func_text(func) for _, func in module.functions_items())
 
 

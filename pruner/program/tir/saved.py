@@ -180,7 +180,7 @@ def _buffer(b: Buffer) -> list[Any]:
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
-    """Return annotations with a plain value, the only ones that the engine reads."""
+    """Return annotations with a plain value; the engine reads no others."""
     return {k: v for k, v in annotations.items() if isinstance(v, bool | int | float)} | {
         k: str(v) for k, v in annotations.items() if isinstance(v, str)
     }

@@ -1,10 +1,7 @@
 """Batch statements of the same structure, across loop nests.
 
-Programs that differ in the place of a stage have different nests, yet most of their statements have
-the same loops, and arithmetic on arrays costs by the array. Stores are joined where their values
-and buffers are alike: of the joined loops each program has some, and one iteration of the others,
-which changes no number. Statements of symbols, whose numbers depend on the roles of loops, are
-joined where their indices have the same terms of loops in the same places.
+Stores with alike values and buffers are joined: of the joined loops each program has some, and one
+iteration of the others, which changes no number.
 """
 
 from __future__ import annotations

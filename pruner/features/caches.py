@@ -1,9 +1,7 @@
 """Dataflow rows of CPU programs: data moved between memory, caches and registers.
 
-GPU programs state which tile goes to shared memory and which to registers, and the
-dataflow rows are the touches of these buffers (:mod:`pruner.features.dataflow`). On CPUs the same
-tiles exist without a name: the loops inside some depth touch what a cache holds, and the rows are
-those of the GPU pattern with levels in the place of scopes:
+The loops inside some depth touch what a cache holds, so the rows are those of the GPU pattern
+(:mod:`pruner.features.dataflow`) with levels in the place of scopes:
 
 | rows | data | location |
 |---|---|---|
@@ -13,14 +11,10 @@ those of the GPU pattern with levels in the place of scopes:
 | 7 | the result in registers, with the operations | local |
 | 8, 9 | the result to L2, and to memory | local, global |
 
-They are of the statement with most floating-point operations (the last one of equals), its two
-operands being those that move most from L1 to registers.
-
-*Traffic* into a level of ``C`` bytes follows the capacity rule of the CPU symbols
-(:mod:`pruner.features.symbols.cpu`): the loops from the outermost depth inwards whose footprint
-fits run without misses, so a tile crosses once for every iteration of the loops around, except of
-the one directly around as far as that does not move it. Levels have nominal sizes, not those of a
-device: a feature of a program is the same on every device, and a model learns the rest.
+They are of the statement with most floating-point operations (the last one of equals), with the two
+operands that move most from L1 to registers. Traffic follows the capacity rule of the CPU symbols
+(:mod:`pruner.features.symbols.cpu`) in caches of nominal sizes, so that a program has the same
+features on every device.
 """
 
 from __future__ import annotations

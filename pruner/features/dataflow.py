@@ -1,20 +1,13 @@
 """Dataflow features: the multi-tiling pattern as a sequence of buffer touches.
 
 Paper: `NUM_ROWS` rows of `DATAFLOW_COLUMNS` (Pruner, section "PaCM"); official code: the same
-without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program every store appends one
-row for each buffer it touches, sources before the destination. The pattern is *initialise a local
-tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
-adds the epilogue, local tile to result. GPU programs without the pattern have zero rows.
+without the epilogue (src/auto_scheduler/feature_pam.cc). Every store appends one row for each
+buffer it touches, sources before the destination: *initialise a local tile, stage two operands
+through shared memory, accumulate* has the locations 2, 0 1, 0 1, 1 1 2. GPU programs without the
+pattern have zero rows; for CPU programs see :mod:`pruner.features.caches`.
 
-Programs of CPUs have no such buffers; the paper's rows are data movements between memory, caches
-and registers there (:mod:`pruner.features.caches`), the release's are zero.
-
-On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
-fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
-Fragments and accumulators are registers, so their location is local. The loads from shared memory
-to fragments between have rows of the kind ``fragments`` alone: ``paper`` with four rows more before
-the product, shared memory and fragment of each operand, which other programs leave zero (the
-weights of a model do not depend on the number of rows).
+On tensor cores fragments and accumulators are local. The kind ``fragments`` is ``paper`` with four
+rows more before the product, shared memory and fragment of each operand.
 """
 
 from __future__ import annotations

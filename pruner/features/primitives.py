@@ -1,10 +1,8 @@
 """Encode schedule primitives as tokens, the input of TLP (ASPLOS'23).
 
-A row is a step: ``[one-hot kind (14) | fields (8)]``, at most 40 rows; fields follow the step as
-Ansor logs it, lists flattened, cut off beyond 8. Differs from the release
-(scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target; lengths and unroll depths
-as ``log2(1 + x)`` instead of raw integers; no loop extents, which are constant for the axes of an
-operator and stale for fetch loops.
+A row is a step: ``[one-hot kind (14) | fields (8)]``, at most 40 rows; fields as Ansor logs them.
+Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target,
+``log2(1 + x)`` instead of raw integers, no loop extents (stale for fetch loops).
 """
 
 from __future__ import annotations

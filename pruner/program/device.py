@@ -1,8 +1,6 @@
 """Devices: constants for the analyzer and the GPU checks, from YAML files.
 
-A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
-`CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source
-in a comment.
+A file of ``conf/platform`` holds the constructor arguments of its ``kind``, each with its source.
 """
 
 import dataclasses

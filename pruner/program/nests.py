@@ -1,9 +1,7 @@
 """Loop nests: scheduled programs as stores under loops, N at once.
 
-Both engines lower to this form, and features, symbols and the check of GPU limits read it. The
-structure (stores, loops around each) is common to all N programs; extents are plain integers or
-int64 [N]. A loop whose extent is 1 in some programs is *absent* there, because lowering removes it;
-loops bound to GPU indices stay whatever their extent.
+Extents are plain integers or int64 [N]. A loop of extent 1 is *absent* where lowering removes it;
+loops bound to GPU indices stay.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Record the arithmetic of N programs as formulas of their tile sizes.
 
-Arrays that depend on tile sizes are `Relaxed`: they hold the numbers of the programs, the
-*anchors*, and record every operation in a `FormulaNode`. So the formulas that a search
-differentiates are those of the code that scores programs; :mod:`pruner.models.analyzer.derivatives`
-evaluates them in torch. In the relaxation, decisions that are no tiles are constant, and so is what
-code derives from comparisons of the anchors; floor and ceiling of ``x`` are ``x`` plus what
-rounding adds at the anchor; remainders, greatest common divisors and bits are constant; minima,
-maxima and clips compare the relaxed numbers.
+`Relaxed` arrays hold the numbers of the programs, the *anchors*, and record every operation in a
+`FormulaNode`, which :mod:`pruner.models.analyzer.derivatives` evaluates in torch. Decisions that
+are no tiles are constant, and so is what code derives from comparisons of the anchors; floor and
+ceiling of ``x`` are ``x`` plus what rounding adds at the anchor; remainders, greatest common
+divisors and bits are constant; minima, maxima and clips compare the relaxed numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """AdaTune (Li et al., NeurIPS'20): propose programs by a forest's expected improvement.
 
 From the release (RF_cost_model.py, dynamic_model_based_tuner.py): 10 trees; random share = mean
-spread of 20 random programs over the best. Difference: the evolution that all policies share
-replaces AutoTVM's simulated annealing. Its adaptive repeats: :mod:`pruner.tune.measure.repeats`.
+spread of 20 random programs over the best. Our evolution replaces AutoTVM's simulated annealing.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Construct programs from tiles that fit the device, after Roller (OSDI'22).
 
-From the source (Zhu et al.): tiles agree with the units of the device (warps, vector registers,
-memory transactions); a tile is enlarged, level by level outwards, along the axis that buys the most
-data reuse, until its memory is full; the rest of the axes is distributed over the cores; a formula
-ranks the programs, and nothing is measured.
-
-Differences: tiles divide their loops, so a unit counts as far as it divides the extent (Roller
-pads); the analyzer is the performance model, it alone judges the registers, and it chooses the
-decisions that are no tiles; a beam of tiles is enlarged, half of it selected by reuse and half by
-the predicted time; the last stage enlarges any factor while the predicted time falls. Every partly
-built tile is a complete program, whose symbols give the bytes that each level moves.
+From the source (Zhu et al.): tiles agree with the units of the device; a tile is enlarged, level by
+level outwards, along the axis that buys the most data reuse, until its memory is full; the rest is
+distributed over the cores; a formula ranks the programs, and nothing is measured. Differences:
+tiles divide their loops; the analyzer is the performance model and chooses the decisions that are
+no tiles; a beam of tiles is enlarged, half of it selected by the predicted time; the last stage
+enlarges any factor while that falls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The latent schedule explorer: evolution with the draft score as fitness.
 
-Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of docs/paper.md
-section 3. Nothing is built or lowered: a generation is a few array operations.
+Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates: docs/paper.md section 3.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Learn the probability of failure from the decision vectors that failed.
 
-Logistic regression with a Gaussian prior. A slot counts twice: by its logarithm (limits of memory
-and threads are products of tile sizes) and by its value (a single location or vector width may be
-the cause). Without data every program is legal, and one failure condemns only programs that are
-nearly the same.
+Logistic regression with a Gaussian prior. A slot counts twice: by its logarithm (limits are
+products of tile sizes) and by its value (a single location or vector width may be the cause).
 """
 
 from __future__ import annotations

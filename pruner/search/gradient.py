@@ -1,15 +1,11 @@
 """Search by the gradient of the analyzer's score in tile sizes, after Felix (ASPLOS'24).
 
 From the source (Zhao et al.): Adam on the logarithms of tile sizes from many programs at once,
-penalties for programs beyond the limits of a device, and rounding to the nearest factors.
-
-Differences: the cost model is the analyzer, whose own code records its formulas
-(:mod:`pruner.program.relaxed`) for some programs of a design space, the *anchors*, and again at the
-best programs after a few steps; the logarithms of the factors of a loop lie on a simplex, so every
-product of factors is exact without a penalty; every step is rounded, and the most promising single
-moves of a prime factor are tried, too; other decisions come from random programs and mutations,
-which alone search spaces without tiles or with TVM's replay. The learned model ranks the results;
-its gradient is not used, because its features change arrays in place.
+penalties beyond the limits of a device, and rounding to the nearest factors. Differences: the
+analyzer's own code records its formulas (:mod:`pruner.program.relaxed`) at some programs of a
+design space, the *anchors*; the logarithms of a loop's factors lie on a simplex, so their product
+is exact; every step is rounded, and promising single moves of a prime factor are tried; other
+decisions come from random programs and mutations.
 """
 
 from __future__ import annotations

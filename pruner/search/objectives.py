@@ -1,9 +1,7 @@
 """The objective of a run: small latency, size, energy, or a front.
 
-Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE Transactions on
-Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms for
-one augmented Tchebycheff score. The size is estimated from loop nests; energy is counted or
-modelled after the search (:mod:`pruner.tune.run.final_choice`).
+Latency and size are searched by ParEGO's augmented Tchebycheff scores (Knowles, IEEE Transactions
+on Evolutionary Computation 10, 2006); energy: :mod:`pruner.tune.run.final_choice`.
 """
 
 from __future__ import annotations

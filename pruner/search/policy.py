@@ -1,8 +1,7 @@
 """Policies: propose the programs to measure next from the history.
 
 `DraftThenVerify` is the round of Pruner (docs/paper.md section 3), and without a draft the round of
-Ansor: evolution with the learned model as fitness. `RandomPolicy` draws at random. Both accept any
-score function.
+Ansor: evolution with the learned model as fitness.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Propose programs by a language model over decisions alone, after TLM (OSDI'24).
 
-From the source (Zhai et al.): a program is a sequence of decisions behind a description of operator
-and device, drawn by an autoregressive model that learns from fast measured programs of other tasks;
-illegal decisions have no probability. Differences: a small recurrent network describes options by
-numbers instead of words, so that it scores factors that it never saw; it begins as the sampling of
-MetaSchedule and learns the difference, also from slow programs
-(:mod:`pruner.models.proposals.proposal_fit`); of the drawn programs the most likely are measured,
-and a run does not train it further.
+From the source (Zhai et al.): an autoregressive model draws the decisions behind a description of
+operator and device, and learns from fast programs of other tasks. Differences: a small recurrent
+network describes options by numbers instead of words; it begins as the sampling of MetaSchedule and
+learns the difference, also from slow programs (:mod:`pruner.models.proposals.proposal_fit`); the
+most likely of the drawn programs are measured, and a run does not train it further.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Choose the next task: round-robin, or by the gradient of total latency.
 
 The gradient is Ansor's [Zheng2020, section 6, and TVM 0.19, task_scheduler.py]: recent improvement
-a trial and an optimistic guess by similar tasks (equal operator, equal order of magnitude of
-arithmetic), weighted by how often the task occurs.
+a trial and an optimistic guess by similar tasks, weighted by how often the task occurs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Count the arithmetic of a store's iteration after TVM's Simplify.
-
-Every count is an int64 array [N] or an int: index arithmetic differs between programs because loops
-of extent 1 disappear and guards that provably hold are dropped.
-"""
+"""Count the arithmetic of a store's iteration after TVM's Simplify, int64 [N] or an int."""
 
 from __future__ import annotations
 

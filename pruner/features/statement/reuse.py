@@ -1,8 +1,8 @@
 """Compute data reuse of a store's accesses (``ComputeReuse`` of feature.cc).
 
-From the inside out: loops whose variable is in the indices lengthen the reuse distance; the first
-loop that is not starts the reuse count, which ends at the next loop that moves the access. A loop
-in which the buffer was touched before ends the scan with serial reuse.
+From the inside out: loops that move the access lengthen the reuse distance; the first that does not
+starts the reuse count, which ends at the next that does. A loop in which the buffer was touched
+before ends the scan with serial reuse.
 """
 
 from __future__ import annotations

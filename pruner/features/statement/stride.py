@@ -1,8 +1,7 @@
 """Compute the stride of a loop's consecutive iterations in a buffer.
 
-feature.cc walks the printed expression and remembers the last constant factor
-(``CoefficientExtractor``). In a simplified sum, whose terms stand in descending order of
-coefficient, that memory has a closed form.
+feature.cc remembers the last constant factor of the printed expression (``CoefficientExtractor``);
+for a simplified sum, in descending order of coefficients, that has a closed form.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Record the touches of every loop (``for_touch_regions_`` of feature.cc).
+"""Record how much of a buffer a run of a loop touches (``for_touch_regions_`` of feature.cc).
 
-In program order, for every loop around a store and every buffer that the store touches: how much of
-the buffer one run of the loop touches. The original keys its tables by the address of a loop's
-node, which for GPU indices is a temporary that the allocator hands out again: a defect that the
-released models were trained with, followed by :func:`number_loops`.
+The original keys its tables by the address of a loop's node, which for GPU indices is a temporary
+that is handed out again: a defect of the released models, followed by :func:`number_loops`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """CPU symbols of the analyzer: register tile, caches, lanes, cores.
 
-Per statement (the last store of a stage) and for the whole program unless said otherwise; the idea
-is the paper's (Table 2: capacity, work and traffic of each level), the levels are those of a
-CPU. Sources of the formulas:
+Per statement (the last store of a stage) and for the whole program unless said otherwise; after the
+paper's Table 2 with the levels of a CPU:
 
-* *Register tile*: the spatial loops inside the innermost reduction loop, as in the GPU symbol S1
-  [Pruner, Table 2]; their operands are loaded once per step and their results stay in registers
-  when the tile is unrolled [BLIS: Van Zee and van de Geijn, 2015, section 3: micro-kernel].
+* *Register tile*: the spatial loops inside the innermost reduction loop (S1); their operands are
+  loaded once per step, and their results stay in registers [BLIS: Van Zee and van de Geijn, 2015].
 * *Footprint* of the loops from depth ``l`` inwards: sum over buffers of the box they touch, in
   whole cache lines [Wolf and Lam, 1991, reuse in tiled loops].
-* *Traffic* into a cache of ``C`` bytes: the outermost depth ``l`` whose footprint fits is run
-  without misses between its iterations, so a buffer crosses once for the loop around it, as far as
-  that loop moves it, and once more for every iteration further out: ``bytes[l - 1] * prod of
-  extents outside l - 1`` [the capacity rule of the ECM model: Stengel et al., 2015, section 2].
-  Measurements repeat the program, so that what fits whole is warm and does not cross.
+* *Traffic* into a cache of ``C`` bytes: a buffer crosses once for the loop around the outermost
+  depth ``l`` whose footprint fits, as far as that loop moves it, and once for every iteration
+  further out: ``bytes[l - 1] * prod of extents outside l - 1`` [ECM model: Stengel et al., 2015,
+  section 2]. What fits whole is warm, because measurements repeat the program.
 * *Balance*: ``P / (ceil(P / cores) cores)`` of ``P`` parallel iterations (the paper's P_l2,c).
 """
 

@@ -1,8 +1,4 @@
-"""GPU symbols of the analyzer, of any program's loop nests.
-
-Where a loop that was fused from several dimensions is only partly inside a block, each dimension
-spans the interval of its index, and together never more than the iterations that move the access.
-"""
+"""GPU symbols of the analyzer, of any program's loop nests."""
 
 from collections.abc import Iterable
 

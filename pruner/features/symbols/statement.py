@@ -1,9 +1,7 @@
 """Statements of loop nests for the symbols: operations, roles, accesses.
 
-A statement is the last store of a stage. *Moving* loops run over their range while all others stand
-at 0, and a term's reach is the width of its interval. Other than in the statement features
-(:mod:`pruner.features.statement`, after feature.cc), a load counts by itself, in the tile that is
-allocated and within the guards.
+*Moving* loops run over their range while all others stand at 0. Other than in
+:mod:`pruner.features.statement`, a load counts by itself, in the allocated tile, within the guards.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,7 @@
 """Tables of the analyzer's symbol columns, and their values.
 
 Per statement (the last store of a stage), in elements and operations unless a unit says otherwise.
-S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2); the other GPU columns are what a model of the
-hardware needs beyond them. A column is added here and where its group is computed, nowhere else.
+S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2).
 """
 
 from collections.abc import Mapping, Sequence

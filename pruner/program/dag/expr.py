@@ -1,7 +1,6 @@
 """Scalar expressions, immutable: the value of one iteration of a stage.
 
-A loop variable is an :class:`Axis` slot of the stage that owns the body (spatial axes first, then
-reduce axes), so a body means the same wherever its stage is placed.
+A loop variable is an :class:`Axis` slot of the stage, spatial axes first, then reduce axes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Index expressions for N programs at once.
 
 Sums ``sum_t coef_t * ((index_t mod upper_t) div lower_t) + base``, the normal form of TVM's
-canonical simplifier ("SplitExpr" and "SumExpr" in src/arith/canonical_simplify.cc); every
-coefficient, factor and base may be an int64 array [N]. A term that is absent from a program has
-coefficient 0 there: structure is common, values are masked. Numbers common to all programs are
-plain integers, and common conditions plain booleans, with which Python computes many times faster
-than NumPy.
+canonical simplifier ("SplitExpr" and "SumExpr" in src/arith/canonical_simplify.cc); every number is
+int64 [N], or plain where it is common to all programs, which is many times faster. A term that is
+absent from a program has coefficient 0 there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Regions: the values that an index expression takes, for N programs.
-
-A region is a symbolic start plus an interval of numbers. Follows TVM's interval arithmetic
-(src/arith/int_set.cc) with every end simplified to a sum.
-"""
+"""Regions: a symbolic start plus an interval of numbers, for N programs (src/arith/int_set.cc)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Apply a skeleton's primitives once, for N decision vectors.
 
 Follows ``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's
-schedule_dataflow_rewrite.cc; each primitive is one function.
+schedule_dataflow_rewrite.cc.
 """
 
 from __future__ import annotations

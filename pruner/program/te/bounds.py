@@ -1,9 +1,8 @@
 """Infer bounds for N programs: the extent of every loop and buffer.
 
-Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): from the outputs to
-the inputs, a stage's axes cover what its consumers touch inside the attach point; loops inside it,
-and threads that share the buffer, are relaxed to their whole range. A region is a symbolic start
-plus an interval of numbers.
+Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): a stage's axes cover
+what its consumers touch inside the attach point; loops inside it, and threads that share the
+buffer, are relaxed to their whole range.
 """
 
 from __future__ import annotations

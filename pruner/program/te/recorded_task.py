@@ -1,7 +1,6 @@
 """Find the operator, arguments and fused operators of a record of Ansor.
 
-Authors of logs order the arguments of operators in their own ways; a reading of the arguments is
-checked against the extents of split loops, which Ansor logs.
+Authors of logs order arguments in their own ways: the logged extents of split loops decide.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Schedule primitives as frozen values, and a reader of Ansor's steps.
 
-A skeleton is a tuple of primitives in which every tile length and the unroll depth is a *slot*, the
-position of its value in the decision vector. ``stage`` and ``iter`` numbers refer to the state
-after the steps before, as in Ansor's log (src/auto_scheduler/transform_step.cc;
-docs/ansor-steps.md).
+Every tile length and unroll depth of a skeleton is a *slot*, its place in the decision vector.
+``stage`` and ``iter`` count after the steps before, as in Ansor's log (docs/ansor-steps.md).
 """
 
 from __future__ import annotations

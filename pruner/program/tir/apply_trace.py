@@ -1,9 +1,8 @@
 """Apply one trace to many programs: one tree for each structure.
 
-The location of blocks is decided last in a trace. All programs go together as far as they agree;
-locations in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`); else each
-part goes on with a copy of the tree. A program that parts from the others in the middle of an
-instruction, or that a shared tree cannot express, begins anew.
+Programs go together as far as they agree; locations in loops of one run share a tree
+(:func:`pruner.program.tir.locations.shared`), else each part goes on with a copy. A program that
+parts in the middle of an instruction, or that a shared tree cannot express, begins anew.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) deals a copy into shared memory out to all
 threads, in vectors, and writes results of ``mma`` out through shared memory, eight rows of every
-warp at a time. It also pads shared memory against bank conflicts, but not here: lanes of whole
-vectors either share a row, or fill rows evenly, or its analysis gives up on them.
+warp at a time.
 """
 
 from __future__ import annotations

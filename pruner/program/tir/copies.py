@@ -1,8 +1,4 @@
-"""Copy a tree: to schedule it, or for some of its programs.
-
-Values (variables, sums, expressions) are shared where none of their numbers differs; loops, blocks
-and buffers are copied.
-"""
+"""Copy a tree, also for some of its programs; values that do not differ are shared."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Invert the indices of an access to the block's iterators, for inlining.
 
-``InverseAffineIterMap`` (src/arith/iter_affine_map.cc): indices may merge iterators (``v0 * 64 +
-v1``) or split them (``v0 // 64, v0 % 64``). Each dimension is a number whose digits, in a mixed
-radix, are *parts* ``(v mod upper) div lower`` of iterators, and the parts are the digits of each
-iterator.
+``InverseAffineIterMap`` (src/arith/iter_affine_map.cc): the digits of a dimension, in a mixed
+radix, are *parts* ``(v mod upper) div lower`` of iterators, which are the digits of each iterator.
 """
 
 from __future__ import annotations

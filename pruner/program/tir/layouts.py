@@ -1,7 +1,6 @@
 """Change layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM.
 
-New dimensions are quotients and remainders of old ones; divisors may differ between programs
-(src/s_tir/schedule/primitive/layout_transformation.cc, block_annotate.cc).
+Sources: layout_transformation.cc and block_annotate.cc of src/s_tir/schedule/primitive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lower block trees to loop nests, for features, symbols and the draft.
 
-Two forms. ``ansor`` is the form of the released data and models: a fetch's own threads are loops
-inside the block's, and indices count in the whole tensor. ``metaschedule`` is the form of TVM's
-``PerStoreFeature``: threads of one axis are one loop and buffers are cut to their used box.
+``ansor`` is the form of the released models: a fetch's own threads are loops inside the block's,
+and indices count in the whole tensor. ``metaschedule`` is the form of TVM's ``PerStoreFeature``:
+threads of one axis are one loop and buffers are cut to their used box.
 """
 
 from __future__ import annotations

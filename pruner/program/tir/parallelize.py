@@ -1,12 +1,8 @@
 """Make parallel, vector and unrolled loops of CPU programs.
 
-Follows ``RewriteParallelVectorizeUnroll``
-(src/s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc): for every block,
-``AdjustParallelVectorize`` counts the outer loops to fuse into a parallel loop and the inner loops
-to fuse into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
-``RewriteVectorize`` fuse and mark them, ``RewriteUnroll`` sets the pragma. The numbers of fused
-loops differ between programs: a loop that went into the added parallel or vector loop keeps its
-place with extent 1, and all programs share a tree.
+Follows s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc of TVM. The numbers of
+fused loops differ between programs: a loop that went into the added parallel or vector loop keeps
+its place with extent 1, and all programs share a tree.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Count the copies of buffers that software pipelines of loops keep.
 
-``InjectSoftwarePipeline``: an annotated loop names the stage of every statement in it; a statement
-of stage ``s`` runs ``s`` iterations after the statements of stage 0. A pipelined loop inside counts
-as three statements: its prologue (stage 0 of the first iteration), its body and its epilogue
-(src/s_tir/transform/inject_software_pipeline.cc).
+A statement of stage ``s`` runs ``s`` iterations after those of stage 0. A pipelined loop inside
+counts as its prologue, body and epilogue (src/s_tir/transform/inject_software_pipeline.cc).
 """
 
 from __future__ import annotations

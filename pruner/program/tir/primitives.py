@@ -1,8 +1,7 @@
 """Schedule primitives of TIR, each a rewrite of the tree (src/s_tir/schedule/primitive).
 
-In the order of the file: loops (loop_transformation.cc, for_kind.cc), staging buffers
-(cache_read_write.cc), the initialisation of reductions (reduction.cc), inlining
-(compute_inline.cc), and moving a block under a loop (compute_at.cc).
+Of loop_transformation.cc, for_kind.cc, cache_read_write.cc, reduction.cc, compute_inline.cc and
+compute_at.cc, in this order.
 """
 
 from __future__ import annotations

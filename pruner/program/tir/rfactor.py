@@ -1,9 +1,8 @@
 """Reduce in two steps: ``rfactor`` of TVM's reduction.cc.
 
-``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial iterator, the
-reduction iterators that hold it are replaced by new ones (one for each other loop in them), and the
-old iterators stay as expressions of the new ones, *derived* iterators. ``WriteBackBlockCreator`` is
-:func:`_finish`: a reduction over the factored loop.
+``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial iterator, and the
+reduction iterators that hold it become *derived*, expressions of new iterators for the other loops.
+``WriteBackBlockCreator`` is :func:`_finish`: a reduction over the factored loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Compute shared memory of N GPU programs as TVM allocates it.
+"""Compute shared memory of N GPU programs as TVM's check of GPU code allocates it.
 
-Static buffers (``shared``) are summed up. Dynamic buffers (``shared.dyn``) share one allocation:
-``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free
-buffer, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
-GPU code runs both; programs are compiled without the first (:mod:`pruner.tune.compiling`).
+Static buffers are summed up. Dynamic buffers share one allocation: ``StorageRewrite``
+(src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free buffer,
+``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Apply the instructions of a MetaSchedule trace for N decision vectors.
 
-Where programs need different trees :class:`Diverges` carries the values that separate them;
-:mod:`pruner.program.tir.apply_trace` then goes on with each kind by itself.
+:class:`Diverges` carries the values that separate programs which need different trees.
 """
 
 from __future__ import annotations

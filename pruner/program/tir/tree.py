@@ -1,8 +1,7 @@
-"""Loops, blocks and buffers of a TIR function under scheduling.
+"""Loops, blocks and buffers of a TIR function under scheduling, for N programs at once.
 
-For N programs at once: the tree's shape is common to all, extents are plain integers or int64 [N].
-A block's iterators are bound to sums of loop variables. A loop that was split or fused away lives
-on as a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.
+The shape is common, extents are plain or int64 [N]. A loop that was split or fused away lives on as
+a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Find vectorised GPU statements whose vectors TVM's check accepts.
 
-``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors: of loads,
-stores and casts, and of an index that steps by more than 1. A statement whose condition depends on
-the lane is a loop after ``VectorizeLoop`` and has no vectors.
+``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors of loads,
+stores, casts and stepping indices. ``VectorizeLoop`` leaves conditions on the lane as loops.
 """
 
 from __future__ import annotations

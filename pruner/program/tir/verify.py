@@ -1,8 +1,7 @@
 """Find programs that TVM accepts: ``VerifyGPUCode``, and the region cover of padded results.
 
-Limits on threads a block, on shared memory, on vectors and on the thread extents that a schedule
-rule sets (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of src/s_tir/analysis). Local
-memory and fragments are not limited there.
+Limits on threads a block, shared memory, vectors, and thread extents of schedule rules
+(verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of src/s_tir/analysis).
 """
 
 from __future__ import annotations

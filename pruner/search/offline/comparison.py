@@ -1,8 +1,7 @@
 """Summarise offline tunings: areas, times to the baseline's result, labels, forgetting.
 
-A cell is one (method, seed). Cells of equal seed start from the same random draws, so methods are
-compared in pairs. Intervals resample seeds; they do not cover how far a result carries over to
-other tasks.
+Cells of equal seed start from the same random draws, so methods are compared in pairs. Intervals
+resample seeds; they do not cover how far a result carries over to other tasks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Read the loop nests of single programs from TVM's schedules.
-
-The scheduled function is read into the tree that the batched replay would have made, for N = 1; all
-that follows (loop nests, features, draft) is the same code.
-"""
+"""Read the loop nests of single programs from TVM's schedules, as batched trees of N = 1."""
 
 from __future__ import annotations
 

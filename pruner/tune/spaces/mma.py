@@ -1,8 +1,7 @@
 """Find the ``mma`` spaces that TVM can finish, by their copies.
 
-TVM's rule also offers programs whose vectors would step, which ``VerifyGPUCode`` refuses; results
-that are added to another tensor on the way out, on which ``LowerAutoCopy`` fails; and padded
-results, whose guard names loops that stand inside the guard.
+It fails on vectors that would step (``VerifyGPUCode``), results that are added to another tensor on
+the way out (``LowerAutoCopy``), and padded results, whose guard names loops inside the guard.
 """
 
 from __future__ import annotations

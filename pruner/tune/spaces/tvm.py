@@ -1,7 +1,6 @@
-"""The fallback: a design space with every program replayed by TVM.
+"""The fallback: a design space with every program replayed by TVM, tens of milliseconds each.
 
-Tens of milliseconds a candidate; but any trace works. A space whose programs cannot be read (a loop
-that is no rectangle, a call by name) has neither features nor draft.
+A space whose programs cannot be read has neither features nor draft.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Join all design spaces of a task into one space.
-
-Column 0 is the number of the design space; the others hold its decisions, zero-padded to the
-longest vector.
-"""
+"""Join all design spaces of a task into one space, whose column 0 is the number of the space."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The standard operators: compute DAG, TE expression and options of each.
 
-An operator of the table :data:`pruner.data.workload.ARGUMENTS` has its file here, ``<name>.py``
-with one :class:`Operator` called ``OPERATOR``. DAGs are float32, images are NCHW. Imported in the
-Ansor environment too, so all that it imports is of the standard library.
+``<name>.py`` has the `OPERATOR` of a name of :data:`pruner.data.workload.ARGUMENTS`. DAGs are
+float32, images NCHW. Imported in the Ansor environment, too: nothing but the standard library.
 """
 
 from __future__ import annotations

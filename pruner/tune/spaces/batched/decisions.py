@@ -1,7 +1,6 @@
 """Sample and mutate the open decisions of a trace for all candidates, as MetaSchedule.
 
-``sample_perfect_tile`` is uniform over the ordered factorisations whose last factor is small enough
-(src/s_tir/schedule/primitive/sampling.cc); mutators: src/s_tir/meta_schedule/mutator.
+Sources: src/s_tir/schedule/primitive/sampling.cc, src/s_tir/meta_schedule/mutator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The tiles of a batched design space, for the construction of programs.
 
-MetaSchedule's multi-level tiling annotates its structure, outermost first: ``SSRSRS`` on CPUs,
-``SSSRRSRS`` on GPUs (schedule_rule/multi_level_tiling.cc). Its letters give the level of each
-factor: the innermost spatial loops are the register tile; the reduction and the spatial loop around
-it are the tile of the first cache, or of shared memory; the outermost loops are distributed.
+MetaSchedule annotates its tiling, outermost first: ``SSRSRS`` on CPUs, ``SSSRRSRS`` on GPUs
+(schedule_rule/multi_level_tiling.cc). The innermost spatial loops are the register tile; the
+reduction and the spatial loop around it are the tile of the first cache, or of shared memory; the
+outermost loops are distributed.
 """
 
 from __future__ import annotations

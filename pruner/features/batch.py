@@ -54,16 +54,13 @@ Extra = Callable[[Sequence[LoopNests]], Sequence[ProgramColumns]]
 class ProgramFeatures:
     """Features of N programs of one task, without padding.
 
-    Statement rows of all programs lie one after another; the rows of program n are
-    ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``. ``psa``: the official
-    analyzer's symbols of the same rows, if requested. ``dataflow`` has the rows of one kind
-    (:data:`NUM_ROWS`) for every program, ``workload`` the flags common to all. A program that could
-    not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in ``failures`` (by
-    its number). ``tokens``: the schedule primitives, None where no skeleton was replayed.
-    ``extra``: further columns of every program, if requested; zeros for invalid programs. The last
-    axes are the column tables of :mod:`pruner.features.columns`.
-
-    Raises `ValueError` for lengths that do not belong together.
+    ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``, are the rows of program
+    n, ``psa`` the official analyzer's symbols of the same rows. ``dataflow`` has :data:`NUM_ROWS`
+    rows of one kind for every program, ``workload`` the flags common to all. A program that is not
+    ``valid`` has no row, zeros elsewhere, and a reason in ``failures`` (by its number). ``tokens``:
+    the schedule primitives, None where no skeleton was replayed; ``extra``: further columns. The
+    last axes are the tables of :mod:`pruner.features.columns`. Raises `ValueError` for lengths that
+    do not belong together.
     """
 
     statement: Float32[np.ndarray, "row column"]
@@ -228,12 +225,9 @@ def featurize_records(
     *,
     tasks: Definitions | None = None,
 ) -> ProgramFeatures:
-    """Compute features of a task's records.
+    """Compute features of a task's records; ``tasks``: the definitions beside them.
 
-    ``tasks``: the definitions beside the records (TenSet's operators, design spaces).
-
-    Raises `UnsupportedProgram` where the operator is unknown, or records of traces have no design
-    spaces.
+    Raises `UnsupportedProgram` where the operator is unknown, or traces have no design spaces.
     """
     return featurize(find_definition(workload_key, fused, steps_list, tasks), steps_list, spec)
 
@@ -243,9 +237,8 @@ def featurize(
 ) -> ProgramFeatures:
     """Compute features of recorded programs of one task, in the order given.
 
-    ``definition``: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
-    traces; ``steps_list``: one step list a program, any mix of skeletons. Programs that cannot be
-    replayed have ``valid`` False, and a reason; only step lists have tokens.
+    ``definition``: the operator of Ansor's step lists, or the design spaces of traces. Programs
+    that cannot be replayed have ``valid`` False, and a reason; only step lists have tokens.
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
@@ -272,9 +265,8 @@ def featurize_traces(
 ) -> list[ProgramFeatures]:
     """Compute features of several tasks' traces together, as :func:`featurize` of each.
 
-    Programs of all tasks share trees and arrays, so many small tasks cost little more than one; of
-    thousands of programs a second process computes a half. ``extras``: ``extra`` of each task, in
-    place of the one of the ``spec``.
+    Many small tasks cost little more than one; of thousands of programs a second process computes a
+    half. ``extras``: ``extra`` of each task, in place of that of the ``spec``.
     """
     steps_list = [steps for task in tasks for steps in task]
     task_of = np.repeat(np.arange(len(tasks)), [len(task) for task in tasks])

@@ -50,11 +50,7 @@ def _index_structure(index: LoopVar | Affine, places: Mapping[LoopVar, int]) -> 
 
 
 def _aligned(sequences: Sequence[Sequence[Hashable]]) -> tuple[list[list[int]], int]:
-    """Place the items of all sequences in one common sequence.
-
-    Equal items share a place as far as every sequence keeps its order. Returns each sequence's
-    places, and the length of the common sequence.
-    """
+    """Return the places of each sequence in one common sequence, and its length."""
     merged: list[tuple[Hashable, int]] = []  # (item, number in order of insertion)
     known: dict[tuple[Hashable, ...], list[int]] = {}
     for sequence in map(tuple, sequences):
@@ -164,10 +160,7 @@ _NONE = Affine()  # instead of the sum in a term that a batch lacks
 def tables_of(
     statements: Sequence[NestStatement], table_of: Callable[[NestStatement], Table]
 ) -> list[Table]:
-    """Compute ``table_of`` of every statement, once per structure.
-
-    ``table_of`` may use loops, accesses and operations, but neither names nor numbers of buffers.
-    """
+    """Compute ``table_of`` (reads no names or numbers of buffers) once per structure."""
     out: dict[NestStatement, Table] = {}
     for members in grouped(statements, _statement_structure):
         table = table_of(members[0] if len(members) == 1 else _joined_statement(members))

@@ -26,10 +26,7 @@ def column_index(columns: Sequence[Column]) -> dict[str, int]:
 
 
 class ColumnValues:
-    """Values of a table's columns for N programs, [column, N].
-
-    Zero until set by name. ``dtype``: float64 for intermediate values, float32 for features.
-    """
+    """Values of columns for N programs, [column, N]; zero until set by name."""
 
     def __init__(
         self, where: Mapping[str, int], num: int, dtype: type[np.floating[Any]] = np.float64

@@ -48,9 +48,7 @@ NUM_ROWS: dict[str, int] = {
 
 
 def kind_of(num_rows: int | None) -> DataflowKind:
-    """Return the kind with so many rows; ``paper`` for None.
-
-    Raises `ValueError` for another number.
+    """Return the kind with so many rows, ``paper`` for None; raise `ValueError` else.
 
     >>> kind_of(8), kind_of(10), kind_of(14), kind_of(None)
     ('official', 'paper', 'fragments', 'paper')
@@ -67,9 +65,8 @@ def dataflow_features(
 ) -> NDArray[np.float32]:
     """Compute dataflow rows of N programs, float32 [N, rows, dataflow columns].
 
-    ``stores``: from :func:`analyse`. ``kind``: ``paper`` (with the epilogue), ``official``
-    (without, and with the release's slip in the operation count) or ``fragments`` (``paper`` with
-    the loads of fragments). All zero where the program does not have the pattern.
+    ``kind``: see above; ``official`` has the release's slip in the operation count. All zero where
+    the program (``stores`` of :func:`analyse`) does not have the pattern.
     """
     out = np.zeros((nests.num_programs, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     own = _LOADS_OF_FRAGMENTS if kind == "fragments" else slice(0)  # rows of this kind alone

@@ -40,11 +40,7 @@ WORKLOAD_COLUMNS = (
 
 
 def workload_flags(dag: ComputeDAG) -> Float32[np.ndarray, " flag"]:
-    """Return the values of :data:`WORKLOAD_COLUMNS` for a compute DAG.
-
-    Words are searched in the text as TVM prints it, so words in the lost middle of a very long line
-    do not count.
-    """
+    """Return the values of :data:`WORKLOAD_COLUMNS` for the text of a compute DAG."""
     return text_flags(dag_text(dag))
 
 

@@ -21,11 +21,9 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 
 
 class Scope(IntEnum):
-    """Storage scope of a buffer, numbered by TVM's storage ranks.
+    """Storage scope of a buffer, numbered by TVM's ranks (thread_storage_scope.h).
 
-    Ranks: TVM's src/runtime/thread_storage_scope.h. Fragments are registers of a warp that only a
-    tensor core's instructions read and write: of ``wmma`` (A, B and their accumulator) or of
-    ``mma`` (``MMA_*``; C accumulates).
+    Fragments are registers of a warp for tensor cores: of ``wmma`` or of ``mma`` (``MMA_*``).
     """
 
     GLOBAL = 0
@@ -83,10 +81,7 @@ class Mark(StrEnum):
 
     @staticmethod
     def of_axis(axis: str) -> Mark:
-        """Return the mark of a thread axis: ``blockIdx.x``, ``threadIdx.y``, ``vthread.x``.
-
-        Raises `UnsupportedProgram` (``thread-axis``) for an axis without a mark.
-        """
+        """Return the mark of a thread axis; raise `UnsupportedProgram` (``thread-axis``)."""
         name = "vthread" if axis.startswith("vthread") else axis
         if name not in _BOUND:
             raise UnsupportedProgram("thread-axis", axis)
@@ -109,11 +104,7 @@ def is_bound(mark: Mark | None) -> bool:
 
 
 def thread_rank(mark: Mark | None) -> int | None:
-    """Return 0 for block indices, 1 for (virtual) threads, otherwise None.
-
-    Threads at and above the rank of a buffer's scope share the buffer (``ThreadScope`` of
-    src/runtime/thread_storage_scope.h).
-    """
+    """Return 0 for block indices, 1 for (virtual) threads, else None (``ThreadScope``)."""
     return _RANKS.get(mark)
 
 
@@ -141,11 +132,7 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """One loop around stores.
-
-    ``kind``: whether a reduction inside accumulates over the loop; None where no reduction is
-    inside it, so that the kind depends on the indices of each store.
-    """
+    """One loop around stores; ``kind``: for all reductions inside, None without any."""
 
     var: LoopVar
     extent: IntLike
@@ -168,10 +155,9 @@ class Loop:
 class BufferStore:
     """One store: ``buffer[indices] = value`` under ``loops`` (outermost first).
 
-    ``slots``: simplified values of the axis slots that expressions in ``value`` name; the first
-    ones are the store's own indices. ``unroll``: the depth of the unroll pragma in force, 0 if
-    none. ``reduction``: where threads reduce together, lowering leaves one store of a call's
-    result (kind ``allreduce``); this is the update that the call stands for.
+    ``slots``: values of the axis slots in ``value``, first the store's own indices; ``unroll``:
+    depth of the pragma in force, 0 if none; ``reduction``: of the call of a reduction over threads
+    (kind ``allreduce``), the update that it stands for.
     """
 
     buffer: Buffer
@@ -209,11 +195,9 @@ class Allocation:
 class LoopNests:
     """Loop nests of N programs of one structure.
 
-    ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
-    ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
-    ``shared_bytes``: shared memory of a block, where it is not the sum of the allocations.
-    ``copies_ahead``: iterations by which a software pipeline copies into shared memory before it
-    uses the copy; 0 where copies and computation take turns.
+    ``stores`` in program order; ``allocations`` of the computed buffers by key; ``resolved``: every
+    buffer has a number as size (TVM fails else); ``shared_bytes`` of a block, where it is no sum of
+    allocations; ``copies_ahead``: iterations by which a software pipeline copies ahead, else 0.
     """
 
     num_programs: int

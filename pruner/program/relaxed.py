@@ -26,9 +26,8 @@ Plain = NDArray[Any]
 class FormulaNode:
     """A recorded operation.
 
-    ``arguments`` are nodes and constant arrays; ``options`` of the operation (an axis, an index, a
-    shape); ``known`` nodes of the recording, so that equal operations are recorded once. The
-    operation ``tile`` is column ``options[1]`` of the rows ``options[0]`` of the decisions.
+    ``options``: an axis, an index, a shape; ``known`` nodes, so that equal operations are recorded
+    once. ``tile`` is column ``options[1]`` of the rows ``options[0]`` of the decisions.
     """
 
     operation: str
@@ -82,8 +81,7 @@ def _select(part: FormulaNode | Plain, index: tuple[Any, ...]) -> FormulaNode | 
 class Relaxed(np.ndarray):
     """Numbers of the anchors that also record how they follow from tile sizes.
 
-    Comparisons give plain arrays. A function that is neither recorded nor known to give structure
-    (positions, masks) raises `TypeError`.
+    Comparisons give plain arrays; what is neither recorded nor structure raises `TypeError`.
     """
 
     node: FormulaNode | None

@@ -35,10 +35,7 @@ Definition = ComputeDAG | SpaceFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """Task files and design spaces that lie beside a data root's records.
-
-    ``tasks``: TenSet's subgraphs; ``spaces``: design spaces of MetaSchedule's programs.
-    """
+    """TenSet's subgraphs and design spaces that lie beside a data root's records."""
 
     tasks: TaskIndex | None = None
     spaces: SpaceFolder | None = None
@@ -58,10 +55,9 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """Return the definition that matches most records of a task.
+    """Return the definition of most records of a task; others fail singly.
 
-    Records of the other kind fail one by one in :func:`replay`. Raises `UnsupportedProgram`: as
-    :func:`find_dag`; ``no-design-spaces`` where traces have none.
+    Raises `UnsupportedProgram` as :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
     if not mostly_traces(steps_list):
@@ -78,11 +74,7 @@ def mostly_traces(steps_list: Sequence[list[list[Any]]]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed(Generic[Found]):
-    """Results of replayed programs in parts, and the reason of each failure.
-
-    ``parts``: (rows, result of `compute`) of programs lowered together; ``failures``: row to
-    reason; ``groups``: the programs by skeleton. Rows count the records of the task.
-    """
+    """Replayed programs in parts: (rows, result), reasons by row, and skeleton groups."""
 
     parts: list[tuple[Ints, Found]] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -141,10 +133,7 @@ def nests_of(
 
 
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
-    """Return the design space that recorded traces of one skeleton belong to.
-
-    Raises `UnsupportedProgram` where it is missing, or the programs are no traces of it.
-    """
+    """Return the space of traces; raise `UnsupportedProgram` without, or for no traces."""
     match group.skeleton:
         case (Step(tag="MS", fields=(name, _)),):
             space = spaces.space(name)
@@ -159,11 +148,7 @@ def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
 def alike_groups(
     spaces: SpaceFolder, groups: Sequence[SkeletonGroup], failures: dict[int, str]
 ) -> list[list[tuple[TraceProgram, SkeletonGroup]]]:
-    """Return programs and groups, those together that share their trees.
-
-    Spaces of several devices often differ in annotated numbers alone. ``failures`` receives the
-    reason by row of groups without a space.
-    """
+    """Return programs and groups, those together that share their trees (reasons else)."""
     alike: dict[bytes, list[tuple[TraceProgram, SkeletonGroup]]] = {}
     for group in groups:
         try:

@@ -59,10 +59,7 @@ class AdaTuneSettings:
 def expected_improvement(
     mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
 ) -> NDArray[np.float64]:
-    """Expected improvement over `best` of normal posteriors (mean, spread) [N].
-
-    ``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0.
-    """
+    """Expected improvement over `best` of normal posteriors (mean, spread), each [N]."""
     # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0.
     gain = mean - best
     sure = spread <= 0
@@ -80,9 +77,8 @@ def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
 class AdaTunePolicy:
     """Propose the programs with the largest expected improvement.
 
-    Programs whose `accept` score is not finite are never proposed. Speeds are ``best / latency`` (0
-    where a program failed), so the best so far is 1. Raises MissingExtra when lightgbm is not
-    installed.
+    Only of finite `accept` score; speeds are ``best / latency``, 0 for failures. Raises
+    MissingExtra without lightgbm.
     """
 
     def __init__(

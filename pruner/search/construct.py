@@ -124,10 +124,7 @@ class ConstructSettings:
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> ConstructPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; nothing is learned or drawn.
-
-        Raises `PrunerError`: the space has no tiles that are known, or no analyzer with symbols.
-        """
+        """See `PolicySettings`; raise `PrunerError` without tiles or symbols."""
         return ConstructPolicy(space, draft, self)
 
     def limited(self, population: int, *, can_draft: bool) -> ConstructSettings:
@@ -138,10 +135,9 @@ class ConstructSettings:
 class ConstructPolicy:
     """Propose the constructed programs in the order of the analyzer's scores.
 
-    First comes the best program of every tile, of tiles with equal scores a single tile; then come
-    all other programs. The order depends on the space alone, so a resumed run constructs it again
-    and leaves out the measured programs. Programs whose `draft` score is not finite are left out;
-    where only probable failures are left, the least probable come first.
+    First comes the best program of every tile (a single tile of equal scores). The order depends on
+    the space alone, so a resumed run constructs it again. Where only probable failures are left,
+    the least probable come first.
     """
 
     def __init__(
@@ -308,11 +304,7 @@ class _Builder:
         return aligned
 
     def _best(self, rows: Decisions, score: Scores, cost: Scores) -> Ints:
-        """Select the places of a beam of programs of each size.
-
-        Half is selected by score, half by cost. Aligned programs come first. Large tiles have more
-        reuse and small tiles more parallelism, so they do not compete.
-        """
+        """Select a beam of programs of each size, half by score, half by cost."""
         size = rows[:, [tile.slots[0] for tile in self.tiling.tiles]].prod(axis=1)
         apart = ~self._aligned(rows)
         with np.errstate(divide="ignore"):  # programs without traffic at this level
@@ -375,13 +367,10 @@ class _Builder:
         return children[places[order]], highest[order]
 
     def _chosen(self, tiles: Decisions, each: int = 1) -> tuple[Decisions, Decisions, Scores]:
-        """Choose the decisions that are no tiles by the analyzer.
+        """Choose the decisions that are no tiles by the analyzer, one after the other.
 
-        A decision is chosen after the other. Between two decisions the `each` best programs of a
-        tile stay.
-
-        Returns:
-            The best program of each tile, all programs that were tried, and their scores.
+        The `each` best programs of a tile stay. Returns the best program of each tile, all that
+        were tried, and their scores.
         """
         rows, tile = tiles, np.arange(len(tiles))
         if not self.tiling.others:

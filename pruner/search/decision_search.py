@@ -33,11 +33,7 @@ class Search(Protocol):
         """Propose at most `num` new programs; none when the space is exhausted."""
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
-        """Add the outcomes of a batch to the history.
-
-        Of an outcome: ``latency_s``, infinite for a failure, and ``concerns_program``, False where
-        no device or worker ran the program.
-        """
+        """Add outcomes: ``latency_s`` (infinite: failed), ``concerns_program`` (it was tried)."""
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """Rebuild a candidate from the space and decisions in the journal."""
@@ -52,9 +48,8 @@ class Search(Protocol):
 class TaskSpace(SearchSpace, Protocol):
     """A space whose column 0 is the number of the design space.
 
-    ``widths``: the number of decisions of a program of each design space. ``can_draft``: the draft
-    score differs between programs. ``affordable``: programs a generation where each takes
-    milliseconds; None: any number.
+    ``widths``: decisions of each design space; ``can_draft``: the draft score differs between
+    programs; ``affordable``: programs a generation where each takes milliseconds; None: any number.
     """
 
     widths: list[int]
@@ -223,10 +218,7 @@ def decision_search(
     learner: TaskLearner | None,
     rng: np.random.Generator,
 ) -> DecisionSearch:
-    """Make the search of a task, which also learns from failures.
-
-    `draft` is minus infinity for programs that must not be proposed; None: every program may be.
-    """
+    """Make the search of a task, which also learns from failures (`draft` None: none)."""
     history = History(space)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)

@@ -21,10 +21,7 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerSettings:
-    """Sizes of the evolution: ``population`` a generation, the ``keep`` best stay.
-
-    ``apart``, ``noise``: how they are selected (:mod:`pruner.search.selection`); 0: by score alone.
-    """
+    """Sizes of the evolution; ``apart``, ``noise``: :func:`pruner.search.selection.kept`."""
 
     population: int
     generations: int
@@ -65,9 +62,8 @@ def explore(
 ) -> Explored:
     """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
-    `exclude` holds keys of the space, `start` the first population (default: random). A score of
-    minus infinity means that a vector is illegal. Raises `NoneFound`: every vector found is illegal
-    or in `exclude`.
+    `exclude` holds keys, `start` the first population (default: random). Illegal is a score of
+    minus infinity. Raises `NoneFound` where nothing is left.
     """
     population = space.sample(settings.population, rng) if start is None else start
     best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
@@ -89,10 +85,9 @@ def explore(
 
 
 def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw `num` parents, each with probability proportional to ``1 / predicted latency``.
+    """Draw `num` parents with probabilities proportional to ``1 / predicted latency``.
 
-    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform where no vector
-    is legal.
+    Scores are ``-log(latency)``; uniform where no vector is legal.
     """
     finite = np.isfinite(score)
     if not finite.any():

@@ -27,11 +27,7 @@ _STEPS = 50
 
 
 class FailureModel:
-    """Predict which programs of a task fail.
-
-    Column 0 of a vector is the number of its design space; each space has its own model, since
-    slots of different spaces mean different things. Nothing is avoided before the first failure.
-    """
+    """Predict which programs of a task fail, for each design space by itself."""
 
     def __init__(self, history: History) -> None:
         """`history`: that of the task, read again at every fit."""
@@ -69,11 +65,7 @@ class FailureModel:
         return out
 
     def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Lower the scores of probable failures to minus infinity.
-
-        About a quarter of the new programs, those least likely to fail, keep their score: where
-        nearly every program fails, the search continues there.
-        """
+        """Lower the scores of probable failures; the least probable quarter keeps its own."""
         if not self.failures:
             return scores
         self._fit()
@@ -120,11 +112,7 @@ class _Logistic:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
     def _columns(self, decisions: Decisions) -> Matrix:
-        """Columns [N, c] for standard normal weights.
-
-        A constant, and two kinds for each slot: its scaled logarithm, and whether it equals each
-        value.
-        """
+        """Columns [N, c]: a constant, scaled logarithms of slots, and equal values."""
         # So the spread of all slots together is the same for any number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
         logs = (np.log2(1.0 + np.abs(decisions)) - self._center) / self._scale

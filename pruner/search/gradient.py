@@ -150,11 +150,7 @@ class Descent:
         start: Decisions,
         exclude: Keys,
     ) -> Explored:
-        """Return the ``how.keep`` best distinct legal programs outside `exclude`.
-
-        A derivative of a program counts as a scored program. Raises `NoneFound` where there is
-        none.
-        """
+        """Return the ``how.keep`` best new legal programs; raise `NoneFound` without any."""
         rows, score = self._distinct(start, draft(start))
         scored, num = len(start), self._settings.starts
         for turn in range(self._settings.anchors):
@@ -310,8 +306,8 @@ class _TileTable:
     def rounded(self, sizes: Floats, anchors: Decisions) -> Decisions:
         """Round logarithms [N, T, P] to the factors of programs.
 
-        From the innermost factor outwards, the product of the factors so far is the divisor of the
-        extent that is nearest to what the logarithms add up to. Other decisions are the anchors'.
+        From the innermost outwards, the product so far is the divisor of the extent nearest to the
+        sum of the logarithms. Other decisions are the anchors'.
         """
         out = anchors.copy()
         for place, tile in enumerate(self._tiles):

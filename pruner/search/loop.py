@@ -28,11 +28,9 @@ from pruner.search.task_order import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneBudget:
-    """Limits of a run: trials, seconds, or no more improvement.
+    """Limits of a run: `trials` of all tasks, `seconds`, or no more improvement.
 
-    A run stops after `trials` measured candidates of all tasks, or after `seconds` (if given), or
-    once `patience` rounds changed the latency of all tasks together by less than the share
-    `tolerance`.
+    That is `patience` rounds that changed the latency of all tasks by less than `tolerance`.
     """
 
     trials: int = 64
@@ -52,22 +50,14 @@ class TuneBudget:
 
 
 class Measurer(Protocol):
-    """Measures batches of candidates; `arguments` belong to the task.
-
-    ``exclusive``: nothing may be built while a program is timed, so programs run one by one, each
-    after the result of the program before it was recorded.
-    """
+    """Measures candidates; ``exclusive``: nothing may be built while a program is timed."""
 
     exclusive: bool | None
 
     def begin(
         self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
     ) -> Any:
-        """Begin a batch.
-
-        ``known_s()``, called when a program is about to run: the best latency of its task in
-        seconds that may decide how long the program is timed.
-        """
+        """Begin a batch; ``known_s()`` is the task's best latency when a program is timed."""
 
     def cancel(self, batch: Any) -> None:
         """Drop the builds of a batch that have not begun."""
@@ -79,21 +69,15 @@ class Measurer(Protocol):
         check: Any,
         stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (position, outcome) in batch order; ends early once `stopped`.
-
-        ``accept(position, outcome)`` is true for an outcome that would be the best so far: its
-        results are compared with `check`.
-        """
+        """Yield (position, outcome) in order until `stopped`; compare what `accept` accepts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TuningTask:
     """A task of a loop with its search and its results.
 
-    ``make_search`` makes the search when the task begins. ``find_check`` returns the reference
-    results (None: results are not checked). ``best_s`` is the best latency after every batch.
-    ``exhausted``: the search has no programs left. ``alone``: no other task is similar
-    (`stays_behind`).
+    ``find_check`` returns the reference results (None: not checked); ``best_s``: after every batch;
+    ``exhausted``: no programs left; ``alone``: no other task is similar (`stays_behind`).
     """
 
     name: str
@@ -186,8 +170,7 @@ class TuningLoop:
     def run(self) -> None:
         """Measure rounds until the budget is spent or the run is interrupted.
 
-        Raises `PrunerError`: no program of a batch was tried, since no device or worker is left; or
-        no task has a program to try.
+        Raises `PrunerError` where no program of a batch could be tried, or no task has a program.
         """
         try:
             while self._waiting or self._propose():
@@ -216,10 +199,8 @@ class TuningLoop:
     def _known_s(self, new: Round) -> Callable[[], float]:
         """The best latency that decides how long programs of a round are timed.
 
-        A resumed run decides as an uninterrupted one. Where programs run one by one, every earlier
-        result is in the journal before the next program runs, so all of them count. Elsewhere
-        programs run while others are built, in no certain order: only what was known when the round
-        was chosen counts, which the state of the run keeps.
+        A resumed run decides alike: where programs run one by one, every earlier result is in the
+        journal; elsewhere only what was known when the round was chosen counts.
         """
         task = self.tasks[new.task]
         if self._measurer.exclusive:
@@ -295,11 +276,7 @@ class TuningLoop:
         self._begun[new.number] = self._begin(missing, new), len(missing)
 
     def _propose(self, unfinished: Sequence[Round] = ()) -> bool:
-        """Choose the next batch and save the choice; False without candidates.
-
-        ``unfinished`` are the batches without results yet. On a separate device the build begins at
-        once, so a program that takes long to compile holds up only its own batch.
-        """
+        """Choose the next batch beside the `unfinished`; save it; False without candidates."""
         # The open batches have no trials yet, but their candidates are spent all the same.
         building = sum(len(one.candidates) for one in unfinished)
         left = min(self._budget.trials - self.trials, self._affordable()) - building

@@ -82,9 +82,8 @@ class Objective:
 class BlendedScore:
     """A score and the logarithm of the size, blended to one score.
 
-    ``- max(w_i l_i) - 0.05 sum(w_i l_i)``, times the spread of the score, so that its unit stays.
-    ``l_i`` is the distance from the best value in spreads; a spread is the distance from the best
-    value to the median. Both come from the first call after `begin`, usually a population.
+    ``- max(w_i l_i) - 0.05 sum(w_i l_i)``, times the spread of the score. ``l_i`` is the distance
+    from the best value in spreads (best to median) of the first call after `begin`.
     """
 
     def __init__(self, score: ScoreFunction, log_size: ScoreFunction, weight: float = 0.0) -> None:
@@ -154,10 +153,7 @@ class ParetoSettings:
 
 
 class ParetoPolicy:
-    """A policy whose scores are blended with the size of programs.
-
-    The space has `size_bytes`: code and scratch memory of programs [N], NaN where unknown.
-    """
+    """A policy whose scores are blended with `size_bytes` of programs (NaN: unknown)."""
 
     def __init__(
         self,
@@ -243,9 +239,9 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
 
 
 def hypervolume(points: Points, reference: Sequence[float]) -> float:
-    """Return the volume between the points and a reference point, by pymoo.
+    """Volume between points and a reference, by pymoo; smaller is better.
 
-    Smaller values are better; points beyond the reference add nothing. Raises `MissingExtra`.
+    Points beyond the reference add nothing. Raises `MissingExtra`.
     """
     if not len(points):
         return 0.0

@@ -43,11 +43,9 @@ class Policy(Protocol):
 
 
 class PolicySettings(Protocol):
-    """Settings of ``conf/policy``, which make their own policy.
+    """Settings of ``conf/policy``, which make their own policy; no other code tests types.
 
-    ``takes_model``: the policy can use a learned model. ``trusts_draft``: the first programs that
-    it measures are those that the draft ranks best. A new policy is a settings class with these
-    methods; no other code tests for its type.
+    ``takes_model``: the policy can use a learned model.
     """
 
     takes_model: ClassVar[bool]
@@ -68,8 +66,7 @@ class PolicySettings(Protocol):
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
 
-        For a space that takes milliseconds a program; ``can_draft=False``: no draft score differs
-        between its programs.
+        For spaces of milliseconds a program; ``can_draft=False``: no draft score differs there.
         """
 
 
@@ -80,13 +77,9 @@ _FIRST_APART_GPU = 0.2  # chosen on half of the workloads of three GPUs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """Settings of one tuning round; defaults of the public release.
+    """Settings of one tuning round; defaults of the release (docs/paper.md section 3)."""
 
-    Source of the defaults: docs/paper.md section 3. ``draft=None``: no round drafts, as in Ansor.
-    The other presets are files of ``conf/policy``.
-    """
-
-    draft: ExplorerSettings | None = _DRAFT
+    draft: ExplorerSettings | None = _DRAFT  # None: no round drafts, as in Ansor
     # first population of the draft: random programs, or "lm": those of the language model
     first: str = "random"
     verify: ExplorerSettings = _VERIFY
@@ -225,10 +218,9 @@ class RandomPolicy:
 class DraftThenVerify:
     """Draft with the cheap score, verify with the learned score, measure.
 
-    ``draft=None`` skips the draft: then this is evolution with the learned model alone.
-    ``learner=None`` measures the programs that the draft ranks best. While the learner has no
-    training data, programs are taken at random from the drafted set, or with `draft_leads` by the
-    draft's score.
+    Without a draft this is evolution with the learned model alone; without a learner the best
+    drafted programs are measured. While the learner has no data, programs are random of the drafted
+    set, or with `draft_leads` the best of it.
     """
 
     def __init__(
@@ -324,10 +316,7 @@ class DraftThenVerify:
         seen: Decisions,
         history: History,
     ) -> ScoreFunction | None:
-        """The score that verifies; minus infinity for programs illegal by the draft.
-
-        With a prior both scores count: see :func:`weighed`. None: no score to verify with yet.
-        """
+        """The score that verifies, minus infinity for illegal programs; None: none yet."""
         prior = self._settings.prior
         if draft is None or model is draft:
             return model
@@ -378,9 +367,8 @@ def weighed(
 ) -> ScoreFunction:
     """Mix standard scores; the draft's weight is ``prior / (prior + measured)``.
 
-    Ours, not the paper's: a model trained on a few dozen programs orders them worse than the
-    analyzer does. Both scores are standardised over the programs `seen`; `measured` counts the
-    finite entries of `latency_s` [N].
+    Ours, not the paper's: a model of a few dozen programs orders worse than the analyzer.
+    Standardised over the programs `seen`; `measured`: finite entries of `latency_s` [N].
     """
     measured = np.isfinite(latency_s).sum()
     learned, drafted = standard(model, seen), standard(draft, seen)

@@ -30,14 +30,10 @@ from pruner.search.space import SearchSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeLmSettings:
-    """Settings of the proposals.
-
-    ``weights``: a file of trained weights; None: the weights that come with the project. ``draws``:
-    programs drawn for a batch, whose most likely programs are measured.
-    """
+    """Settings of the proposals; ``weights``: a file, or None for the project's own."""
 
     weights: str | None = None
-    draws: int = 64
+    draws: int = 64  # for a batch, whose most likely programs are measured
 
     takes_model: ClassVar[bool] = False
     trusts_draft: ClassVar[bool] = False  # the first programs are the model's own
@@ -63,11 +59,10 @@ class ProposeLmSettings:
 
 
 class ProposeLmPolicy(RandomPolicy):
-    """Propose the programs that the model makes most likely.
+    """Propose the programs that the model makes more likely than random draws.
 
-    Likely is meant relative to random draws. Recorded programs are ranked all at once. In a live
-    space, ``draws`` programs are drawn for each batch; programs whose `draft` score is not finite
-    are left out, and where the model draws nothing new, programs are drawn at random.
+    Recorded programs are ranked all at once, else ``draws`` for each batch; where the model draws
+    nothing new, programs are drawn at random.
     """
 
     def __init__(
@@ -136,10 +131,9 @@ class Proposer:
         self._log_probs = model.space_log_probs(self._spaces)
 
     def sample(self, num: int, rng: np.random.Generator) -> tuple[Decisions, Floats]:
-        """Draw at most `num` programs that the target accepts.
+        """Draw at most `num` programs int64 [num, d] that the target accepts.
 
-        They are int64 [num, d] in random order. The second result are their log likelihood ratios
-        [num] to MetaSchedule's own draws.
+        The second result are their log likelihood ratios [num] to MetaSchedule's own draws.
         """
         space: Any = self._space
         if self.falls_back:

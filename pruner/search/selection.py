@@ -27,10 +27,8 @@ def kept(
 ) -> Ints:
     """Positions of at most `num` selected programs, in the order of selection.
 
-    ``beside``: programs selected earlier, from which these lie `apart`, too.
-    Scores of minus infinity are never selected. With neither `apart` (which needs `decisions`) nor
-    `noise` these are the best, ties in their order. Random programs come last. `rng` is used only
-    with `noise`.
+    ``beside``: programs selected earlier, from which these lie `apart` (needs `decisions`), too.
+    Random programs (`noise`, which alone uses `rng`) come last. Minus infinity: never.
     """
     legal = np.flatnonzero(np.isfinite(score))
     order = legal[np.argsort(-score[legal], kind="stable")]

@@ -25,9 +25,8 @@ _FIRST_SHARE, _FIRST_LEAST, _FIRST_MOST = 0.3, 4, 10
 class TaskProgress:
     """Best latency (seconds, infinite without program) after every batch of a task.
 
-    ``operator``: tasks of the same operator may be similar (None: to no other). ``alone``: the task
-    turned out to be similar to no other, see :func:`stays_behind`. ``awaited``: the results of its
-    latest batch are missing. ``exhausted``: its search has no programs left.
+    ``operator``: None is similar to none; ``alone``: see :func:`stays_behind`; ``awaited``: the
+    latest results are missing; ``exhausted``: no programs left.
     """
 
     weight: float
@@ -61,10 +60,9 @@ class TaskProgress:
 class GradientSettings:
     """Ansor's constants, and `fruitless`, which is ours.
 
-    ``alpha``: weight of the recent slope, which looks ``window`` batches back. ``beta``: similar
-    tasks reach speeds within this factor. A task that is slower after ``patience`` batches more
-    than any other task of its group is not similar after all. ``fruitless``: after so many batches
-    without a program that runs, a task is no longer urgent.
+    ``alpha``: weight of the slope of ``window`` batches; ``beta``: similar tasks reach speeds
+    within it, unless slower for ``patience`` batches more than others. ``fruitless``: after so many
+    batches without a program that runs, a task is no longer urgent.
     """
 
     alpha: float = 0.2
@@ -94,10 +92,7 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task, each first once; None when every task is exhausted.
-
-    Raises `PrunerError` for an unknown order.
-    """
+    """Index of the next task, each first once; None at the end; raise `PrunerError`."""
     check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not live:
@@ -167,8 +162,8 @@ class WeightedTask(Protocol):
 class Estimate:
     """Latency of all tasks together (seconds): ``sum weight * best``.
 
-    A task without a measured program counts with the mean speed (operations a second) of the
-    measured tasks. ``measured_share`` of the arithmetic has a measured program.
+    Unmeasured tasks count with the mean speed of the others, a ``measured_share`` of the
+    arithmetic.
     """
 
     latency_s: float

@@ -81,10 +81,7 @@ def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
 def runs_of(
     widths: Sequence[Floats], sizes: Sequence[Floats], shape: tuple[int, ...]
 ) -> tuple[Floats, Floats]:
-    """Return the neighbouring elements of a box, and how many such runs it has.
-
-    ``widths`` of the box and ``sizes`` of its buffer by dimension; both results have ``shape``.
-    """
+    """Return the neighbouring elements of a box, and the number of such runs."""
     run = rows = np.ones(shape)
     inside: Floats | float = 1.0  # elements of the dimensions further in
     for width, size in zip(reversed(widths), reversed(sizes), strict=True):
@@ -95,10 +92,7 @@ def runs_of(
 
 
 def fitting_depth(footprints: Floats, size: Floats | float) -> tuple[Ints, Ints]:
-    """Return the outermost depth whose footprint fits ``size``, and the depth around it.
-
-    ``footprints`` [L + 1, N] by depth, the last that of one iteration, which counts as fitting.
-    """
+    """Return the outermost depth whose footprint fits, and the depth around it."""
     fits = footprints <= size
     fits[-1] = True
     depth = fits.argmax(0)
@@ -121,11 +115,9 @@ def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any
 
 
 def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple[Levels, Levels]:
-    """Bound an index at every level, with only the inner loops moving.
+    """Return the bounds of an index at every level, where only inner loops move.
 
-    Returns ``lo`` and ``hi``: at a level, loops at that depth or deeper move, and the other loops
-    stand at 0. Neighbouring levels between which no loop moves the index have the very same
-    objects.
+    Neighbouring levels between which no loop moves the index have the very same objects.
     """
     own: dict[int, list[tuple[IntLike, IntLike]]] = {}
     composites: list[Levels] = []

@@ -127,11 +127,10 @@ def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Fill group 3: log2(ops) / log2(bytes) at 10 points.
+    """Fill group 3: log2(ops) / log2(bytes) at 10 points, from inside out.
 
-    The curve follows the nest from inside out. A missing loop repeats the point of the loop inside
-    it, so it never is the first to pass a sample; loops missing at the very inside are skipped by
-    ``start``.
+    A missing loop repeats the point of the loop inside it; ``start`` skips those at the very
+    inside.
     """
     frame = analysis.frame
     levels = len(frame.extents)

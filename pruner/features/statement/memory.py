@@ -141,11 +141,7 @@ class AccessFeatures:
         return self.foot.access
 
     def log_columns(self, *, kept: bool = False) -> Floats:
-        """Return the columns of an access, [column, N], as logarithms.
-
-        slog of all, which leaves 0 and 1 unchanged. ``kept``: see :class:`Reuse`. Do not change the
-        result, which is cached.
-        """
+        """Return slog of the access's columns, [column, N], cached: do not change it."""
         if self._columns is None:
             self._columns = self._made_columns()
         if not kept or self.reuse.kept_bytes is self.reuse.distance_bytes:
@@ -157,11 +153,7 @@ class AccessFeatures:
     def flow_columns(
         self, location: str, ops: Floats | float, size: Floats | float, *, kept: bool = False
     ) -> Floats:
-        """Return the dataflow columns of an access, [column, N], as logarithms.
-
-        ``ops``: operations of the row; ``size``: bytes of the allocation; ``kept``: see
-        :meth:`log_columns`.
-        """
+        """Return slog of the dataflow columns of ``ops`` and an allocation of ``size`` bytes."""
         out = ColumnValues(DATAFLOW_INDEX, len(self.bytes))
         out["float_ops"], out["alloc_size"] = slog(ops), slog(size)
         out[f"location.{location}"] = 1.0

@@ -48,11 +48,7 @@ def _near_bytes(
     moved: NDArray[np.bool_],
     start: NDArray[np.int64],
 ) -> tuple[Floats, Floats]:
-    """Return bytes touched before the reuse begins, and as kept.
-
-    In the outermost loop that moves the access. Without such a loop: one element of every access in
-    the loop where the reuse begins.
-    """
+    """Return bytes touched before the reuse begins, and as kept."""
     outermost = moved.shape[1] - 1 - first_row(moved[:, ::-1])
     no_move = outermost < 0
     last_moved = np.where(no_move, 0, outermost)

@@ -64,11 +64,9 @@ def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
 def _refills(nests: LoopNests) -> Truth:
     """Return where the allocator's free list runs out at a thread loop.
 
-    After simplification glibc's per-thread list holds one node for every ordinary loop of the
-    kernel's outermost stage, and one more; block, virtual thread and thread take three. With two
-    such loops the next request refills the list, and the node freed afterwards is not the next to
-    be handed out. Found on the golden features, where 153 of the 157 programs that can decide it
-    agree; with several kernels the list's length is unknown.
+    glibc's per-thread list holds one node for every ordinary loop of the outermost stage, and one
+    more; block, virtual thread and thread take three. With two such loops the next request refills
+    the list. 153 of the 157 golden programs that can decide it agree.
     """
     kernels = [key for key, a in nests.allocations.items() if not a.loops]
     if len(kernels) != 1:
@@ -106,10 +104,8 @@ class _Entry:
 class Seen:
     """Touches of the L loops around a store so far, outermost first.
 
-    ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, an
-    array [N] a loop; ``first``, ``least``: elements of each access's buffer in its first touch and
-    in its smallest, by access and loop; ``shared``: where the buffer was touched before, too, [A,
-    L, N].
+    ``*_bytes``: see :class:`TouchTable`, [N] a loop; ``first``, ``least``: elements of each
+    access's buffer in its first and its smallest touch; ``shared``: touched before, too, [A, L, N].
     """
 
     all_bytes: Sequence[Floats]
@@ -141,9 +137,8 @@ class Seen:
 class TouchTable:
     """Touches of one nest's stores, recorded in program order.
 
-    Running totals by loop: bytes of all touches (``all_bytes``) and of reading touches
-    (``read_bytes``), and one element of each touch (``entry_bytes``); ``kept_bytes`` are as
-    ``all_bytes``, but never dropped.
+    Totals by loop: bytes of all (``all_bytes``; ``kept_bytes``, never dropped) and of reading
+    touches (``read_bytes``), and one element of each touch (``entry_bytes``).
     """
 
     def __init__(self, nests: LoopNests, node_keys: NodeKeys = "recycled") -> None:

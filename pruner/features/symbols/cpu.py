@@ -128,12 +128,7 @@ class _CpuRow:
         return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
 
     def _unrolled_depth(self) -> Depths:
-        """Return the first own loop of the body unrolled into one block.
-
-        By the pragma, or else by the compiler. A long reduction stays a loop. The spatial loop
-        around the block belongs to it: it is the innermost loop left, which compilers run in
-        vectors.
-        """
+        """Return the first own loop that the pragma or the compiler unrolls."""
         depth = np.full(self._num, len(self._own))
         open_, inside, reduced = (np.ones(self._num, t) for t in (bool, float, float))
         limit = np.maximum(self._s.unroll, _COMPILER_UNROLLS)
@@ -172,22 +167,14 @@ class _CpuRow:
         return pick(np.stack([*runs, np.ones(self._num)]), self._body)
 
     def _used_lanes(self) -> PerProgram:
-        """Return elements per vector operation, of v iterations and w lanes.
-
-        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; otherwise the rest
-        after whole vectors is done in smaller powers of two: ``v / (v div w + ones of v mod w)``.
-        """
+        """Return elements per vector operation: the last vector is widened, or done in halves."""
         whole, rest = np.divmod(self._vector.astype(np.int64), self._width)
         # The number of ones in the rest: a vector of each power of two.
         pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
         return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
 
     def _outermost_tile_loop(self) -> Depths:
-        """Return the first own loop of the register tile.
-
-        The tile is the spatial loops inside the innermost reduction loop, the body and the vector
-        loop; without a reduction the body alone.
-        """
+        """Return the first own loop of the tile; without a reduction, of the body."""
         depth = self._body
         last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
         if self._s.is_reduction:

@@ -169,11 +169,7 @@ class _GpuRow:
         return self._total(n * size for n, size in zip(moved, sizes, strict=True)) / sum(moved)
 
     def _unique(self, access: NestAccess) -> PerProgram:
-        """Return elements the kernel touches, staged loops within the tile.
-
-        Fetch loops are padded to whole threads, and the terms do not show the guard that cuts the
-        rest off.
-        """
+        """Return elements the kernel touches, staged loops within the tile without padding."""
         widths = access.widths(self._everything)
         if self._stages:
             others = self._everything - moving_of(x for x in self._s.loops if x.is_own)
@@ -193,12 +189,7 @@ class _GpuRow:
         return np.minimum(access.footprint(moving), iterations)
 
     def _run_length(self) -> PerProgram:
-        """Return S7: the contiguous elements that a row of the tile covers.
-
-        The last dimension, times the one before it where rows are whole. Threads that run over
-        several dimensions at once and end anywhere touch one run of indices, less than the box that
-        it lies in.
-        """
+        """Return S7: the contiguous elements that a row of the tile covers."""
         if self._stages:
             widths, shape = self._s.write.sizes, self._s.buffer.shape
         elif self._global:

@@ -107,9 +107,8 @@ class LoopRoles:
     def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
         """Sort loops by their marks.
 
-        A cooperative fetch has threads of its own inside the block's: they repeat the block's
-        threads, and a block fetches once for all virtual threads, whose loop does not repeat the
-        statement. Results that go out through shared memory are dealt out to threads anew, too.
+        A cooperative fetch has threads of its own inside the block's, and a block fetches once for
+        all virtual threads; so have results that go out through shared memory.
         """
         threads = [x for x in loops if x.mark in THREADS]
         # Own threads inside the block's threads: only a fetch has both.
@@ -237,11 +236,7 @@ class NestAccess:
     def lines_of_warp(
         self, lane: LoopVar | None, vector: LoopVar | None
     ) -> tuple[PerProgram, PerProgram]:
-        """Return cache lines that 32 lanes touch, and split lanes.
-
-        Lines [N] in the first iteration of all loops, and the share of lanes whose second element
-        of a vector is in another line [N].
-        """
+        """Return first cache lines of a warp [N], share of split lanes [N]."""
         at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
         start = self._address(at)
         # Distinct lines are counted as steps of the sorted line numbers of the 32 lanes.
@@ -312,10 +307,7 @@ def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 
 
 def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
-    """Return the number of distinct values of a sum of terms.
-
-    The least over all cuts of (values of the wide-stepping terms) x (span of the others).
-    """
+    """Return the least number of distinct values over all cuts by step."""
     inside = [term for term in terms if term.variables & moving]
     if not inside:
         return np.ones(num)
@@ -337,10 +329,7 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 
 @dataclass(slots=True, eq=False)
 class NestStatement:
-    """A statement of N programs; ``reads`` hold each distinct load once.
-
-    The statement's own element is left out. ``unroll`` [N]: the depth of the pragma in force.
-    """
+    """A statement of N programs, each distinct load once, ``unroll`` by its pragma [N]."""
 
     value: Expr
     loops: list[StatementLoop]

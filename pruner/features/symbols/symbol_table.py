@@ -149,11 +149,7 @@ def position(columns: Columns, name: str) -> int:
 def fill(
     columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
-    """Return rows of named values as one array in table order.
-
-    float64 [S, C, N]. Raises `KeyError` where a row lacks a column of the table, or has another
-    one.
-    """
+    """Return rows of named values, float64 [S, C, N]; raise `KeyError` unless all match."""
     for row in rows:
         if strange := row.keys() ^ {column.name for column in columns}:
             raise KeyError(f"not both computed and in the table: {', '.join(sorted(strange))}")
@@ -164,13 +160,11 @@ def fill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """Symbols of N programs of one skeleton, a row per statement.
+    """Symbols of N programs of one skeleton, a row per statement in program order.
 
-    In program order. ``scopes``: storage rank of the buffer that a statement writes;
-    ``reductions``: the statements that accumulate; ``columns``: :data:`GPU_COLUMNS` or
-    :data:`CPU_COLUMNS`. ``shared_bytes``: shared memory of a block where it is planned as a whole,
-    else None; see :meth:`block_bytes`. ``copies_ahead``: see
-    :class:`~pruner.program.nests.LoopNests`.
+    ``scopes``: storage rank of the written buffer; ``reductions``: the statements that accumulate;
+    ``shared_bytes``: of a block where it is planned as a whole, else None (:meth:`block_bytes`);
+    ``copies_ahead``: see :class:`~pruner.program.nests.LoopNests`.
     """
 
     values: Float[np.ndarray, "statement column program"]

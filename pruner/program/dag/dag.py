@@ -50,10 +50,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDAG:
-    """Stages in the order that schedule steps number them (Ansor's topological order).
-
-    ``outputs`` are positions of the kernel's results; the kernel's inputs are the placeholders.
-    """
+    """Stages in the order of steps (Ansor's); ``outputs`` are places of the results."""
 
     stages: tuple[Stage, ...]
     outputs: tuple[int, ...]

@@ -14,9 +14,8 @@ from pruner.program.dag.tenset import dag_from_json
 class TaskIndex:
     """The tasks of a folder of TenSet's ``*.task.pkl`` files, by workload key.
 
-    Files are read one after the other, only until the requested key is found, and graphs are
-    converted on request: of a file read earlier only the keys stay in memory. The same key has the
-    same DAG in every file (it is a hash of it), whatever the target.
+    Files are read until the requested key is found; of a file read earlier only the keys stay in
+    memory. A key has the same DAG in every file.
     """
 
     def __init__(self, network_info: Path | str) -> None:
@@ -33,8 +32,8 @@ class TaskIndex:
         """Return the DAG of a key.
 
         Raises :class:`UnsupportedProgram` (``unknown-task``, or a reason of
-        :func:`~pruner.program.dag.tenset.dag_from_json`) and :class:`DataError` when a task file
-        is damaged or unsafe.
+        :func:`~pruner.program.dag.tenset.dag_from_json`); :class:`DataError` for a damaged task
+        file.
         """
         if workload_key not in self._dags:
             # Converted once: a task has thousands of records.
@@ -71,11 +70,7 @@ class TaskIndex:
 
 
 def task_index_of(data_root: Path | str) -> TaskIndex | None:
-    """Index the task files of a TenSet data set, None where missing.
-
-    The files lie in ``<data_root>/network_info``, as downloaded. Raises :class:`DataError` when the
-    folder is there without a task file.
-    """
+    """Index ``<data_root>/network_info``, None where missing; raise `DataError` if empty."""
     folder = Path(data_root) / NETWORK_INFO
     return TaskIndex(folder) if folder.is_dir() else None
 
@@ -83,13 +78,9 @@ def task_index_of(data_root: Path | str) -> TaskIndex | None:
 def find_dag(
     workload_key: str, fused: tuple[str, ...] = (), tasks: TaskIndex | None = None
 ) -> ComputeDAG:
-    """Return a record's DAG: a standard operator or a TenSet task.
+    """Return a record's DAG: a standard operator with ``fused``, or a task of ``tasks``.
 
-    ``fused`` names the operations behind a standard operator; ``tasks`` has the DAGs of hashed
-    keys.
-
-    Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
-    :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
+    Raises as :func:`~pruner.program.dag.operators.dag_for_workload` and :meth:`TaskIndex.dag`.
     """
     try:
         return _dag(workload_key, fused, tasks)

@@ -42,10 +42,8 @@ SPATIAL, REDUCE = 0, 2
 def dag_from_json(text: str) -> ComputeDAG:
     """Build the compute DAG of a saved array of tensors.
 
-    Raises :class:`UnsupportedProgram`: ``damaged-graph`` when the text is no such graph, else the
-    part that the vocabulary lacks (``unsupported-operation``, ``multi-output``,
-    ``unsupported-reduction``, ``unsupported-expression``, ``unknown-call``, ``dynamic-shape``,
-    ``axis-start``).
+    Raises :class:`UnsupportedProgram`: ``damaged-graph``, or the part that the vocabulary lacks,
+    such as ``multi-output``, ``unsupported-expression``, ``dynamic-shape``.
     """
     try:
         return _Reader(NodeGraph.parse(text)).dag()
@@ -221,11 +219,7 @@ PURE_CALLS = frozenset({
 
 
 class ExprReader:
-    """Reads the expressions of one stage.
-
-    ``variables`` maps node numbers of loop variables to axis slots, ``stage_of`` a tensor node to
-    its stage. A node used twice is read once.
-    """
+    """Reads the expressions of one stage, each node once; ``variables``: slots by node."""
 
     def __init__(self, *, variables: dict[int, int], stage_of: Callable[[Node], int]) -> None:
         self.variables = variables
@@ -291,10 +285,8 @@ def schedule_order(
     """Return the operations in stage order, and the outputs among them.
 
     A topological order with priorities finds the outputs (``TopoSortOps`` of Ansor); a depth-first
-    walk from these numbers the stages (``Schedule`` of TE).
-
-    ``reads[i]`` are the operations that operation ``i`` reads, each once, in the order of its
-    expression; ``tensors`` are the operations named when the DAG was made (inputs and outputs).
+    walk from these numbers the stages (``Schedule`` of TE). ``reads[i]``: what operation ``i``
+    reads, each once; ``tensors``: the operations named when the DAG was made.
     """
     read = {source for sources in reads for source in sources}
     outputs = [op for op in _priority_order(reads, tensors) if op not in read]

@@ -44,9 +44,8 @@ class Term:
 class Affine:
     """``sum(terms) + base`` for N programs.
 
-    ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none), as
-    where tiles do not divide a loop. It holds for this expression only; results of arithmetic on it
-    have none.
+    ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none);
+    results of arithmetic have none.
     """
 
     terms: list[Term] = field(default_factory=list)

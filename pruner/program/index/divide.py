@@ -116,10 +116,9 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
 def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
     """Divide a single term where ``here``; also return where no rule applied.
 
-    ``SplitDivConst``. Of ``coef * ((x mod upper) div lower)`` with ``coef`` dividing the divisor
-    and ``reach = lower * divisor / coef``: where ``reach`` divides ``upper`` the term's lower
-    factor becomes ``reach``; where ``upper <= reach`` the quotient is 0; else ``x mod upper``
-    becomes an index of its own.
+    ``SplitDivConst`` of ``coef * ((x mod upper) div lower)``, ``reach = lower * divisor / coef``:
+    where ``reach`` divides ``upper`` it becomes the lower factor; where ``upper <= reach`` the
+    quotient is 0; else ``x mod upper`` becomes an index of its own.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
@@ -168,9 +167,8 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
 def _closed_quotient(a: Affine) -> Affine:
     """Turn a single quotient ``s div c`` into one indivisible term.
 
-    ``(s div c) mod m`` with ``s div c < m`` is ``s div c``, but the simplifier returns it as a
-    plain expression, no longer as a ``SplitExpr``. A later division of it is therefore not merged
-    with its own: ``(s div c) div d`` stays two divisions and does not become ``s div (c d)``.
+    The simplifier returns ``(s div c) mod m`` with ``s div c < m`` as a plain expression, no
+    ``SplitExpr``: ``(s div c) div d`` stays two divisions.
     """
     terms = []
     for t in a.terms:
@@ -204,11 +202,10 @@ def opened(a: Affine) -> Affine:
 
 
 def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """Reduce a single term modulo ``divisor`` where ``here``.
+    """Reduce a term modulo ``divisor`` where ``here``; also return where no rule applied.
 
-    Also returns where no rule applied. ``SplitModConst``, with ``reach`` as in
-    :func:`_divided_term`: where ``reach`` divides ``upper`` (or there is no modulo), the upper
-    factor becomes ``reach``; where ``upper`` divides ``reach`` the term stays as it is.
+    ``SplitModConst``: where ``reach`` (:func:`_divided_term`) divides ``upper`` it becomes the
+    upper factor; where ``upper`` divides ``reach`` the term stays.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled

@@ -67,10 +67,7 @@ def union(regions: list[Region]) -> Region:
 
 
 def relax(region: Region, variables: set[int]) -> Region:
-    """Let the loop variables with these ids run over their whole range.
-
-    Raises `UnsupportedProgram` (``mixed-relax``) where only part of a fused index is relaxed.
-    """
+    """Let the variables run whole; raise `UnsupportedProgram` (``mixed-relax``) for parts."""
     if not variables:
         return region
     fixed: list[Term] = []
@@ -105,8 +102,7 @@ def span(last: Affine, first: Affine) -> IntLike:
 def evaluate_region(index: Expr, domains: list[Region]) -> Region:
     """Return an index's interval when axis slot ``s`` lies in ``domains[s]``.
 
-    An index that is no sum of loop variables may take any value. Raises `UnsupportedProgram` for
-    expressions that no index of TVM has.
+    What is no sum may take any value. Raises `UnsupportedProgram` for what no index of TVM has.
     """
     match index:
         case Axis(slot=slot):
@@ -216,9 +212,8 @@ _MOST = 1 << 12  # of a denominator: float32 holds no more of a scale that is a 
 def as_sum(index: Expr) -> Expr:
     """Return a sum of loop variables and quotients that moves like ``index``.
 
-    ``A[t[i]]`` moves as ``A[i]``: the table is taken for a permutation. ``min(max(i, 0), n)`` and
-    ``i < 0 ? i + n : i`` move as ``i``. ``floor(i * 0.125 - 0.4375)``, as resizing has it, is the
-    division ``(2 i - 7) div 16``.
+    ``A[t[i]]`` moves as ``A[i]`` (a permutation); ``min(max(i, 0), n)`` and ``i < 0 ? i + n : i``
+    as ``i``; ``floor(i * 0.125 - 0.4375)``, of resizing, as ``(2 i - 7) div 16``.
     """
     match index:
         case Load(indices=indices):

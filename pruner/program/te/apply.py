@@ -78,12 +78,9 @@ def apply(
 ) -> Schedule:
     """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
 
-    Returns the schedule with all relations recorded; loop extents are those of whole tensors, as
-    long as bounds are not inferred. ``extents`` int64 [N, splits] are compared with them
-    (`Schedule.contradicted`).
-
-    Raises `UnsupportedProgram`: a primitive refers to stages or loops that do not exist, or makes
-    more than `MAX_LOOPS` of a stage.
+    Loop extents are those of whole tensors until bounds are inferred; ``extents`` int64 [N, splits]
+    are compared with them (`Schedule.contradicted`). Raises `UnsupportedProgram` for stages or
+    loops that do not exist, and more than `MAX_LOOPS` of a stage.
     """
     logged = iter(()) if extents is None else iter(extents.T)
     state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions, logged)

@@ -36,11 +36,9 @@ from pruner.program.te.schedule import (
 
 @dataclass(slots=True, eq=False)
 class Bounds:
-    """Result of inference.
+    """Result of inference: bodies after inlining, starts and scopes by key.
 
-    ``bodies``: body by stage key after inlining; ``mins``: start of every root axis; ``scopes``:
-    storage scope of every computed stage by key; ``resolved``: where every buffer has a size that
-    is a number (TVM fails on the other programs).
+    ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
     """
 
     bodies: dict[int, Expr]
@@ -50,10 +48,7 @@ class Bounds:
 
 
 def infer_bounds(schedule: Schedule) -> Bounds:
-    """Fill in every loop's extent and variable; return starts, bodies and scopes.
-
-    Raises `UnsupportedProgram`: an index or an attachment that has no batched region.
-    """
+    """Fill in extents and variables; raise `UnsupportedProgram` without a batched region."""
     _legalize_attach(schedule)
     bodies = inline_bodies(schedule)
     out = Bounds(bodies, {}, {})
@@ -292,10 +287,7 @@ def feeds_thread(stage: StageState) -> set[IterVar]:
 
 
 def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
-    """Return each remaining stage's body by key, with inlined stages substituted.
-
-    Winograd's constant matrices become the constant 1, as Ansor's feature extraction has it.
-    """
+    """Return stage bodies with inlined stages; Winograd's constants become 1, as Ansor's."""
     inlined = {s.key: s for s in schedule.pool if s.attach == "inline" and s.body is not None}
 
     def rule(node: Expr) -> Expr:

@@ -45,8 +45,7 @@ Around = tuple[Loop, ...]
 def lower(schedule: Schedule) -> LoopNests:
     """Lower the N programs of a schedule; infer their bounds first.
 
-    Raises `UnsupportedProgram` as :func:`infer_bounds`; `ReplayFailed` for anything else that the
-    steps of a damaged record lead to.
+    Raises `UnsupportedProgram` as :func:`infer_bounds`, `ReplayFailed` for damaged steps.
     """
     try:
         return _lowered(schedule)
@@ -239,15 +238,11 @@ class _Quotient:
 class _PassUp:
     """Values of a stage's axes from its loops (``PassUpIndex`` of message_passing.cc).
 
-    Walks the relations of the stage from the leaves to the roots; a fused loop is taken apart by
-    repeated division. The rewriting simplifier pulls the outer part of ``outer * factor + inner``
-    out of a division where the divisor divides the factor (the ``floordiv`` rules of
-    src/arith/rewrite_simplify.cc), and otherwise collapses nested divisions into one before the
-    canonical form is made. Both leave different numbers of divisions behind, which features count,
-    so the pieces of every fused value are kept.
-
-    Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
-    loop and for what it was fused from; the simplifier uses the guards (``MakeBoundCheck``).
+    Fused loops are taken apart by repeated division. The rewriting simplifier pulls ``outer *
+    factor`` out of a division that divides the factor, and else collapses nested divisions (the
+    ``floordiv`` rules of src/arith/rewrite_simplify.cc): features count the divisions, so the
+    pieces of every fused value are kept. Where tiles do not divide a loop, the store is guarded
+    with ``value < extent`` for the loop and what it was fused from (``MakeBoundCheck``).
     """
 
     def __init__(self, leaves: dict[IterVar, Affine]) -> None:

@@ -47,13 +47,10 @@ class TaskReader:
         self._contradicted: Counter[str] = Counter()
 
     def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
-        """Return a record's workload key and its fused operators.
+        """Return a record's workload key (of the table if known) and its fused operators.
 
-        The key is of an operator of the table; unknown operators keep theirs. ``named``: fused
-        operators by the log's name.
-
-        Raises `UnsupportedProgram`: ``unknown-fusion`` as :func:`fused_in_steps`, or
-        ``other-arguments`` where the steps contradict every reading of the arguments.
+        ``named``: operators by the log's name. Raises `UnsupportedProgram`: ``unknown-fusion`` as
+        :func:`fused_in_steps`, ``other-arguments`` where the steps contradict every reading.
         """
         if is_trace(steps):
             return key, named
@@ -133,11 +130,9 @@ FromSteps = tuple[tuple[str, ...], ...]
 
 
 def stages_reached(steps: Sequence[Sequence[Any]]) -> int:
-    """Count the stages of the compute DAG up to the last named.
+    """Count the stages of the compute DAG up to the last named, the result.
 
-    The last stage of a program, its result, is always scheduled, so that is its number of stages.
-    ``CHW`` and ``RF`` insert a stage before the stage they name, ``CHR`` one behind it; numbers in
-    later steps include inserted stages.
+    ``CHW`` and ``RF`` insert a stage before the one they name, ``CHR`` one behind it.
     """
     named = ((s[0], s[1], s[2]) if s[0] == "CA" else (s[0], s[1]) for s in steps)
     return _reached(tuple(named))
@@ -165,13 +160,9 @@ def fused_in_steps(
 ) -> tuple[str, ...]:
     """Return the operators fused behind a standard operator, judged by steps.
 
-    ``named`` (by the log's name) where it fits the number of stages. Where it does not, the
-    epilogue with as many stages as the steps reach; a bias is then taken for a sum (``add``), which
-    has as many. Programs of other workloads keep ``named``, as do programs whose steps do not reach
-    the operator's own result.
-
-    Raises `UnsupportedProgram` (``unknown-fusion``) where the program has more stages than the
-    operator with any epilogue.
+    ``named`` where it fits the number of stages, else the epilogue with as many stages as the steps
+    reach (of equals the sum, ``add``). Other workloads, and steps that do not reach the result,
+    keep ``named``. Raises `UnsupportedProgram` (``unknown-fusion``) where no epilogue has enough.
     """
     if parse_workload(workload_key).operator is None or is_trace(steps):
         return named  # a trace schedules the function with all that is fused into it

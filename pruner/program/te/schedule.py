@@ -96,9 +96,8 @@ class StageState:
 class Schedule:
     """All stages of one operator, for N programs.
 
-    ``pool`` holds stages by key; ``order`` are keys in the numbering that steps use; ``nest_order``
-    are keys in TE's depth-first order, which orders the stages of one attach point.
-    ``contradicted``: programs whose log gives a split loop another extent than it has.
+    ``pool`` by key; ``order``: keys as steps number them; ``nest_order``: keys in TE's depth-first
+    order; ``contradicted``: programs whose log gives a split loop another extent.
     """
 
     pool: list[StageState]

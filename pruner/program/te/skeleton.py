@@ -48,10 +48,7 @@ _COMPARED = 16  # skeletons of one length, found by comparison before outlines a
 
 
 class _Columns:
-    """Compare step lists of one length field by field with ``first``.
-
-    ``decisions``, ``extents``: the fields that may differ, a column of all programs each.
-    """
+    """Compare step lists of one length with ``first``; columns of fields that may differ."""
 
     def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
         self._first, self._programs = first, programs
@@ -225,10 +222,7 @@ def _outline(part: Any) -> Hashable:
 def group_programs(
     steps_list: Sequence[_Steps],
 ) -> tuple[list[SkeletonGroup], dict[int, UnsupportedProgram]]:
-    """Group step lists by skeleton.
-
-    Returns the groups (largest first) and, for rows that cannot be read, the reason by position.
-    """
+    """Return groups by skeleton, largest first, and the reason of each unread row."""
     alike: dict[Hashable, list[int]] = {}
     for row, steps in enumerate(steps_list):
         alike.setdefault((len(steps), _kind(steps)), []).append(row)

@@ -31,9 +31,8 @@ class Slot:
 class Step:
     """A schedule primitive: its tag in Ansor's log, and its fields in order.
 
-    Lengths of tiles and unroll depths are slots, lists are tuples, an annotation is its name. The
-    logged extent of a split and the amounts of row padding are left out. ``MS`` is a whole program
-    of MetaSchedule, in place of Ansor's steps: design space and decisions.
+    Lengths and unroll depths are slots; logged extents and amounts of row padding are left out.
+    ``MS`` is a whole program of MetaSchedule: design space and decisions.
     """
 
     tag: str
@@ -41,10 +40,9 @@ class Step:
 
 
 def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Step, ...], list[int]]:
-    """Read one record's step list; return its skeleton and decision vector.
+    """Return a record's skeleton and decision vector.
 
-    Raises `UnknownStep` for a tag outside Ansor's vocabulary (such as TLM's ``PPT``),
-    `UnsupportedProgram` for a known step with fields that cannot be read.
+    Raises `UnknownStep` for a tag outside Ansor's vocabulary, `UnsupportedProgram` for bad fields.
     """
     found: list[Step] = []
     decisions: list[int] = []

@@ -28,11 +28,7 @@ Found = TypeVar("Found")
 
 
 def apply(program: TraceProgram, decisions: Decisions) -> Tree:
-    """Return the tree of N programs after all instructions and postprocessors.
-
-    Raises `Diverges` where candidates need different trees, `UnsupportedProgram` for an instruction
-    that has no batched form.
-    """
+    """Return the finished tree; raise `Diverges`, or `UnsupportedProgram` without a form."""
     return _applied(program, decisions).tree
 
 
@@ -46,10 +42,10 @@ def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) ->
 def apply_groups(
     program: TraceProgram, decisions: Decisions, *, strict: bool = False
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
-    """Return (rows, tree) for every structure of N decision vectors, and refusals.
+    """Return (rows, tree) of every structure of N programs, and reasons by refused row.
 
-    Refusals are reasons by row. With ``strict`` foreign decisions are refused where they are no
-    factors of their loop, or no candidate; decisions that were drawn here always are.
+    With ``strict`` foreign decisions are refused where they are no factors of their loop, or no
+    candidate; decisions that were drawn here always are.
     """
 
     def finished(state: TraceState) -> Tree:
@@ -65,10 +61,9 @@ def apply_groups(
 def location_options(
     program: TraceProgram, decisions: Decisions, slot: int
 ) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
-    """Return the locations offered at the ``sample_compute_location`` of ``slot``.
+    """Return locations of a ``slot`` [L], and bool [N, L] where each is offered.
 
-    Returns int64 [L] locations and bool [N, L] where each is offered; a program that cannot be
-    replayed has no location, and :func:`apply_groups` gives its reason.
+    A program that cannot be replayed has none; :func:`apply_groups` gives its reason.
     """
     until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
 

@@ -71,10 +71,7 @@ def _opaque(tree: Tree, copy: Block) -> Block:
 
 
 def lower_auto_copies(tree: Tree) -> None:
-    """Give every automatic copy its loops, threads and stages (``LowerAutoCopy``).
-
-    Raises `UnsupportedProgram`: a copy between other memories than those of tensor-core programs.
-    """
+    """Give every automatic copy its loops; raise `UnsupportedProgram` for other memories."""
     for block in list(tree.blocks()):
         if AUTO_COPY not in block.annotations:
             continue
@@ -160,9 +157,8 @@ def _copied_out(block: Block, source: int, staging: Buffer, tile: list[LoopVar])
 def layouts_permute(tree: Tree) -> Mask:
     """Return where TVM can permute rows of all permuted copies, [N].
 
-    On other programs its pass ``InjectPermutedLayout`` stops the compiler, after every check of a
-    schedule has accepted them; and where the columns are no power of two, the exclusive or of
-    column and row stays a vector of 8 integers, which nvcc does not take as TVM writes it.
+    Else ``InjectPermutedLayout`` stops the compiler after every check; and where the columns are no
+    power of two, nvcc does not take the vector of 8 integers that TVM writes.
     """
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():

@@ -38,10 +38,7 @@ class Piece:
 
 
 def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
-    """Change the layout of the buffer that ``block`` writes, in all readers.
-
-    Raises `UnsupportedProgram`: the pieces do not divide the buffer, or a reader is no plain copy.
-    """
+    """Change the layout that ``block`` writes; raise `UnsupportedProgram` for odd pieces."""
     buffer = tree.buffers[block.buffer]
     old = buffer.shape
     shape = []

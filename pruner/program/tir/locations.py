@@ -94,11 +94,9 @@ def settle(
 def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
     """Return equal numbers where locations can share a tree, see :func:`shared`.
 
-    Two neighbouring loops of one chain can share where both stand outside of the first reduction,
-    or both from the first reduction to the last, or both inside the last: the start of reductions,
-    the other statements of these loops and the tile inside the last reduction then have one place
-    in all programs. Staying in place goes with the outermost loops where it is directly before
-    them.
+    Two neighbouring loops of a chain can share outside of the first reduction, from the first to
+    the last, or inside the last: all else then has one place in all programs. Staying in place goes
+    with the outermost loops directly behind.
     """
     loops = candidate_loops(tree, block)
     reducing = tree.reducing_in(loops)
@@ -127,9 +125,8 @@ def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
 def shared(tree: Tree, block: Block, taken: Ints) -> LoopNode | int:
     """Return a loop, or a location without a loop, for :func:`alike` locations.
 
-    A loop that is around the block in some programs and inside its loop in others is cut in two
-    halves, of which a program has one. Where a block stays in its place in some programs, none of
-    them has the loop.
+    A loop that is around the block in some programs and inside in others is cut in two halves, of
+    which a program has one; none of them where the block stays in place.
     """
     first, last = int(taken.min()), int(taken.max())
     # All inline or all stay: no loop at all.

@@ -52,8 +52,7 @@ class _Lowering:
 def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     """Lower the N programs of a finished tree to loop nests of a ``form``.
 
-    A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
-    store's ``reduction`` is the same as an ordinary update, which a draft counts.
+    A reduction over threads becomes a call, as in Ansor's features, with its ``reduction``.
     """
     places = buffer_scopes(tree)  # first: it may find programs uncertain
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
@@ -180,11 +179,7 @@ def _indices(
 
 
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
-    """Return the kind of every loop around reductions.
-
-    "reduce" where a block accumulates over it. A partial result and its total may stand under one
-    loop, over which only one of them accumulates: the block of the later buffer decides.
-    """
+    """Return "reduce" for loops that blocks accumulate over; of two, the later decides."""
     kinds: dict[LoopVar, LoopKind] = {}
     # In order of buffers, so that the later one overwrites.
     for block in sorted(tree.blocks(), key=lambda block: block.buffer):

@@ -26,12 +26,7 @@ _NO_LOOPS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PragmaSettings:
-    """Settings that MetaSchedule's rule ``ParallelizeVectorizeUnroll`` wrote at the root block.
-
-    ``parallel``: most iterations of the parallel loop, ``vectorize``: most lanes, ``unroll``: depth
-    of the unroll pragma; None where the rule does not set it. They are the annotations
-    ``meta_schedule.parallel``, ``.vectorize`` and ``.unroll_explicit`` or ``_implicit``.
-    """
+    """Settings of the rule ``ParallelizeVectorizeUnroll`` at the root block; None: unset."""
 
     parallel: IntLike | None
     vectorize: IntLike | None
@@ -40,10 +35,7 @@ class PragmaSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """The loops around a block, outermost first, with arrays [L, N].
-
-    ``extents`` of the loops, and the programs in which each ``exists``.
-    """
+    """The loops around a block, outermost first: ``extents``, ``exists`` [L, N]."""
 
     loops: list[LoopNode]
     extents: Ints
@@ -59,11 +51,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """The loops of a block to fuse: masks [L, N].
-
-    ``whole`` [N]: programs in which all loops are fused and then split into a parallel loop and
-    vectors of ``lanes``.
-    """
+    """Loops to fuse [L, N]; ``whole`` [N]: all, split then into ``lanes``."""
 
     outer: Mask
     inner: Mask
@@ -147,11 +135,7 @@ def _single(path: _Path) -> Mask:
 
 
 def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints:
-    """Count outer loops to fuse until their iterations exceed ``most``.
-
-    -1 where they have one iteration in all. ``max_parallel_extent`` of AdjustParallelVectorize: the
-    loop that exceeds it is still taken, and a loop with several children ends the run.
-    """
+    """Count outer loops to fuse until beyond ``most`` (included); -1: all of 1."""
     exists, product = path.exists, np.where(path.exists, path.extents, 1)
     ends = exists & ~usable
     ends[1:] |= (exists & (np.greater(product.cumprod(0), most) | ~single))[:-1]
@@ -160,11 +144,7 @@ def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints
 
 
 def _inner_loops(path: _Path, usable: Mask, single: Mask, most: IntLike, fusible: Ints) -> Ints:
-    """Count inner loops to fuse while accesses stay contiguous within ``most`` lanes.
-
-    -1 where they have one iteration in all. ``max_vectorize_extent`` of AdjustParallelVectorize:
-    here the loop that exceeds it stays out.
-    """
+    """Count inner contiguous loops to fuse within ``most`` lanes; -1: all of extent 1."""
     exists = path.exists[::-1]
     product = np.where(exists, path.extents[::-1], 1)
     inside = exists.cumsum(0) - exists  # loops further in
@@ -181,11 +161,7 @@ def _counted(taken: Mask, extents: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fusion:
-    """Loops fused together, with arrays [L, N].
-
-    ``masks``: where a loop is fused; ``steps``: iterations of the fused loop for one of the loop's;
-    ``first``: whether it is the outermost fused loop; ``total``: iterations of the fused loop [N].
-    """
+    """Loops fused together: where, iterations for one of a loop, the outermost, all."""
 
     masks: Mask
     steps: Ints
@@ -230,11 +206,7 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
-    """Return (row, mask) of the loops that fused loops are put above.
-
-    Above all loops; but where a program lacks the outer loops and other blocks stand in them, above
-    the first loop inside these.
-    """
+    """Return (row, mask) of the loops that fused loops are put above."""
     borders = [row + 1 for row, loop in enumerate(path.loops[:-1]) if len(loop.body) != 1]
     tops = np.array([0, *borders])
     first = path.exists.argmax(0)
@@ -246,8 +218,8 @@ def _tops(path: _Path) -> list[tuple[int, Mask]]:
 class _Outer:
     """A parallel loop to insert above loop ``top`` in programs ``used`` [N].
 
-    ``left``: the outer loops fused into it; ``everything``: all loops, where parallel loop and
-    vector are ``together`` one fused loop; ``alone`` [L, N]: loops fused by themselves.
+    ``left``: outer loops fused into it; ``everything``: all, where it is ``together`` with the
+    vector; ``alone`` [L, N]: loops fused by themselves.
     """
 
     top: int
@@ -335,11 +307,10 @@ def _loops_of(path: _Path, strides: Ints) -> Ints:
 def _strides(
     forms: list[Uses], sums: list[Mask | np.bool_], shape: tuple[IntLike, ...]
 ) -> dict[LoopVar, IntLike]:
-    """Return the elements between neighbouring iterations, by loop variable.
+    """Return elements between iterations in the last dimension that each loop moves.
 
-    Of the last dimension that a loop moves. ``forms``: variables in the index of each dimension;
-    ``sums``: where it is a sum. TVM follows sums and products but no difference, which is what an
-    index that starts below zero becomes: no loop moves it.
+    ``forms``: variables of each dimension; ``sums``: where it is a sum. TVM follows no difference,
+    which is what an index that starts below zero becomes.
     """
     out: dict[LoopVar, IntLike] = {}
     row: IntLike = 1

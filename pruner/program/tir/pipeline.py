@@ -56,10 +56,9 @@ def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
 
 
 def copies_ahead(tree: Tree) -> int:
-    """Return the iterations between an asynchronous copy and its last use.
+    """Return iterations between an asynchronous copy and its last use; 0: none.
 
-    0 where no loop has asynchronous copies, and where rows of a copy are no whole vectors: such
-    copies go through registers, and the other copies wait with them.
+    Also 0 where rows of a copy are no whole vectors: they go through registers.
     """
     found = [0]
     for loop in tree.loops():
@@ -85,10 +84,9 @@ def _asynchronous(loop: LoopNode) -> set[int]:
 def waits_are_numbers(tree: Tree) -> Mask:
     """Return where the wait count of each pipeline reader is constant, [N].
 
-    ``cp.async.wait_group`` takes a constant. The iterations before the pipeline is full, as many as
-    its last stage, are a loop of their own. Where the pipelined loop has fewer iterations, the
-    copies in that loop have a guard, and a reader in it, of a stage before the last, waits for a
-    number that depends on the iteration: the code generator stops (``PopulateWaitCounts``).
+    ``cp.async.wait_group`` takes a constant. Where the pipelined loop has fewer iterations than the
+    loop that fills the pipeline, a reader of a stage before the last waits for a number that
+    depends on the iteration: the code generator stops (``PopulateWaitCounts``).
     """
     out = np.ones(tree.num_programs, bool)
     for loop in tree.loops():

@@ -57,11 +57,7 @@ from pruner.program.tir.tree import (
 
 
 def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list[LoopNode]:
-    """Split ``for i`` into ``for i_0: ... for i_k``, returned outermost first.
-
-    At most one factor is None: the least that covers the loop. Iterations beyond the loop are cut
-    off by a guard, which no feature reads.
-    """
+    """Split a loop, outermost first; one factor may be None, the least."""
     product = math.prod(factor for factor in factors if factor is not None)
     extents = [-(-loop.extent // product) if f is None else f for f in factors]
     names = [f"{loop.var.name}_{i}" for i in range(len(extents))]
@@ -104,10 +100,9 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
 def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopNode:
     """Cut loops into outer and inner halves; a program has one each.
 
-    ``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``. No primitive of TVM's: a block
-    put between the halves stands under the loops of a chain that are ``outside`` (bool [N] of each,
-    outer loops first) in a program. The other half is absent there. Returns the innermost outer
-    half.
+    ``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``, no primitive of TVM's: a block
+    between them stands under the loops that are ``outside`` (bool [N] of each, outer loops first)
+    in a program. Returns the innermost outer half.
     """
     _check_chain(loops)
     halves: list[list[LoopNode]] = [[], []]
@@ -230,9 +225,8 @@ def _root_index(tree: Tree, block: Block) -> int:
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
     """Return whether no reduction iterator below moves with the loop (``GetLoopIterType``).
 
-    ``reducing``: :meth:`Tree.reducing_in` from this loop or a loop around it. TVM's bindings keep a
-    unit loop, but not a loop that `fuse` made, even of one loop. Raises :class:`Diverges` where
-    such a loop over a reduction is a unit loop for some programs only.
+    TVM's bindings keep a unit loop, but not one that `fuse` made. Raises :class:`Diverges` where
+    such a loop over a reduction (``reducing``) is a unit loop for some programs only.
     """
     if loop.var not in reducing:
         return True
@@ -357,8 +351,7 @@ def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
 def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     """Move ``block`` under ``loop``, before the first subtree that reads it.
 
-    Programs that are :func:`lacking` the loop keep the loops that the block has: see
-    :func:`pruner.program.tir.locations.shared`.
+    Programs that are :func:`lacking` the loop keep the loops that the block has.
     """
     below = set(tree.blocks(loop))
     consumers = [b for b in tree.consumers(block) if b in below]
@@ -492,11 +485,7 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
 
 
 def _by_phase(*nests: _Loops) -> list[LoopNode]:
-    """Merge alternative nests into a common nest.
-
-    A loop that stands outside of the first reduction, between first and last, or inside the last in
-    its nest does so in the merged nest: see :func:`pruner.program.tir.locations.alike`.
-    """
+    """Merge nests, each loop in its phase (:func:`pruner.program.tir.locations.alike`)."""
     phases: list[list[LoopNode]] = [[], [], []]
     for some in nests:
         reductions = [place for place, (_, reduces) in enumerate(some) if reduces]

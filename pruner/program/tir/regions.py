@@ -55,10 +55,7 @@ def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
 
 
 def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
-    """Return the variables in an index with factors, 0 where divided.
-
-    Variables of extent 1 are included. Do not change the result: sums of iterators are cached.
-    """
+    """Return the variables (also unit) with factors, 0 where divided; do not change it."""
     match index:
         case Axis(slot=slot):
             return tree.uses(block, slot)
@@ -90,11 +87,9 @@ def clipped(region: Region, extent: IntLike) -> Region:
 def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> Truth:
     """Return where an index divides a sum that moves only in part.
 
-    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so: of two
-    sums it does not prove which is larger, and of ``(3 i + j) mod 3`` where i stands still it does
-    not prove that it is j. Its result is exact where the quotient is one value (``(3 i + j) div 3``
-    where j moves) or starts from a number, as remainders do then; of the iterators of a fused loop
-    the first is the quotient.
+    TVM's interval arithmetic then may give loops whose extents are no numbers. It is exact where
+    the quotient is one value (``(3 i + j) div 3`` where j moves) or starts from a number, as
+    remainders do then; of a fused loop's iterators the first is the quotient.
     """
     out: Truth = np.bool_(False)
     slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}

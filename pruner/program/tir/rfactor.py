@@ -30,10 +30,8 @@ from pruner.program.tir.tree import (
 def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block:
     """Split a reduction into partial results along ``loop`` and their sum.
 
-    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``.
-
-    The returned block computes the partial results under loops of its own, just before; ``block``
-    keeps its data-parallel loops and ``loop``.
+    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``; the
+    returned block computes ``C.rf`` just before, ``block`` keeps its data-parallel loops.
     """
     old = tree.path(block)
     source = tree.buffers[block.buffer]

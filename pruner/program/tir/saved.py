@@ -67,10 +67,7 @@ _MAX_INSTRUCTIONS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SavedSpace:
-    """A design space: its program with open decisions, and its text.
-
-    ``text`` is the computation, a line a tensor; ``trace``: lines with the same in TVM's words.
-    """
+    """A design space: its program with open decisions, and its text (also TVM's)."""
 
     program: TraceProgram
     text: str
@@ -128,8 +125,7 @@ def _name_of(content: bytes) -> str:
 def load_space(path: Path, name: str | None = None) -> SavedSpace:
     """Read a space that `SavedSpace.save` wrote, checking its ``name`` if given.
 
-    Raises `UnsupportedProgram`: ``unknown-design-space`` where there is no such file,
-    ``bad-design-space`` where it is incomplete or has another name.
+    Raises `UnsupportedProgram`: ``unknown-design-space`` or ``bad-design-space``.
     """
     try:
         with gzip.open(path) as file:

@@ -46,10 +46,7 @@ class SharedBytes:
 
 
 def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
-    """Return the shared memory of every kernel that has some.
-
-    Raises `UnsupportedProgram`: dynamic buffers with lifetimes that this file does not plan.
-    """
+    """Return shared memory by kernel; raise `UnsupportedProgram` for unplanned lifetimes."""
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())
     for key, place in buffer_scopes(tree).items():
@@ -104,9 +101,8 @@ def _merged(buffers: list[_Staged], num: int) -> Ints:
 def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
     """Return bytes that results need beyond the operands they lie over [N].
 
-    Both passes search the least free buffer that is large enough and not too large. Where there
-    is none, the first lets the largest smaller one of the same type grow (not from less than a
-    sixteenth), and the second takes smaller ones together, largest first, until they suffice.
+    Both passes search the least fitting free buffer. Else the first lets the largest smaller one of
+    the type grow, and the second takes smaller ones together, largest first.
     """
     size = results.size
     sizes = np.stack([x.size for x in operands])

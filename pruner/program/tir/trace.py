@@ -60,11 +60,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceProgram:
-    """A function and its scheduling instructions; ``is_gpu`` chooses the postprocessors.
-
-    ``known``: results of instructions applied to the tree before, as places in
-    :meth:`Tree.nodes`.
-    """
+    """A function and its instructions; ``known``: results as places in `Tree.nodes`."""
 
     tree: Tree
     instructions: tuple[Instruction, ...]
@@ -121,10 +117,7 @@ class TraceState:
         return plain(self.decisions[:, slot])
 
     def require(self, fits: Mask, what: str) -> None:
-        """Refuse programs whose decisions do not fit; the other programs go on.
-
-        Raises `Diverges` where some fit, `UnsupportedProgram` where none does.
-        """
+        """Raise `Diverges` where decisions of some programs fit, else `UnsupportedProgram`."""
         if fits.all():
             return
         # The fitting and the others begin anew apart; the part without a fit is refused then.
@@ -133,11 +126,7 @@ class TraceState:
         raise UnsupportedProgram("bad-decision", what)
 
     def take(self, instruction: Instruction) -> None:
-        """Apply an instruction.
-
-        Raises `Diverges` where candidates need different trees, `UnsupportedProgram` where it has
-        no batched form.
-        """
+        """Apply an instruction; raise `Diverges`, or `UnsupportedProgram` without a form."""
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
@@ -149,11 +138,7 @@ class TraceState:
         self.results.update(zip(instruction.outputs, results, strict=True))
 
     def locate(self, instruction: Instruction, taken: Ints) -> None:
-        """Apply a ``SampleComputeLocation`` whose locations can share a tree.
-
-        A loop that is cut for that is no result any more: an instruction that uses it is refused,
-        and each location then has a tree of its own.
-        """
+        """Apply a ``SampleComputeLocation`` of a shared tree, where cut loops are no results."""
         block = self.get(instruction.inputs[0])
         self.results[instruction.outputs[0]] = places.shared(self.tree, block, taken)
         if (taken != taken[0]).any():

@@ -36,11 +36,7 @@ class Diverges(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BlockIter:
-    """An iterator of a block over ``[0, extent)``: spatial, reduction or derived.
-
-    A derived iterator is no iterator of TVM's block: ``rfactor`` replaces it by an expression of
-    others.
-    """
+    """An iterator over ``[0, extent)``: spatial, reduction, or derived by ``rfactor``."""
 
     kind: IterKind
     extent: IntLike
@@ -50,9 +46,8 @@ class BlockIter:
 class Binding:
     """Value of an iterator: a sum of loop variables, and its variables.
 
-    ``uses`` keeps variables of extent 1, which the sum drops, because TVM's structural questions
-    (is this loop a reduction? how far apart are its iterations?) depend on them. Its values are the
-    variables' factors, 0 where a variable is divided.
+    ``uses``, with factors (0: divided), keeps variables of extent 1, which the sum drops, because
+    TVM's structural questions depend on them.
     """
 
     value: Affine
@@ -68,9 +63,8 @@ class Binding:
 class LoopNode:
     """A loop; ``mark`` is its annotation, ``unroll`` its pragma's depth (0: none).
 
-    ``marked``: where the mark holds; ``absent``: where the program lacks the loop (it went into
-    another loop, is the half that the program does not have, or belongs to another program's nest),
-    its extent being 1; ``fused``: made by fusing (also of a single loop).
+    ``marked``: where the mark holds; ``absent``: where the program lacks the loop, its extent being
+    1; ``fused``: made by fusing (also of a single loop).
     """
 
     var: LoopVar
@@ -98,13 +92,10 @@ class LoopNode:
 class Block:
     """A statement ``buffer[indices] = value``; axis slots are its iterators.
 
-    ``init`` is the element's first value where the block reduces; ``reads`` are the buffers TVM
-    lists as read, in its order. The value of a derived iterator is an expression of other iterators
-    of the block: each is written as a variable, and ``stands_for`` gives its slot by variable.
-
-    ``inner``: loops that are part of the block, outermost first, where it stands for a nest that
-    one instruction of a tensor core computes (TVM's ``blockize``). ``guards``: (index, bound) where
-    the block does nothing unless the index is below the bound, as where padding is cut off.
+    ``init``: the first value of a reduction; ``reads``: the buffers, in TVM's order;
+    ``stands_for``: slots of the variables for other iterators in the value of a derived one;
+    ``inner``: loops of a nest that one instruction computes (``blockize``); ``guards``: (index,
+    bound) of a guard, as where padding is cut off.
     """
 
     name: str
@@ -178,9 +169,9 @@ class Layout:
 class Tree:
     """A function under scheduling; ``annotations`` belong to its root block.
 
-    ``layouts``: of the buffers whose layout changed. ``uncertain``: programs whose regions TVM
-    may compute otherwise; they count as refused. ``places``: of its buffers, once the tree is
-    finished; see :func:`pruner.program.tir.regions.buffer_scopes`.
+    ``uncertain``: programs whose regions TVM may compute otherwise; they count as refused.
+    ``places``: of the buffers of a finished tree
+    (:func:`pruner.program.tir.regions.buffer_scopes`).
     """
 
     buffers: list[Buffer]
@@ -294,10 +285,7 @@ class Tree:
         return self._resolved[var]
 
     def uses(self, block: Block, slot: int) -> Uses:
-        """Return variables of existing loops in an iterator's value, with factors.
-
-        Do not change the result, which is cached.
-        """
+        """Return variables of existing loops in a value, with factors; do not change it."""
         known = self._used.get(block)
         # Bindings are replaced, never changed in place: by identity the cache holds or not.
         if known is None or known[0] is not block.bindings:
@@ -329,10 +317,7 @@ class Tree:
         return self._parts[var]
 
     def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
-        """Return a block's iterators, keeping loops made of ``moving`` loops whole.
-
-        Loops that a program lacks do not count. Returns the sums and the ids of such variables.
-        """
+        """Return iterators with loops made of ``moving`` loops whole, and their ids."""
         whole: set[int] = set()
         absent = {loop.var: loop.absent for loop in self.path(block)}
 

@@ -71,10 +71,7 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
 
 @dataclass(slots=True, eq=False)
 class _LaneForm:
-    """Coefficients of a sum as ``step * x + base + stride * lane``.
-
-    ``even``: where the sum has that form, [N].
-    """
+    """Coefficients of ``step * x + base + stride * lane`` where ``even``."""
 
     stride: IntLike = 0
     step: IntLike = 0
@@ -93,14 +90,11 @@ class _LaneForm:
             self._take_quotient(t, t.index, lane)
 
     def _take_quotient(self, t: Term, index: Affine, lane: LoopVar) -> None:
-        """Add ``(sum mod upper) div lower`` with the lane in the sum.
+        """Add ``(sum mod upper) div lower`` as TVM simplifies it.
 
-        As far as TVM simplifies it.
-
-        Terms that a divisor divides come out. Of the rest ``x * c + rest`` with ``rest < c`` is
-        understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
-        after ``mod``, and goes with ``div``; of ``mod`` alone the rules cover sums of two terms, of
-        ``div`` sums of three.
+        Terms that a divisor divides come out. ``x * c + rest`` with ``rest < c`` is understood
+        where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): ``mod`` keeps the rest
+        (sums of two terms), ``div`` drops it (of three).
         """
         inner = _lane_form(index, lane)
         present = inner.even & np.not_equal(inner.stride, 0)
@@ -137,11 +131,7 @@ def _understood(
     where: Sequence[Any],
     most: IntLike = _MOST_TERMS,
 ) -> Mask:
-    """Return where terms stay below the divisor, or follow the first.
-
-    Where all terms together are below it, or the first divides it and the other terms are below the
-    first.
-    """
+    """Return where terms stay below the divisor, or below the first that divides it."""
     parts = [np.where(w, v, 0) for w, v in zip((*where, *where), (*coefs, *reaches), strict=True)]
     used, spans = np.split(np.stack(np.broadcast_arrays(*parts)), 2)
     first = used.argmax(axis=0)
@@ -192,11 +182,7 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
 
 
 def _sign_differs(difference: Affine, lane: LoopVar) -> Mask | np.bool_:
-    """Return where a vector's lanes may lie on both sides of zero.
-
-    ``g x + c lane + base`` with the lane inside one step of ``g`` is below zero for all lanes alike
-    or for none; a lane inside a quotient is assumed to matter.
-    """
+    """Return where a vector's lanes may lie on both sides of zero."""
     form = _lane_form(difference, lane)
     first = np.asarray(difference.base)
     last = first + np.asarray(form.stride) * (np.asarray(lane.extent) - 1)

@@ -93,12 +93,10 @@ _FRAGMENT = 16  # columns that lanes hold of a row
 def stages_cover(tree: Tree) -> Mask:
     """Return where padded results' epilogues let TVM move their operands, [N].
 
-    Moving a block asks for its inputs to be written before (region cover,
-    src/s_tir/schedule/state.cc). A result of tensor cores that cuts padded rows off writes under a
-    guard on a sum of its store's fused loop f, such as ``f // 256 * 16 + f % 256 // 16 < 196``.
-    Where no other loop moves the rows and f runs over one fragment's columns, that sum is one
-    quotient, ``f // 16``, and TVM finds no region for an image's indices that divide it once more:
-    ``ComputeAt`` raises.
+    A moved block's inputs have to be written before (region cover, src/s_tir/schedule/state.cc). A
+    guard such as ``f // 256 * 16 + f % 256 // 16 < 196`` of the fused store loop is one quotient,
+    ``f // 16``, where f runs over one fragment's columns and no other loop moves the rows, and TVM
+    finds no region for indices that divide it once more: ``ComputeAt`` raises.
     """
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():

@@ -143,10 +143,7 @@ _SAMPLED_FLIPS = 20_000
 
 
 def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
-    """One-sided p, by sign flips, that the mean paired difference is positive.
-
-    Exact up to 16 pairs (then the smallest possible p is ``2**-pairs``), sampled above.
-    """
+    """One-sided p, by sign flips (exact up to 16), of a positive mean difference."""
     num = len(differences)
     if num <= _MOST_EXACT:
         bits = np.arange(2**num)[:, None] >> np.arange(num)[::-1]  # the first row flips nothing
@@ -167,10 +164,7 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of `num` units, resampled with replacement.
-
-    `statistic` receives the numbers of the resampled units, so that paired data stay paired.
-    """
+    """Percentile interval of a statistic of the numbers of `num` resampled units."""
     rng = np.random.default_rng(seed)
     drawn = [statistic(rng.integers(0, num, num)) for _ in range(resamples)]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
@@ -192,16 +186,10 @@ def first_reach(best: Floats, at: Floats, target: float) -> Reach:
 
 
 def restricted_mean(runs: Sequence[Reach], horizon: float) -> float:
-    """Mean time to the target up to `horizon`, by the Kaplan-Meier curve.
+    """Mean time to the target up to `horizon`: the area under the Kaplan-Meier curve.
 
-    A run that did not reach its target is censored: leaving it out would flatter the method.
-    It is the area under the survival curve.
-
-    Runs that stopped without reaching leave the risk set when they stopped (after runs that reached
-    at the same time); beyond the last event the curve stays flat. Without censoring before the
-    horizon this is the mean of ``min(time, horizon)``.
-
-    Raises ValueError without runs.
+    Runs that did not reach their target are censored when they stopped (after runs that reached at
+    the same time). Raises ValueError without runs.
     """
     if not runs:
         raise ValueError("restricted_mean: no run")

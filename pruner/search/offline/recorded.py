@@ -57,10 +57,9 @@ def recorded_task(
     programs: TaskPrograms | None = None,
     tasks: Definitions | None = None,
 ) -> RecordedTask | None:
-    """Make a task's pool; None when no program can be featurised.
+    """Make a task's pool from given or computed features; None where none can be.
 
-    `programs` are the features where they exist already, else they are computed. The draft is None
-    without an analyzer, or, with a warning, where the analyzer scores no program.
+    The draft is None without an analyzer, or, with a warning, where it scores no program.
     """
     if programs is None:
         programs = featurize_task(records, "paper", Tally(), tasks)
@@ -121,9 +120,7 @@ class RecordedModel:
     """A ranker that learns from several pools and scores each pool.
 
     The centre of a task (see `Adaptation.set_reference_population`) is the mean of its complete
-    pool: features need no measurement. The ranker is updated when a score is requested with more
-    measurements than at the last update, so a round of ten programs is one update. Without a
-    source model there are no scores before the first update with two programs of a task.
+    pool. A round is one update; without a source model there are no scores before the first.
     """
 
     def __init__(self, pools: Sequence[RecordedTask], adaptation: Adaptation) -> None:

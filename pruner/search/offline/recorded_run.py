@@ -18,11 +18,7 @@ from pruner.search.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Best latency so far after every trial, and the clock's seconds.
-
-    ``best_s`` [trials] or [trials, task], infinite for a task without measured program;
-    ``elapsed_s`` [trials].
-    """
+    """Best latency [trials] or [trials, task] and the clock's seconds [trials]."""
 
     best_s: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
@@ -40,10 +36,7 @@ def run_session(
 def run_tasks(
     tasks: Sequence[tuple[Search, RecordedMeasurer]], *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune pools on one clock in turns of one batch each.
-
-    Raises `PrunerError` where no program was proposed at all.
-    """
+    """Tune pools on one clock in turns; raise `PrunerError` where nothing is proposed."""
     loop = _RecordedLoop(tasks, TuneBudget(trials=trials, batch=batch))
     loop.run()
     return Curve(best_s=np.array(loop.best_s), elapsed_s=np.array(loop.elapsed_s))

@@ -19,10 +19,9 @@ _NEIGHBOURS = 16
 
 
 class RecordedSpace:
-    """A finite space: the measured decision vectors of a task.
+    """A finite space: the measured decision vectors of a task, with `spaces` of tokens.
 
-    A sample draws rows; a mutation moves to one of a row's nearest rows (fewest decisions changed).
-    ``spaces``: its design spaces as tokens, for policies that read them.
+    A mutation moves to one of a row's nearest rows (fewest decisions changed).
     """
 
     can_draft = True
@@ -87,10 +86,7 @@ class RecordedSpace:
 
 @dataclass(slots=True)
 class Clock:
-    """Simulated seconds: recorded cost of measuring plus CPU time of the search.
-
-    The CPU time is that of this process, so other load of the machine does not change a result.
-    """
+    """Simulated seconds: recorded cost of measuring plus CPU time of the search."""
 
     measuring_s: float = 0.0
     thinking_s: float = 0.0

@@ -26,11 +26,7 @@ SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """A postprocessed schedule and a ``module`` with readable loops.
-
-    Where the trace requests instructions of a tensor core, ``module`` is the state before
-    ``RewriteTensorize``: afterwards calls stand in place of the loops that define the computation.
-    """
+    """A postprocessed schedule; ``module``: before ``RewriteTensorize`` hides loops."""
 
     schedule: Any
     module: Any
@@ -47,10 +43,7 @@ class DesignSpace:
 
     @cached_property
     def sampling(self) -> list[Any]:
-        """List the sampling instructions in order.
-
-        Raises `UnsupportedProgram`: an unknown kind of sampling instruction.
-        """
+        """List the sampling instructions; raise `UnsupportedProgram` for an unknown kind."""
         found = [inst for inst in self.trace.insts if inst.kind.name.startswith("Sample")]
         strange = sorted({inst.kind.name for inst in found} - set(SAMPLING))
         if strange:
@@ -70,12 +63,10 @@ class DesignSpace:
     def replay(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Any | None:
-        """Replay and postprocess a vector; None where TVM refuses.
+        """Replay and postprocess a vector (None: TVM draws); None where TVM refuses.
 
-        Without ``decisions`` TVM draws.
-
-        A fault of TVM (`log_fault`) is logged and costs the program; any other error is raised.
-        ``verify=False`` leaves ``VerifyGPUCode`` out, for programs that are known to pass it.
+        A fault of TVM (`log_fault`) costs the program; any other error is raised. ``verify=False``
+        leaves ``VerifyGPUCode`` out.
         """
         found = self.finished(decisions, seed, verify=verify)
         return None if found is None else found.schedule
@@ -140,16 +131,11 @@ class DesignSpace:
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
-    """List the design spaces of a module.
+    """List the design spaces of a module; raise `PrunerError` where there are none.
 
-    Where the default rules use tensor cores, spaces are added.
-
-    On tensor cores MetaSchedule offers spaces of ``wmma`` instructions only. Its rule for ``mma``
-    instructions (copies ahead of their use by a software pipeline, from sm_80 on) runs after the
-    ``wmma`` rule, which already replaced the block, so it never applies; it is run separately here.
-    Spaces of ordinary lanes are added, too: they win where tiles are mostly padding. Where TVM can
-    tile no program for tensor cores, only the spaces of lanes are returned. Raises `PrunerError`: a
-    function that has nothing to tune, or that TVM's rules refuse.
+    On tensor cores MetaSchedule offers ``wmma`` alone, since its ``mma`` rule finds the block
+    already replaced: it is run separately here. Spaces of ordinary lanes are added, too: they win
+    where tiles are mostly padding.
     """
     _check_loops(module, target)
     limited = _static_target(target)
@@ -168,12 +154,9 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
 
 
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
-    """Find TVM's default rules of a module, and the fitting target.
+    """Find the name of TVM's default rules of a module, and the fitting target.
 
-    The target keeps its full shared memory for tensor cores only, which use dynamic shared memory.
-
-    Returns:
-        TVM's name of the rules, and the target.
+    It keeps its full shared memory for tensor cores only, which use dynamic shared memory.
     """
     if not is_cuda(target):
         load_intrinsics(target)
@@ -186,9 +169,8 @@ def default_rules(module: Any, target: Any) -> tuple[str, Any]:
 def drawn_spaces(context: Any) -> list[Any]:
     """Generate the design spaces of a context, as TVM's schedules.
 
-    The rules continue with a program of tiles that they draw, and TVM raises "not a stage pipeline"
-    for some tiles of padded rows (`pruner.program.tir.verify`): then others are drawn, until TVM
-    has raised for `_DRAWS` draws. Any other error is raised at once.
+    The rules draw a program of tiles, and TVM raises "not a stage pipeline" for some: then others
+    are drawn, `_DRAWS` times at most. Any other error is raised at once.
     """
     for _ in range(_DRAWS - 1):
         try:
@@ -201,16 +183,10 @@ def drawn_spaces(context: Any) -> list[Any]:
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """Generate the default spaces; fall back to lanes (GPUs) or fewer rules.
+    """Generate the default spaces; where all draws raise, fewer. Raises `PrunerError`.
 
-    The fallback is for modules where all draws of the default rules raise.
-
-    On GPUs this happens for convolutions of at most 15 rows with an epilogue: one fragment holds
-    all rows. With one row TVM looks for a loop that does not exist, and raises RuntimeError. On
-    CPUs a rule may meet a block that its primitives refuse: the rule that has to go is left out.
-
-    Raises:
-        PrunerError: TVM's rules refuse the function.
+    On GPUs convolutions of at most 15 rows with an epilogue raise: lanes then. On CPUs a rule may
+    meet a block that its primitives refuse: that rule is left out.
     """
     refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
     try:
@@ -315,11 +291,7 @@ _RULE, _NO_RULE = "schedule_rule", "None"  # an annotation of blocks; its value 
 
 
 def provide_rules(module: Any, target: Any) -> None:
-    """Register a default for every missing rule that the module's blocks require.
-
-    Poolings require ``meta_schedule.pool_max`` and the like, which TVM 0.27 lacks: it would warn on
-    stderr and continue with its default rules.
-    """
+    """Register a default for rules that blocks require and TVM 0.27 lacks."""
     ffi, blocks = importlib.import_module("tvm_ffi"), list[Any]()
     for _, function in module.functions_items():
         ffi.structural_walk(function.body, (load_tvm().s_tir.SBlock, blocks.append))
@@ -339,11 +311,8 @@ def _as_any_block(schedule: Any, block: Any) -> list[Any]:
 def rules_of(name: str, target: Any) -> Any:
     """Create TVM's rules of a name; PoCL gets short unrolled loops.
 
-    PoCL hands a work group's loop over its items, around every stretch between two barriers, to
-    LLVM. Bodies of thousands of lines take it half a minute to minutes to compile, and run slower
-    than loops do (matmul 128x128x128, 512 steps: 2,356 lines, 17 s to compile, 10 ms to run; 64
-    steps: 1.4 s and .65 ms). The design space is narrowed, not the program that was chosen, so the
-    decision vector and all features describe the program that runs.
+    LLVM takes up to minutes for PoCL's bodies of thousands of lines, which also run slower (matmul
+    128x128x128, 512 steps: 17 s and 10 ms; 64 steps: 1.4 s and .65 ms).
     """
     if not is_pocl(target):
         return name

@@ -34,11 +34,7 @@ _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
 
 
 def read_scheduled(func: Any) -> Tree:
-    """Read a function that is scheduled and postprocessed, before ``RewriteTensorize``.
-
-    Raises `UnsupportedProgram`: statements that are no stores, loops whose extents are no numbers
-    ....
-    """
+    """Read a postprocessed function; raise `UnsupportedProgram` for other statements."""
     tree = _ScheduledReader(func).tree
     # TVM lowers ReadAt and WriteAt only during compilation; features describe the copies themselves
     lower_auto_copies(tree)
@@ -126,9 +122,8 @@ class _ScheduledReader(PrimFuncReader):
     def _wraps(self, realize: Any, loops: dict[Any, LoopVar]) -> bool:
         """Decide whether the batched replay takes a guarded sum modulo its bound.
 
-        It does where all loops of a block were fused and split into a parallel loop and vectors
-        that overrun them, and the first of them has one iteration: the modulo of the second stays
-        (:mod:`pruner.program.tir.parallelize`). TVM proves from the guard that it is superfluous.
+        As where all loops were fused and split into a parallel loop and vectors that overrun them,
+        and the first has one iteration (:mod:`pruner.program.tir.parallelize`).
         """
         marks = [self._loops[var].mark for var in loops if var in self._loops]  # not in a block
         first = realize.block.iter_vars[0] if realize.block.iter_vars else None
@@ -217,10 +212,7 @@ def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
 
 
 def lowered(module: Any) -> LoopNests:
-    """Read the loop nests of a module with a single program.
-
-    Raises `UnsupportedProgram`: as :func:`read_scheduled`; or a region is not certain.
-    """
+    """Read the nests of one program; raise `UnsupportedProgram`, also where uncertain."""
     with unforeseen_refused():
         passes = load_tvm().s_tir.transform
         # weights come in their new layout, as a builder has it

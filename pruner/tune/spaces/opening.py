@@ -31,15 +31,10 @@ def open_spaces(
     log: Log,
     replay_only: bool = False,
 ) -> UnionSpace:
-    """Open all spaces of a task that have legal programs.
+    """Open all spaces of a task that have legal programs; raise `PrunerError` for none.
 
-    TVM replays the spaces that the engine refuses.
-
-    Args:
-        learns: a model will rank; report the spaces without features, which it cannot rank.
-        replay_only: let TVM replay all spaces.
-
-    Raises `PrunerError`: no random program of any space is legal on this target.
+    ``learns``: report the spaces without features. TVM replays what the engine refuses, and with
+    ``replay_only`` everything.
     """
     with phases.time("sample"):
         made = [_space(design, replay_only=replay_only) for design in designs]

@@ -32,18 +32,12 @@ _REFUSED = "refused-by-tvm"
 
 
 class ReplaySpace:
-    """A space replayed by TVM, with the interface of `BatchedSpace`.
-
-    ``unreadable``: why its programs have no features and no draft, empty where they have.
-    """
+    """A space replayed by TVM; ``unreadable``: why it has neither features nor draft."""
 
     affordable: int | None = 64
 
     def __init__(self, design: DesignSpace) -> None:
-        """Prepare a space and probe it.
-
-        Raises `UnsupportedProgram`: a sampling instruction that has no vector form.
-        """
+        """Probe a space; raise `UnsupportedProgram` for decisions without vector form."""
         self.design = design
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
@@ -69,10 +63,7 @@ class ReplaySpace:
         return _REFUSED
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw random traces that TVM accepts, int64 [num, d].
-
-        Raises `PrunerError`: TVM refuses (nearly) all of them.
-        """
+        """Draw traces that TVM accepts [num, d]; raise `PrunerError` where it refuses all."""
         found: list[NDArray[np.int64]] = []
         for _ in range(num * _TRIES):
             drawn = self.design.finished(None, int(rng.integers(1, _MAX_SEED)))

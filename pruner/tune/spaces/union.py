@@ -45,10 +45,9 @@ class UnionSpace:
         analyzer: Analyzer | None = None,
         replayed: Sequence[str] = (),
     ) -> None:
-        """Join spaces; `analyzer` computes the draft scores, None: no draft score.
+        """Join spaces; without `analyzer` no draft score. Raises `PrunerError` for none.
 
-        `replayed`: for each space that TVM replays, the reason why the engine refuses it. Raises
-        `PrunerError`: there are no spaces.
+        `replayed`: why the engine refuses each space that TVM replays.
         """
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
@@ -84,8 +83,7 @@ class UnionSpace:
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
         """Score programs by the analyzer, [N]; without it zero for legal programs.
 
-        Programs of a space without a draft model get random scores, drawn from the distribution of
-        the other spaces' draft scores and independent of the other programs of the call.
+        Where a space has no draft model, scores are drawn from those of the other spaces.
         """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
@@ -151,11 +149,7 @@ class UnionSpace:
             return list(space.symbols(decisions, self.analyzer))
 
     def columns(self, row: Ints) -> list[float] | None:
-        """Compute the analyzer's columns of a program [d] for a forecast of its seconds.
-
-        None for a space without symbols, and on tensor cores, of which no forecast has records. The
-        columns are of the hardware form, so there are none with another one.
-        """
+        """Compute a program's columns for a forecast; None without hardware symbols."""
         number, analyzer = int(row[0]), self.analyzer
         space = self.spaces[number]
         if not isinstance(space, BatchedSpace) or not isinstance(analyzer, SymbolAnalyzer):
@@ -262,13 +256,10 @@ class Traces:
     def rows(
         self, traces: Sequence[Any], *, whatever_parallel: bool = False
     ) -> tuple[Decisions, NDArray[np.bool_]]:
-        """Convert traces to decision vectors int64 [N, d] and a mask [N].
+        """Convert traces to decision vectors int64 [N, d], and which belong here [N].
 
-        The mask selects the traces that belong to these spaces.
-
-        TVM's ``MutateParallel`` changes an annotation, which no decision vector holds. Such a trace
-        belongs to no space here, unless ``whatever_parallel`` accepts it as a trace with the
-        space's own annotation.
+        TVM's ``MutateParallel`` changes an annotation, which no vector holds: such a trace belongs
+        here only with ``whatever_parallel``.
         """
         rows = np.zeros((len(traces), self._space.num_slots), np.int64)
         known = np.zeros(len(traces), bool)

@@ -36,12 +36,10 @@ def read_key(workload_key: str) -> ParsedKey:
 
 
 def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG:
-    """Build the compute DAG of a standard operator with its epilogues.
+    """Build the compute DAG of a standard operator with the epilogues ``fused``.
 
-    ``fused`` names the epilogues in order.
-
-    Raises :class:`UnsupportedProgram` with the reason ``bad-workload-key``, ``unknown-operator``
-    (also for an operator without a compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
+    Raises :class:`UnsupportedProgram`: ``bad-workload-key``, ``unknown-operator`` (also without a
+    compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
     """
     workload = read_key(workload_key)
     operator = _operator_of(workload)
@@ -62,10 +60,7 @@ def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG
 def te_tensors(
     te: Any, topi: Any, workload_key: str, fused: Sequence[str] = (), dtype: str = "float32"
 ) -> Tensors:
-    """Return inputs and output of the same work as TE tensors, given TVM's modules.
-
-    Raises :class:`UnsupportedProgram` as :func:`dag_for_workload`.
-    """
+    """Return TE's inputs and output of the same work; raises as :func:`dag_for_workload`."""
     workload = read_key(workload_key)
     try:
         tensors = _operator_of(workload).te(te, topi, dtype, *workload.args)

@@ -90,19 +90,13 @@ class DagBuilder:
 class Operator:
     """One operator; its arguments follow the workload key.
 
-    The file of an operator holds nothing else.
+    ``dag`` gives the compute DAG so far (epilogues follow; None: none), with stages, axes and
+    expressions as TE orders them, because schedule steps refer to them by number.
 
-    ``dag`` gives the compute DAG as built so far (epilogues follow); None where it cannot be
-    written as a compute DAG. Stages, axes and expressions are TE's own, in TE's order, because
-    schedule steps refer to them by number.
-
-    ``te`` gives the same as TE tensors. It takes the modules ``tvm.te`` and ``tvm.topi`` and the
-    dtype before the arguments: this package imports no TVM, and two versions of TVM tune the same
-    work (0.19 with Ansor, 0.27 with MetaSchedule).
-
-    ``torch`` gives the same in torch, the reference of deployed kernels: it takes the module
-    ``torch`` and the options, and returns a function of the inputs, in the order of ``te``. Where
-    ``torch_takes_bias``, that function takes a bias after them or None. None: no comparison.
+    ``te`` gives the same as TE tensors, from the modules ``tvm.te`` and ``tvm.topi`` of either
+    version of TVM, the dtype and the arguments. ``torch`` makes the reference of deployed kernels
+    from the module and the options, a function of the inputs in the order of ``te`` (and of a bias
+    or None where ``torch_takes_bias``); None: no comparison.
 
     ``options`` are the arguments a user sets in ``tune.py workload=<operator>``, in the order of
     task names; empty where the operator is not tuned by name. ``fixed`` has the other arguments'

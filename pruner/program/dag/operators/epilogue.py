@@ -14,11 +14,7 @@ from pruner.program.dag.operators.relu import append_relu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """An operation appended to another, as DAG, TE tensors or torch.
-
-    ``torch`` gives its result from the module ``torch``, the tensor before, and the list of inputs
-    left; it removes its own inputs, ``inputs`` many, from the front of the list.
-    """
+    """An operation behind another; ``torch`` takes ``inputs`` from the list of inputs left."""
 
     dag: Callable[[DagBuilder], None]
     te: Callable[[Any, Any, Tensors], Tensors]
@@ -87,10 +83,7 @@ EPILOGUES: dict[str, Epilogue] = {
 
 
 def epilogues(fused: Sequence[str]) -> list[Epilogue]:
-    """Return the named operations in order; ``"add_relu"`` is short for both.
-
-    Raises :class:`UnsupportedProgram` (``unknown-epilogue``).
-    """
+    """Return the named operations; raise :class:`UnsupportedProgram` (``unknown-epilogue``)."""
     # Log names join operations: conv2d_add_relu.
     names = [part for group in fused for part in group.split("_")]
     for name in names:

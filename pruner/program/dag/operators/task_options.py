@@ -23,10 +23,7 @@ def tuned_operators() -> tuple[str, ...]:
 
 
 def checked(spec: Spec) -> dict[str, Any]:
-    """Return the operator's options with defaults filled in.
-
-    Raises `PrunerError`: unknown operator, option or value, or a size that is missing.
-    """
+    """Return options with defaults; raise `PrunerError` for what is unknown or missing."""
     op = spec.get("operator")
     if op not in tuned_operators():
         known = ", ".join(tuned_operators())
@@ -89,10 +86,7 @@ def key_of(spec: Spec) -> str:
 
 
 def name_of(spec: Spec) -> str:
-    """Return the file stem of a task: ``matmul_512_512_512``.
-
-    The epilogue follows the operator's name; half precision ends in ``_fp16``.
-    """
+    """Return the file stem of a task: ``matmul_512_512_512``, half precision ``_fp16``."""
     spec = checked(spec)
     sizes = [spec[name] for name in find_operator(spec["operator"]).options]
     parts = [spec["operator"], *spec["epilogue"], *sizes]

@@ -21,8 +21,7 @@ from pruner.search.space import divisors
 class TileDecision:
     """Factors of a loop of ``extent`` iterations, the last at most ``limit``.
 
-    The product of the factors from position ``inside`` on is a multiple of ``divisor``
-    (``sample_partitioned_tile``).
+    Factors from ``inside`` on are a multiple of ``divisor`` (``sample_partitioned_tile``).
     """
 
     slots: slice
@@ -209,10 +208,7 @@ CPU = {"tile": 0.90, "location": 0.05, "unroll": 0.03}
 
 
 class Mutators:
-    """Decisions grouped by their mutator, without empty groups.
-
-    Shares are those of ``Mutator::DefaultCUDA`` and ``DefaultLLVM`` (src/s_tir/meta_schedule).
-    """
+    """Decisions by mutator, in the shares of ``Mutator::DefaultCUDA`` and ``DefaultLLVM``."""
 
     def __init__(
         self,

@@ -35,18 +35,12 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 
 def read_prim_func(func: Any) -> Tree:
-    """Read a function that has plain loops only.
-
-    Raises `UnsupportedProgram`: dynamic shapes, several stores in a block, calls by name ....
-    """
+    """Read a function of plain loops; raise `UnsupportedProgram` for anything else."""
     return PrimFuncReader(func).tree
 
 
 def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
-    """Find the positions of TVM's blocks and loops in :meth:`Tree.nodes`.
-
-    Objects without a node in the tree, such as a block inside a blockized one, are left out.
-    """
+    """Find the positions of TVM's blocks and loops in :meth:`Tree.nodes`, if there."""
     reader = PrimFuncReader(func)
     places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
     nodes = {number: reader.node_of(thing) for number, thing in wanted.items()}
@@ -78,11 +72,7 @@ class PrimFuncReader:
             raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def _check_update(self, block: Any) -> None:
-        """Refuse a block that updates a buffer and is no reduction.
-
-        TVM's primitives take it for neither a complete block nor a reduction: they refuse to
-        parallelise, to reorder or to tile it.
-        """
+        """Refuse updates that are no reductions, which TVM's primitives refuse."""
         written = block.body.buffer
         if block.init is None and any(region.source.same_as(written) for region in block.reads):
             what = f"block {block.name_hint} updates {written.name}; let it write another buffer"

@@ -55,14 +55,10 @@ _UNCERTAIN = "uncertain-region"
 class BatchedSpace:
     """A trace with open sampling decisions, whose programs are computed in batches.
 
-    A decision vector int64 [d] holds all sampling decisions of the trace in order: the factors of
-    ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
-    the location index of ``sample_compute_location``. ``keys``: a 64-bit key of every row.
-
-    ``can_draft``: the draft score distinguishes legal programs. ``has_features``: programs have
-    features of the definition that models learn from, so that a model can rank them.
-    ``affordable``: how many programs a generation may have where each takes milliseconds; None: no
-    limit.
+    A vector int64 [d] holds its decisions in order: all factors of ``sample_perfect_tile``, the
+    index of ``sample_categorical``, the location of ``sample_compute_location``. ``can_draft``: the
+    draft score differs between programs; ``has_features``: a model can rank them; ``affordable``:
+    programs a generation where each takes milliseconds; None: no limit.
     """
 
     can_draft = True
@@ -72,11 +68,7 @@ class BatchedSpace:
     def __init__(
         self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = _PROBES
     ) -> None:
-        """Read a design space and probe it with ``probes`` random programs.
-
-        ``lowering``: see :mod:`pruner.program.tir.lower`. Raises `UnsupportedProgram`: the function
-        or the trace has no batched form.
-        """
+        """Read a design space and probe it; raise `UnsupportedProgram` without batched form."""
         self.design, self._lowering = design, lowering
         on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
         if not on_gpu and kind != "llvm":
@@ -129,13 +121,9 @@ class BatchedSpace:
         return draws
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw programs that TVM would accept, int64 [num, d].
+        """Draw programs that TVM would accept, int64 [num, d]; raise `PrunerError` if none.
 
-        As MetaSchedule, it draws until there are enough. On CPUs nothing is checked: the few
-        programs that the engine is not sure of have a draft score of minus infinity, and finding
-        them here would take a replay of every draw.
-
-        Raises `PrunerError`: none of very many draws is legal.
+        On CPUs nothing is checked: uncertain programs have a draft score of minus infinity.
         """
         if self._limits is None:
             return self.sample_any(num, rng)
@@ -162,19 +150,11 @@ class BatchedSpace:
         return np.ones(len(draws), bool) if self._limits is None else self.legal(draws)
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d].
-
-        Mutated are tile size, unroll depth, compute location and thread binding; not the parallel
-        annotation, which no decision vector holds.
-        """
+        """Mutate every parent [N, d] as MetaSchedule, but for the parallel annotation."""
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Check which rows TVM would accept and compile, bool [N].
-
-        Covered are TVM's postprocessors, the conditions of its primitives, and its compiler's
-        limits on permuted shared memory and waits for copies. False where the engine refuses a row.
-        """
+        """Check which rows TVM would accept and compile, bool [N]; not refused rows."""
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
@@ -186,10 +166,7 @@ class BatchedSpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """Compute features; rows that the engine refuses are invalid.
-
-        ``dataflow`` is the kind of dataflow rows, `extra` adds columns.
-        """
+        """Compute features; rows that the engine refuses are invalid."""
         groups, refused = self._trees(decisions)
         nests = []
         for rows, tree in groups:
@@ -237,11 +214,7 @@ class BatchedSpace:
     def symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
     ) -> list[tuple[Ints, Scores, Symbols]]:
-        """Compute rows, scores and symbols of each group of programs.
-
-        Scores are minus infinity where a program is illegal. Ints that the engine refuses, and
-        groups without a legal program, are left out.
-        """
+        """Compute rows, scores (minus infinity: illegal) and symbols of each legal group."""
         found = []
         for rows, good, nests in self._lowered(decisions):
             with suppress(UnsupportedProgram), unforeseen_refused():
@@ -265,10 +238,7 @@ class BatchedSpace:
     def relaxed(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
     ) -> list[tuple[Ints, RelaxedScores]]:
-        """Record the scores of each group of programs as functions of their tile sizes.
-
-        Ints that the engine refuses, and groups whose scores depend on no tile, are left out.
-        """
+        """Record scores of each group that depends on tiles as functions of their sizes."""
         # here, because torch takes seconds to import
         from pruner.models.analyzer.derivatives import relaxed_scores
 

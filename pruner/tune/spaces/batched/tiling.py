@@ -33,10 +33,7 @@ def tiling_of(
     threads: list[ThreadRange],
     device: Device,
 ) -> Tiling:
-    """Find the tiles and the units of a design space.
-
-    A unit counts as far as it divides the extent of its loops: ``gcd(extent, unit)``.
-    """
+    """Find tiles and units, which count as far as ``gcd(extent, unit)``."""
     structures = structures_of(program)
     on_fragments = any(one.lanes == WARP_LANES for one in threads)
     tiles, rows = [], []
@@ -115,10 +112,7 @@ def _gpu_levels(parts: int, on_fragments: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRange:
-    """A condition on legal rows: the thread count is in a range.
-
-    ``low`` <= ``lanes`` * product of the decisions at ``slots`` <= ``high``.
-    """
+    """A condition: ``low`` <= ``lanes`` * product of decisions at ``slots`` <= ``high``."""
 
     slots: tuple[int, ...]
     low: int

@@ -54,10 +54,7 @@ def tokens_of(
     device: Device,
     flags: Float32[np.ndarray, " flag"],
 ) -> TokenSpace:
-    """Make the tokens of a design space.
-
-    `decisions` by the slot where they start, in the order of the trace; `flags`: of the workload.
-    """
+    """Make the tokens of a design space from decisions by first slot, and flags."""
     structures, bounds = structures_of(program), thread_ranges(program.instructions)
     start = np.zeros(program.num_slots, np.int64)
     tokens: list[Token] = []
@@ -182,10 +179,7 @@ def _choice(
 def recorded_tokens(
     groups: Sequence[SkeletonGroup], spaces: SpaceFolder | None, device: Device
 ) -> list[TokenSpace | None]:
-    """Make the tokens of recorded programs, a space for each group.
-
-    None for programs of Ansor, whose steps have no tokens, and for spaces that cannot be replayed.
-    """
+    """Make a token space for each group; None for Ansor's, and where not replayed."""
     out: list[TokenSpace | None] = []
     for group in groups:
         try:

@@ -22,14 +22,9 @@ def numbered(insts: Iterable[Any]) -> dict[Any, int]:
 
 
 def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]:
-    """Convert the instructions before the postprocessors, and count the slots.
+    """Convert instructions from ``head`` to the postprocessors; count the slots.
 
-    The first ``head`` instructions are left out; their results keep their numbers.
-
-    Returns:
-        The instructions, and the length d of a decision vector.
-
-    Raises `UnsupportedProgram`: an index map that is not a quotient or remainder of axes.
+    Raises `UnsupportedProgram` for index maps that are no quotient or remainder of axes.
     """
     numbers = numbered(trace.insts[:head])
     out: list[Instruction] = []
@@ -115,9 +110,8 @@ class _Quotient:
 def read_program(design: DesignSpace) -> TraceProgram:
     """Read a design space as a tree and its decision-dependent instructions.
 
-    Tensor-core spaces begin with instructions that no decision changes and that have no batched
-    form (``ReIndex``, ``TransformLayout`` of whole buffers, ``PadEinsum``): TVM applies this head.
-    Raises `UnsupportedProgram`: the function or the trace has no batched form.
+    TVM applies the head of tensor-core spaces (``ReIndex``, ``TransformLayout``, ``PadEinsum``).
+    Raises `UnsupportedProgram` without batched form.
     """
     length = _head_length(design.trace.insts)
     instructions, num_slots = read_trace(design.trace, length)

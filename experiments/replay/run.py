@@ -28,7 +28,7 @@ from pruner.search.offline.comparison import Reach, first_reach, restricted_mean
 from pruner.search.offline.recorded import RecordedModel, RecordedTask, recorded_task, table
 from pruner.search.offline.recorded_run import Curve, run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
-from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
+from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomDraws, RoundSettings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -80,7 +80,7 @@ def policy_of(name: str, pool: RecordedTask, seed: int, prior: float) -> Policy:
     """A competitor; equal seeds for all."""
     rng = np.random.default_rng(seed)
     if name == "random":
-        return RandomPolicy(pool.space, rng)
+        return RandomDraws(draws=512).make(pool.space, None, None, rng)
     if name == "model_only":
         return DraftThenVerify(pool.space, None, pacm(pool, seed), MODEL_ONLY, rng)
     assert pool.draft is not None, pool.key

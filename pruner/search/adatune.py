@@ -7,9 +7,8 @@ spread of 20 random programs over the best. Our evolution replaces AutoTVM's sim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,42 +17,14 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh, guard
+from pruner.search.policy import NO_KEYS, Learner, PolicySettings, RandomPolicy, State, fresh, guard
 from pruner.search.space import SearchSpace
 
-ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # inputs of the forest, [N, column]
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
 
 
 _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaTuneSettings:
-    """Settings of a round; ``epsilon``: random share until a forest gives a spread."""
-
-    explorer: ExplorerSettings = _EXPLORER
-    forest: ForestSettings = field(default_factory=ForestSettings)
-    epsilon: float = 0.05
-
-    takes_model: ClassVar[bool] = False  # the forest is its model
-    trusts_draft: ClassVar[bool] = False
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> AdaTunePolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; the forest reads the decisions."""
-        return AdaTunePolicy(space, decision_columns, self, rng, accept=draft)
-
-    def limited(self, population: int, *, can_draft: bool) -> AdaTuneSettings:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        explorer = replace(self.explorer, population=population, generations=0)
-        return replace(self, explorer=explorer)
 
 
 def expected_improvement(
@@ -74,57 +45,51 @@ def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
     return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
 
 
-class AdaTunePolicy:
+class AdaTunePolicy(RandomPolicy):
     """Propose the programs with the largest expected improvement.
 
-    Only of finite `accept` score; speeds are ``best / latency``, 0 for failures. Raises
-    MissingExtra without lightgbm.
+    Only of finite `draft` score; speeds are ``best / latency``, 0 for failures. The forest is its
+    model, of the decisions. Raises MissingExtra without lightgbm.
     """
 
     def __init__(
         self,
         space: SearchSpace,
-        columns: ForestInputs,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
         settings: AdaTuneSettings,
         rng: np.random.Generator,
-        *,
-        accept: ScoreFunction | None = None,
     ) -> None:
-        self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
-        self._accept = accept
+        super().__init__(space, draft, learner, settings, rng)
+        self._explorer, self._forest_settings = settings.explorer, settings.forest
         self.epsilon = settings.epsilon
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
         seen = np.concatenate([history.keys, pending])
-        sample = self._sample(self._settings.explorer.population)
+        sample = self._legal(self._explorer.population)
         forest, unseen = self._forest(history), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
         # The release's rule: where trees disagree on random programs, more are random.
-        spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
+        spread = forest.trees(decision_columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
-        score = guard(_score(forest, self._columns), self._accept)
-        found = explore(
-            self._space, score, self._settings.explorer, self._rng, start=sample, exclude=seen
-        )
+        score = guard(_score(forest), self._accept)
+        found = explore(self._space, score, self._explorer, self._rng, start=sample, exclude=seen)
         chosen = found.decisions[: num - int(self.epsilon * num)]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
-        rest = self._sample(3 * num)
+        rest = self._legal(3 * num)
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
-        return {"rng": self._rng.bit_generator.state, "epsilon": self.epsilon}
+        return {**super().state(), "epsilon": self.epsilon}
 
     def load_state(self, state: State) -> None:
         """See :class:`pruner.search.policy.Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self.epsilon = float(state["epsilon"])
-
-    def _sample(self, num: int) -> Decisions:
-        return accepted(self._accept, self._space.sample(num, self._rng))
 
     def _forest(self, history: History) -> Forest | None:
         # One speed has no spread: a forest of it would predict the same for every program.
@@ -132,15 +97,31 @@ class AdaTunePolicy:
             return None
         speed = history.latency_s.min() / history.latency_s
         seed = int(self._rng.integers(2**31))
-        columns = self._columns(history.decisions)
-        return Forest(columns, speed, settings=self._settings.forest, seed=seed)
+        columns = decision_columns(history.decisions)
+        return Forest(columns, speed, settings=self._forest_settings, seed=seed)
 
 
-def _score(forest: Forest, columns: ForestInputs) -> ScoreFunction:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaTuneSettings(PolicySettings):
+    """Settings of a round; ``epsilon``: random share until a forest gives a spread."""
+
+    explorer: ExplorerSettings = _EXPLORER
+    forest: ForestSettings = field(default_factory=ForestSettings)
+    epsilon: float = 0.05
+
+    policy: ClassVar[type[Any]] = AdaTunePolicy
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        explorer = replace(self.explorer, population=population, generations=0)
+        return replace(self, explorer=explorer)
+
+
+def _score(forest: Forest) -> ScoreFunction:
     """Logarithm of the expected improvement: evolution weighs parents by the exponential."""
 
     def score(decisions: Decisions) -> Scores:
-        trees = forest.trees(columns(decisions))
+        trees = forest.trees(decision_columns(decisions))
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), 1.0)
         # `select` takes scores for -log(latency): so its weights are the improvement itself.
         return np.log(np.maximum(gain, _LEAST))

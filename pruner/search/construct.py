@@ -25,7 +25,7 @@ from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh
+from pruner.search.policy import NO_KEYS, Learner, PolicySettings, State, accepted, fresh
 from pruner.search.space import RowKeys, SearchSpace, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
@@ -98,40 +98,6 @@ class DesignSpaces(Protocol):
         """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstructSettings:
-    """Settings of the construction.
-
-    ``beam``: tiles of a size that are enlarged at each step; ``keep``: tiles of a design space
-    whose other decisions are chosen.
-    """
-
-    beam: int = 8
-    keep: int = 128
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False  # the first program is the construction's own
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
-        if min(self.beam, self.keep) < 1:
-            raise PrunerError("policy.beam and policy.keep must be at least 1")
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> ConstructPolicy:
-        """See `PolicySettings`; raise `PrunerError` without tiles or symbols."""
-        return ConstructPolicy(space, draft, self)
-
-    def limited(self, population: int, *, can_draft: bool) -> ConstructSettings:
-        """Keep the settings: the slow spaces are replayed spaces, which are left out."""
-        return self
-
-
 class ConstructPolicy:
     """Propose the constructed programs in the order of the analyzer's scores.
 
@@ -141,9 +107,14 @@ class ConstructPolicy:
     """
 
     def __init__(
-        self, space: SearchSpace, draft: ScoreFunction | None, settings: ConstructSettings
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        settings: ConstructSettings,
+        rng: np.random.Generator,
     ) -> None:
-        """See :meth:`ConstructSettings.make`."""
+        """Raises `PrunerError` without tiles, or without an analyzer with symbols."""
         if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=construct needs the tiles of a design space, and recorded programs have "
@@ -202,6 +173,25 @@ class ConstructPolicy:
         order = np.lexsort((-score, later))
         alike = np.diff(np.round(score[order], _DIGITS), prepend=np.inf) == 0
         return rows[order[np.argsort(later[order] | alike, kind="stable")]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstructSettings(PolicySettings):
+    """Settings of the construction.
+
+    ``beam``: tiles of a size that are enlarged at each step; ``keep``: tiles of a design space
+    whose other decisions are chosen.
+    """
+
+    beam: int = 8
+    keep: int = 128
+
+    policy: ClassVar[type[Any]] = ConstructPolicy
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.beam, self.keep) < 1:
+            raise PrunerError("policy.beam and policy.keep must be at least 1")
 
 
 def _first_accepted(score: ScoreFunction | None, rows: Decisions, num: int) -> Decisions:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,44 @@ NO_ANALYZER = (
 _ABSENT = -1e9  # a place of the table that its tile does not have
 
 
+class GradientPolicy(DraftThenVerify):
+    """The round of `DraftThenVerify` whose draft follows gradients instead of evolution."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        settings: DescentSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        """Raises `PrunerError` without formulas of an analyzer."""
+        if not isinstance(space, DesignSpaces):
+            raise PrunerError(
+                "policy=gradient needs the tiles of a design space; recorded programs have none, "
+                "and the analyzer scores all of them without derivatives: use policy=pool"
+            )
+        if space.analyzer is None:
+            raise PrunerError(NO_ANALYZER)
+        if not isinstance(space.analyzer, SymbolAnalyzer):
+            raise PrunerError(
+                "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
+            )
+        tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
+        if not any(tilings):
+            raise PrunerError(
+                "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
+                "their scores have no derivatives; use policy=pruner_live"
+            )
+        super().__init__(space, draft, learner, settings, rng)
+        self._descent = Descent(space, settings, tilings)
+
+    def _explored(
+        self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
+    ) -> Decisions:
+        return self._descent.explore(draft, how, self._rng, start, seen).decisions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescentSettings(RoundSettings):
     """Settings of the gradient search, added to a tuning round.
@@ -62,6 +100,8 @@ class DescentSettings(RoundSettings):
     rate: float = 0.35
     penalty: float = 4.0
 
+    policy: ClassVar[type[Any]] = GradientPolicy
+
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
         RoundSettings.__post_init__(self)
@@ -73,55 +113,6 @@ class DescentSettings(RoundSettings):
             raise PrunerError("policy=gradient drafts; policy.draft must not be null")
         if self.rate <= 0 or self.penalty < 0:
             raise PrunerError("policy.rate must be above 0, and policy.penalty 0 or more")
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> GradientPolicy:
-        """See `PolicySettings`; raise `PrunerError` without formulas of an analyzer."""
-        if not isinstance(space, DesignSpaces):
-            raise PrunerError(
-                "policy=gradient needs the tiles of a design space; recorded programs have none, "
-                "and the analyzer scores all of them without derivatives: use policy=pool"
-            )
-        if space.analyzer is None:
-            raise PrunerError(NO_ANALYZER)
-        if not isinstance(space.analyzer, SymbolAnalyzer):
-            raise PrunerError(
-                "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
-            )
-        tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
-        if not any(tilings):
-            raise PrunerError(
-                "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
-                "their scores have no derivatives; use policy=pruner_live"
-            )
-        return GradientPolicy(space, draft, learner, self, rng, tilings)
-
-
-class GradientPolicy(DraftThenVerify):
-    """The round of `DraftThenVerify` whose draft follows gradients instead of evolution."""
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: DescentSettings,
-        rng: np.random.Generator,
-        tilings: Sequence[Tiling | None],
-    ) -> None:
-        """See :meth:`DescentSettings.make`."""
-        super().__init__(space, draft, learner, settings, rng)
-        self._descent = Descent(space, settings, tilings)
-
-    def _explored(
-        self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
-    ) -> Decisions:
-        return self._descent.explore(draft, how, self._rng, start, seen).decisions
 
 
 class Descent:

@@ -22,12 +22,12 @@ from pruner.search.policy import (
     NO_KEYS,
     Learner,
     Policy,
+    PolicySettings,
     RoundSettings,
     State,
     accepted,
     fresh,
 )
-from pruner.search.space import SearchSpace
 
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
 KNOWN = ((LATENCY,), (LATENCY, SIZE), (ENERGY,), (EDP,), (LATENCY, ENERGY))
@@ -124,34 +124,6 @@ def _scale(values: Floats) -> tuple[float, float]:
     return best, (best - float(np.median(values))) or 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParetoSettings:
-    """The rounds of `settings`, for small latency and size; every draw of weights drafts."""
-
-    settings: RoundSettings
-
-    takes_model: ClassVar[bool] = True
-
-    @property
-    def trusts_draft(self) -> bool:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return self.settings.trusts_draft
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> ParetoPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return ParetoPolicy(space, draft, learner, self.settings, rng)
-
-    def limited(self, population: int, *, can_draft: bool) -> Self:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return replace(self, settings=self.settings.limited(population, can_draft=can_draft))
-
-
 class ParetoPolicy:
     """A policy whose scores are blended with `size_bytes` of programs (NaN: unknown)."""
 
@@ -160,20 +132,21 @@ class ParetoPolicy:
         space: Any,
         draft: ScoreFunction | None,
         learner: Learner | None,
-        settings: RoundSettings,
+        settings: ParetoSettings,
         rng: np.random.Generator,
     ) -> None:
+        rounds = settings.settings
         self._space, self._learner = space, learner
-        self._legal, self._epsilon = draft, settings.epsilon
+        self._legal, self._epsilon = draft, rounds.epsilon
         (self._rng,) = rng.spawn(1)
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
         self._draft = None if draft is None else BlendedScore(draft, self._size)
         # every part drafts, since a drafted set of other weights would serve it badly; with smaller
         # populations the parts of a usual batch explore as much together as a batch of the rounds
-        most = max(size.population for size in (settings.draft, settings.verify) if size)
+        most = max(size.population for size in (rounds.draft, rounds.verify) if size)
         # a part is so small that its random share would be rounded to no program
-        rounds = replace(settings, redraft_period=1, epsilon=0.0)
+        rounds = replace(rounds, redraft_period=1, epsilon=0.0)
         rounds = rounds.limited(most // _PARTS, can_draft=True)
         self._policy: Policy = rounds.make(
             space, self._draft, None if learner is None else self._learned, rng
@@ -222,6 +195,25 @@ class ParetoPolicy:
 
     def _sizes(self, decisions: Decisions) -> Scores:
         return np.log(self._space.size_bytes(decisions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoSettings(PolicySettings):
+    """The rounds of `settings`, for small latency and size; every draw of weights drafts."""
+
+    settings: RoundSettings
+
+    takes_model: ClassVar[bool] = True
+    policy: ClassVar[type[Any]] = ParetoPolicy
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return self.settings.trusts_draft
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return replace(self, settings=self.settings.limited(population, can_draft=can_draft))
 
 
 def dominated(point: Sequence[float], others: Sequence[Sequence[float]]) -> bool:

@@ -42,17 +42,21 @@ class Policy(Protocol):
         """Restore `state`."""
 
 
-class PolicySettings(Protocol):
+class PolicySettings:
     """Settings of ``conf/policy``, which make their own policy; no other code tests types.
 
-    ``takes_model``: the policy can use a learned model.
+    ``takes_model``: the policy can use a learned model; ``policy``: a class, with arguments as
+    `make`, but for the settings before the random generator.
     """
 
-    takes_model: ClassVar[bool]
+    __slots__ = ()
+    takes_model: ClassVar[bool] = False
+    policy: ClassVar[type[Any]]
 
     @property
     def trusts_draft(self) -> bool:
         """Whether the first measured programs are the draft's best."""
+        return False
 
     def make(
         self,
@@ -62,95 +66,20 @@ class PolicySettings(Protocol):
         rng: np.random.Generator,
     ) -> Policy:
         """Make a policy; `draft` (None: all may be) is minus infinity for forbidden programs."""
+        made: Policy = self.policy(space, draft, learner, self, rng)
+        return made
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
 
         For spaces of milliseconds a program; ``can_draft=False``: no draft score differs there.
         """
+        return self
 
 
 _DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
 _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 _FIRST_APART_GPU = 0.2  # chosen on half of the workloads of three GPUs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSettings:
-    """Settings of one tuning round; defaults of the release (docs/paper.md section 3)."""
-
-    draft: ExplorerSettings | None = _DRAFT  # None: no round drafts, as in Ansor
-    # first population of the draft: random programs, or "lm": those of the language model
-    first: str = "random"
-    verify: ExplorerSettings = _VERIFY
-    random_sample: int = 1536
-    redraft_period: int = 2  # rounds between drafts
-    measured_share: float = 0.1  # best measured programs in the verified population
-    epsilon: float = 0.1  # share of a batch that is random
-    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
-    prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
-    # without a model: measure the best drafted programs; else random ones of them
-    draft_leads: bool = False
-    # likeness penalty (log seconds) among the first programs that the draft leads to: see `kept`.
-    # None: of the device's kind, see `for_device`
-    first_apart: float | None = 0.0
-
-    takes_model: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` for a bad first population or penalty."""
-        if self.first_apart is not None and self.first_apart < 0:
-            raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
-        if self.first_apart and not self.trusts_draft:
-            raise PrunerError(
-                f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
-                "choose this policy's first programs; leave it out, or set policy.draft_leads=true"
-            )
-        if self.first not in ("random", "lm"):
-            raise PrunerError(f"policy.first={self.first}: it must be random or lm")
-        if self.first == "lm" and self.draft is None:
-            raise PrunerError(
-                "policy.first=lm is the first population of the draft, and this policy has no "
-                "draft; leave it out, or choose a policy with a draft, such as pruner_live"
-            )
-
-    @property
-    def trusts_draft(self) -> bool:
-        """See :class:`PolicySettings`."""
-        return self.draft is not None and self.draft_leads
-
-    def for_device(self, *, gpu: bool) -> Self:
-        """Fill in the default of ``first_apart``: GPU spaces have many near-copies."""
-        if self.first_apart is not None:
-            return self
-        return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> DraftThenVerify:
-        """See :class:`PolicySettings`."""
-        return DraftThenVerify(space, draft, learner, self, rng)
-
-    def limited(self, population: int, *, can_draft: bool) -> RoundSettings:
-        """See :class:`PolicySettings`."""
-
-        def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
-            return replace(explorer, population=min(population, explorer.population))
-
-        draft = None if self.draft is None else fewer(self.draft)
-        # All drafted scores are equal then: further generations would only wander at random.
-        if draft is not None and not can_draft:
-            draft = replace(draft, generations=0)
-        return replace(
-            self,
-            draft=draft,
-            verify=fewer(self.verify),
-            random_sample=min(population, self.random_sample),
-        )
 
 
 def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Decisions:
@@ -160,51 +89,26 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomDraws:
-    """Settings of random search over legal programs that probably do not fail."""
-
-    draws: int = 128  # drawn at once; the first new programs are measured
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> RandomPolicy:
-        """See :class:`PolicySettings`; the learner is not used."""
-        return RandomPolicy(space, rng, accept=draft, draws=self.draws)
-
-    def limited(self, population: int, *, can_draft: bool) -> RandomDraws:
-        """See :class:`PolicySettings`."""
-        return replace(self, draws=min(population, self.draws))
-
-
 class RandomPolicy:
-    """Uniform draws without repetition."""
+    """Uniform draws without repetition, of finite `draft` score; nothing is learned."""
 
     def __init__(
         self,
         space: SearchSpace,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        settings: Any,
         rng: np.random.Generator,
-        *,
-        accept: ScoreFunction | None = None,
-        draws: int = 512,
     ) -> None:
-        self._space, self._rng, self._accept, self._draws = space, rng, accept, draws
+        self._space, self._accept, self._settings, self._rng = space, draft, settings, rng
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         seen = np.concatenate([history.keys, pending])
-        return self._random(max(self._draws, num), seen, num)
+        return fresh(self._space, self._legal(max(self._settings.draws, num)), seen, num)
 
-    def _random(self, draws: int, seen: Keys, num: int) -> Decisions:
-        drawn = accepted(self._accept, self._space.sample(draws, self._rng))
-        return fresh(self._space, drawn, seen, num)
+    def _legal(self, num: int) -> Decisions:
+        return accepted(self._accept, self._space.sample(num, self._rng))
 
     def state(self) -> State:
         """See :class:`Policy`."""
@@ -213,6 +117,19 @@ class RandomPolicy:
     def load_state(self, state: State) -> None:
         """See :class:`Policy`."""
         self._rng.bit_generator.state = state["rng"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDraws(PolicySettings):
+    """Settings of random search over legal programs that probably do not fail."""
+
+    draws: int = 128  # drawn at once; the first new programs are measured
+
+    policy: ClassVar[type[Any]] = RandomPolicy
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`PolicySettings`."""
+        return replace(self, draws=min(population, self.draws))
 
 
 class DraftThenVerify:
@@ -350,6 +267,75 @@ class DraftThenVerify:
             beside=self._led,
         )
         return found.decisions[rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings(PolicySettings):
+    """Settings of one tuning round; defaults of the release (docs/paper.md section 3)."""
+
+    draft: ExplorerSettings | None = _DRAFT  # None: no round drafts, as in Ansor
+    # first population of the draft: random programs, or "lm": those of the language model
+    first: str = "random"
+    verify: ExplorerSettings = _VERIFY
+    random_sample: int = 1536
+    redraft_period: int = 2  # rounds between drafts
+    measured_share: float = 0.1  # best measured programs in the verified population
+    epsilon: float = 0.1  # share of a batch that is random
+    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
+    prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
+    # without a model: measure the best drafted programs; else random ones of them
+    draft_leads: bool = False
+    # likeness penalty (log seconds) among the first programs that the draft leads to: see `kept`.
+    # None: of the device's kind, see `for_device`
+    first_apart: float | None = 0.0
+
+    takes_model: ClassVar[bool] = True
+    policy: ClassVar[type[Any]] = DraftThenVerify
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` for a bad first population or penalty."""
+        if self.first_apart is not None and self.first_apart < 0:
+            raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
+        if self.first_apart and not self.trusts_draft:
+            raise PrunerError(
+                f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
+                "choose this policy's first programs; leave it out, or set policy.draft_leads=true"
+            )
+        if self.first not in ("random", "lm"):
+            raise PrunerError(f"policy.first={self.first}: it must be random or lm")
+        if self.first == "lm" and self.draft is None:
+            raise PrunerError(
+                "policy.first=lm is the first population of the draft, and this policy has no "
+                "draft; leave it out, or choose a policy with a draft, such as pruner_live"
+            )
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See :class:`PolicySettings`."""
+        return self.draft is not None and self.draft_leads
+
+    def for_device(self, *, gpu: bool) -> Self:
+        """Fill in the default of ``first_apart``: GPU spaces have many near-copies."""
+        if self.first_apart is not None:
+            return self
+        return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`PolicySettings`."""
+
+        def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
+            return replace(explorer, population=min(population, explorer.population))
+
+        draft = None if self.draft is None else fewer(self.draft)
+        # All drafted scores are equal then: further generations would only wander at random.
+        if draft is not None and not can_draft:
+            draft = replace(draft, generations=0)
+        return replace(
+            self,
+            draft=draft,
+            verify=fewer(self.verify),
+            random_sample=min(population, self.random_sample),
+        )
 
 
 def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:

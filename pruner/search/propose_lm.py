@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -24,38 +24,8 @@ from pruner.models.proposals.proposal_model import ProposalModel, bundled_weight
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.policy import NO_KEYS, Learner, RandomPolicy, accepted, fresh
+from pruner.search.policy import NO_KEYS, Learner, PolicySettings, RandomPolicy, accepted, fresh
 from pruner.search.space import SearchSpace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposeLmSettings:
-    """Settings of the proposals; ``weights``: a file, or None for the project's own."""
-
-    weights: str | None = None
-    draws: int = 64  # for a batch, whose most likely programs are measured
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False  # the first programs are the model's own
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on a number that cannot work."""
-        if self.draws < 1:
-            raise PrunerError("policy.draws must be at least 1")
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> ProposeLmPolicy:
-        """See `PolicySettings`; nothing is learned. Raises `PrunerError` without weights."""
-        return ProposeLmPolicy(space, draft, self, rng)
-
-    def limited(self, population: int, *, can_draft: bool) -> ProposeLmSettings:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return replace(self, draws=min(population, self.draws))
 
 
 class ProposeLmPolicy(RandomPolicy):
@@ -69,11 +39,12 @@ class ProposeLmPolicy(RandomPolicy):
         self,
         space: SearchSpace,
         draft: ScoreFunction | None,
+        learner: Learner | None,
         settings: ProposeLmSettings,
         rng: np.random.Generator,
     ) -> None:
-        """See :meth:`ProposeLmSettings.make`."""
-        super().__init__(space, rng, accept=draft, draws=settings.draws)
+        """Raises `PrunerError` without a file of weights."""
+        super().__init__(space, draft, learner, settings, rng)
         self._proposer = Proposer(space, proposal_model(settings.weights))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
@@ -83,14 +54,34 @@ class ProposeLmPolicy(RandomPolicy):
             every = self._space.decisions
             ranked = every[np.argsort(-self._proposer.log_ratio(every), kind="stable")]
             return fresh(self._space, accepted(self._accept, ranked), seen, num)
-        draws = max(num, self._draws)
+        draws = max(num, self._settings.draws)
         rows, ratio = self._proposer.sample(draws, self._rng)
         rows = rows[np.argsort(-ratio, kind="stable")]
         chosen = fresh(self._space, accepted(self._accept, rows), seen, num)
         if len(chosen) < num:
             seen = np.concatenate([seen, self._space.keys(chosen)])
-            chosen = np.concatenate([chosen, self._random(draws, seen, num - len(chosen))])
+            rest = fresh(self._space, self._legal(draws), seen, num - len(chosen))
+            chosen = np.concatenate([chosen, rest])
         return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeLmSettings(PolicySettings):
+    """Settings of the proposals; ``weights``: a file, or None for the project's own."""
+
+    weights: str | None = None
+    draws: int = 64  # for a batch, whose most likely programs are measured
+
+    policy: ClassVar[type[Any]] = ProposeLmPolicy
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on a number that cannot work."""
+        if self.draws < 1:
+            raise PrunerError("policy.draws must be at least 1")
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return replace(self, draws=min(population, self.draws))
 
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.history import History
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
-from pruner.search.policy import RandomPolicy, RoundSettings
+from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.search.propose_lm import ProposeLmSettings
 from tests.models.proposals.tiny import factorisations, tiny_space
 
@@ -58,7 +58,12 @@ def test_on_an_extent_never_seen_it_beats_random_search(weights):
     space, latency_s = space_of(240)
     ours = best_after(policy_of(space, weights), space, latency_s, 4)
     chance = [
-        best_after(RandomPolicy(space, np.random.default_rng(seed)), space, latency_s, 4)
+        best_after(
+            RandomDraws(draws=512).make(space, None, None, np.random.default_rng(seed)),
+            space,
+            latency_s,
+            4,
+        )
         for seed in range(20)
     ]
     assert ours == latency_s.min()

@@ -83,23 +83,19 @@ def find_dag(
     Raises as :func:`~pruner.program.dag.operators.dag_for_workload` and :meth:`TaskIndex.dag`.
     """
     try:
-        return _dag(workload_key, fused, tasks)
+        if read_key(workload_key).operator is not None:
+            return dag_for_workload(workload_key, fused)
+        if fused:
+            raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
+        if tasks is None:
+            raise UnsupportedProgram(
+                "unknown-task",
+                f"{workload_key:.120} is no operator that is defined here: define it "
+                "(CONTRIBUTING.md, Add an operator), or give network_info with its definition",
+            )
+        return tasks.dag(workload_key)
     except (PrunerError, MemoryError):
         raise
     except Exception as error:  # unforeseen arguments cost their task, not the run
         detail = f"{workload_key:.80}: {type(error).__name__} {error}"
         raise UnsupportedProgram("bad-arguments", detail) from error
-
-
-def _dag(workload_key: str, fused: tuple[str, ...], tasks: TaskIndex | None) -> ComputeDAG:
-    if read_key(workload_key).operator is not None:
-        return dag_for_workload(workload_key, fused)
-    if fused:
-        raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
-    if tasks is None:
-        raise UnsupportedProgram(
-            "unknown-task",
-            f"{workload_key:.120} is no operator that is defined here: define it (CONTRIBUTING.md, "
-            "Add an operator), or give network_info with its definition",
-        )
-    return tasks.dag(workload_key)

@@ -4,11 +4,12 @@ The rules of TVM's canonical simplifier (src/arith/canonical_simplify.cc), becau
 the divisions it leaves; each works on a mask of the programs that it applies to:
 
 1. ``SeparateDivisibleParts`` (:func:`_split`): terms whose coefficient the divisor divides are
-divided exactly; only the rest is divided further; 2. a rest known to be in ``[0, divisor)``
-(:func:`_fits_below`) is 0 in the quotient and itself in the remainder; 3. a rest of one term goes
-to ``SplitDivConst`` or ``SplitModConst`` (:func:`_divided_term`, :func:`_reduced_term`), which move
-the divisor into the term's lower or upper factor; 4. any other rest becomes the index of a new
-term, divided as a whole.
+   divided exactly; only the rest is divided further;
+2. a rest known to be in ``[0, divisor)`` (:func:`_fits_below`) is 0 in the quotient and itself in
+   the remainder;
+3. a rest of one term goes to ``SplitDivConst`` or ``SplitModConst`` (:func:`_divided_term`,
+   :func:`_reduced_term`), which move the divisor into the term's lower or upper factor;
+4. any other rest becomes the index of a new term, divided as a whole.
 """
 
 from __future__ import annotations

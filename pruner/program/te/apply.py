@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -95,39 +97,24 @@ def apply(
     return state.schedule
 
 
-def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) -> list[IterVar]:
-    """Split a loop into inner lengths ``factors``; return outer first."""
-    made: list[IterVar] = []
-    outer = loop
-    # From the innermost outwards, as TE's split by factor: each outer loop is what is left.
-    for factor in reversed(factors):
-        parent, inner = outer, IterVar(loop.name + ".i", loop.kind, factor)
-        outer = IterVar(loop.name + ".o", loop.kind, -(-parent.extent // factor))
-        stage.relations.append(SplitRelation(parent, outer, inner, factor=factor))
-        made.insert(0, inner)
-    return [outer, *made]
-
-
-def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> list[IterVar]:
-    """Split a loop into outer counts ``parts``; return outer first."""
-    made: list[IterVar] = []
-    inner = loop
-    for nparts in parts:
-        parent, outer = inner, IterVar(loop.name + ".o", loop.kind, nparts)
-        inner = IterVar(loop.name + ".i", loop.kind, -(-parent.extent // nparts))
-        stage.relations.append(SplitRelation(parent, outer, inner, nparts=nparts))
-        made.append(outer)
-    return [*made, inner]
-
-
 def _apply_split(
     stage: StageState, position: int, lengths: list[IntLike], *, inner_to_outer: bool
 ) -> None:
-    loop = stage.leaves[position]
+    """Split a loop into inner lengths, or into outer counts."""
+    rest = loop = stage.leaves[position]
     if len(stage.leaves) + len(lengths) > MAX_LOOPS:
         raise ValueError(f"more than {MAX_LOOPS} loops")
-    split = _split_by_factors if inner_to_outer else _split_by_parts
-    stage.leaves[position : position + 1] = split(stage, loop, lengths)
+    made: list[IterVar] = []
+    kept, other = ("i", "o") if inner_to_outer else ("o", "i")
+    # As TE's split: by factors from the innermost outwards, each outer loop is what is left.
+    for length in reversed(lengths) if inner_to_outer else lengths:
+        parent, part = rest, IterVar(f"{loop.name}.{kept}", loop.kind, length)
+        rest = IterVar(f"{loop.name}.{other}", loop.kind, -(-parent.extent // length))
+        outer, inner = (rest, part) if inner_to_outer else (part, rest)
+        stage.relations.append(SplitRelation(parent, outer, inner, length, inner_to_outer))
+        made.append(part)
+    made.append(rest)
+    stage.leaves[position : position + 1] = made[::-1] if inner_to_outer else made
 
 
 def _split(
@@ -213,12 +200,8 @@ def _compute_at(s: _State, number: int, other: int, inside: int) -> None:
     stage.attach = Attach(target.key, loop)
 
 
-def _compute_inline(s: _State, number: int) -> None:
-    s.schedule.at(number).attach = "inline"
-
-
-def _compute_root(s: _State, number: int) -> None:
-    s.schedule.at(number).attach = "root"
+def _place(s: _State, number: int, *, where: Literal["root", "inline"]) -> None:
+    s.schedule.at(number).attach = where
 
 
 def _copy_axes(stage: StageState) -> list[IterVar]:
@@ -324,15 +307,10 @@ def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
     known = dict.fromkeys(roots)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation) and rel.parent in known:
-            extent = rel.parent.extent
-            given = rel.factor if rel.factor is not None else rel.nparts
-            assert given is not None
+            kept, other = rel.parts
             # Rounded up: the last tile of a loop that the factor does not divide is partial.
-            other = -(-extent // given)
-            rel.inner.extent, rel.outer.extent = (
-                (given, other) if rel.factor is not None else (other, given)
-            )
-            known |= dict.fromkeys((rel.inner, rel.outer))
+            kept.extent, other.extent = rel.factor, -(-rel.parent.extent // rel.factor)
+            known |= dict.fromkeys(rel.parts)
         elif isinstance(rel, FuseRelation) and rel.outer in known and rel.inner in known:
             rel.fused.extent = rel.outer.extent * rel.inner.extent
             known[rel.fused] = None
@@ -366,8 +344,8 @@ _APPLY: dict[str, Callable[..., None]] = {
     "AN": _annotate,
     "PR": _unroll,
     "CA": _compute_at,
-    "CI": _compute_inline,
-    "CR": _compute_root,
+    "CI": partial(_place, where="inline"),
+    "CR": partial(_place, where="root"),
     "CHR": _cache_read,
     "CHW": _cache_write,
     "RF": _rfactor,

@@ -265,13 +265,10 @@ def _extents_down(stage: StageState) -> None:
         if not isinstance(rel, SplitRelation):
             rel.fused.extent = rel.outer.extent * rel.inner.extent
             continue
-        extent = rel.parent.extent
-        kept, other = (rel.inner, rel.outer) if rel.factor is not None else (rel.outer, rel.inner)
-        given = rel.factor if rel.factor is not None else rel.nparts
-        assert given is not None
+        extent, (kept, other) = rel.parent.extent, rel.parts
         # A tile larger than its loop shrinks to the loop, but a thread index keeps the launch size.
-        kept.extent = given if kept in bound else af.least(extent, given)
-        other.extent = -(-extent // given)
+        kept.extent = rel.factor if kept in bound else af.least(extent, rel.factor)
+        other.extent = -(-extent // rel.factor)
 
 
 def feeds_thread(stage: StageState) -> set[IterVar]:

@@ -26,13 +26,18 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitRelation:
-    """``parent = outer * factor + inner``, from ``factor`` or ``nparts``."""
+    """``parent = outer * extent(inner) + inner``; ``factor`` is that of inner or of outer."""
 
     parent: IterVar
     outer: IterVar
     inner: IterVar
-    factor: IntLike | None = None
-    nparts: IntLike | None = None
+    factor: IntLike
+    of_inner: bool
+
+    @property
+    def parts(self) -> tuple[IterVar, IterVar]:
+        """The loop whose extent is ``factor``, and the other one."""
+        return (self.inner, self.outer) if self.of_inner else (self.outer, self.inner)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,20 +42,8 @@ def _dag(
     return dag
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    n: int,
-    ci: int,
-    h: int,
-    w: int,
-    co: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    n, ci, h, w, co, kh, kw, stride, padding = args
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, ci, h, w), dtype, name="data")
     padded = te_pad(topi, data, amounts, "pad_temp")

@@ -41,19 +41,8 @@ def _dag(
     return dag
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    n, c, h, w, kh, kw, stride, padding = args
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, c, h, w), dtype, name="data")
     padded = te_pad(topi, data, amounts, "PaddedInput")

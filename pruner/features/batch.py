@@ -399,7 +399,9 @@ def featurize_nests(
     parts = []
     alike = [nests for _, nests in every]
     # Only CPU programs are analysed together, and only their paper rows need a single statement.
-    together = spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, alike))
+    stores = (store for nests in alike for store in nests.stores)
+    is_gpu = any(loop.is_bound for store in stores for loop in store.loops)
+    together = spec.dataflow == "paper" and not spec.psa and not is_gpu
     compute = partial(_of_nests, workload=workload, spec=spec, node_keys="unique")
     each = _of_each(alike, compute, together=together)
     for (rows, _), found in zip(every, each, strict=True):
@@ -429,10 +431,6 @@ def _of_each(
         except UnsupportedProgram as error:
             out.append(error)
     return out
-
-
-def _is_gpu(nests: LoopNests) -> bool:
-    return any(loop.is_bound for store in nests.stores for loop in store.loops)
 
 
 def _of_nests(

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.column import Column
+from pruner.features.columns import Column, flag
 from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 
@@ -24,7 +24,7 @@ _NAMES = (
 )  # fmt: skip
 _SOURCE = "conf/platform"
 HARDWARE_COLUMNS: tuple[Column, ...] = (
-    Column(name="is_gpu", unit="0 or 1", formula="the device is a GPU", source=_SOURCE),
+    flag("is_gpu", "the device is a GPU", _SOURCE),
     *(
         Column(name=name, unit="log2", formula=f"log2({name}), 0 where absent", source=_SOURCE)
         for name in _NAMES

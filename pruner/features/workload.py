@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float32
 
-from pruner.features.column import Column
+from pruner.features.columns import flag
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.text import dag_text
 
@@ -22,20 +22,14 @@ WORDS = (
 
 WORKLOAD_COLUMNS = (
     *(
-        Column(
-            name=f"text_has_{word}",
-            unit="0 or 1",
-            formula=f"1 if the text of the compute DAG contains {word!r}",
-            source="TenSet: workload embedding",
+        flag(
+            f"text_has_{word}",
+            f"1 if the text of the compute DAG contains {word!r}",
+            "TenSet: workload embedding",
         )
         for word in WORDS
     ),
-    Column(
-        name="unused",
-        unit="0 or 1",
-        formula="0",
-        source="Pruner: the embedding has ten places, TenSet fills nine",
-    ),
+    flag("unused", "0", "Pruner: the embedding has ten places, TenSet fills nine"),
 )
 
 

@@ -233,10 +233,6 @@ def _joined(name: str) -> Callable[..., Any]:
     return join
 
 
-def _clip(values: Any, low: Any, high: Any) -> Any:
-    return np.minimum(np.maximum(values, low), high)
-
-
 def _broadcast_to(values: Any, shape: Any, **_: Any) -> Any:
     return recorded(np.broadcast_to(_plain(values), shape), "broadcast_to", [values], shape)
 
@@ -265,7 +261,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where,
     "stack": _joined("stack"),
     "concatenate": _joined("concatenate"),
-    "clip": _clip,
+    "clip": lambda values, low, high: np.minimum(np.maximum(values, low), high),
     "broadcast_to": _broadcast_to,
     "take_along_axis": _take_along_axis,
     "sort": _sort,

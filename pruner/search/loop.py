@@ -234,7 +234,8 @@ class TuningLoop:
     @property
     def estimate(self) -> Estimate:
         """Estimated latency of all tasks together."""
-        return Estimate.of(task.progress for task in self.tasks)
+        found = (task.progress for task in self.tasks)
+        return Estimate.of((one.weight, one.flops, one.latest_s) for one in found)
 
     @property
     def _settled(self) -> bool:

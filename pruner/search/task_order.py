@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from pruner.errors import PrunerError
 
@@ -142,22 +142,6 @@ def _similar(tasks: Sequence[TaskProgress], index: int) -> list[TaskProgress]:
     return [t for i, t in enumerate(tasks) if i != index and t.group == group]
 
 
-class WeightedTask(Protocol):
-    """A task with calls, operations and best latency (infinite without program)."""
-
-    @property
-    def weight(self) -> float:
-        """Number of calls."""
-
-    @property
-    def flops(self) -> float:
-        """Operations of a call."""
-
-    @property
-    def latest_s(self) -> float:
-        """Seconds of its best program."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Latency of all tasks together (seconds): ``sum weight * best``.
@@ -170,18 +154,17 @@ class Estimate:
     measured_share: float
 
     @staticmethod
-    def of(tasks: Iterable[WeightedTask]) -> Estimate:
-        """Sum the tasks' present latencies; infinite while none is measured."""
+    def of(tasks: Iterable[tuple[float, float, float]]) -> Estimate:
+        """Sum (weight, operations of a call, seconds or infinity); infinite while none is."""
         total = known = known_s = 0.0
         missing = False
-        for task in tasks:
-            work = task.weight * task.flops
-            total += work
-            if task.latest_s == float("inf"):
+        for weight, flops, latest_s in tasks:
+            total += weight * flops
+            if latest_s == float("inf"):
                 missing = True
                 continue
-            known += work
-            known_s += task.weight * task.latest_s
+            known += weight * flops
+            known_s += weight * latest_s
         if not missing:
             return Estimate(latency_s=known_s, measured_share=1.0)
         # Scaling by the share of arithmetic is the same as giving the missing tasks the mean speed.

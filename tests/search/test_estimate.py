@@ -6,7 +6,7 @@ from pruner.search.task_order import Estimate, TaskProgress, has_settled
 
 
 def task(weight, flops, *best_s):
-    return TaskProgress(weight=weight, flops=flops, best_s=best_s)
+    return weight, flops, TaskProgress(weight=weight, flops=flops, best_s=best_s).latest_s
 
 
 def test_tasks_count_as_often_as_they_are_called():

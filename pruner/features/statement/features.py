@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
-from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
     COUNT_COLUMNS,
@@ -21,6 +20,7 @@ from pruner.features.columns import (
     MAX_BUFFERS,
     STATEMENT_COLUMNS,
     STATEMENT_INDEX,
+    ColumnValues,
 )
 from pruner.features.statement.analysis import MARKS, AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import column, first_row, pick, slog

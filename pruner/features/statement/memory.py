@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
-from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX
+from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX, ColumnValues
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.array_helpers import (
     column,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
 from pruner.features.statement.accesses import load_indices
@@ -39,12 +37,7 @@ _GROUP = {
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-@dataclass(slots=True, eq=False)
-class _Truth:
-    """Where a condition provably holds or fails."""
-
-    always: IntLike
-    never: IntLike
+_Truth = tuple[IntLike, IntLike]  # where a condition provably holds, and where it fails
 
 
 class OpCounter:
@@ -101,12 +94,12 @@ class OpCounter:
 
     def _choice(self, cond: Expr, then: Expr, other: Expr, live: IntLike, column: int) -> None:
         """Count a select or if_then_else; gone where its condition is decided."""
-        truth = self._decide(cond)
-        open_ = live * (1 - truth.always) * (1 - truth.never)
+        always, never = self._decide(cond)
+        open_ = live * (1 - always) * (1 - never)
         self._bump(column, open_)
         self._condition(cond, open_)
-        self._expr(then, live * (1 - truth.never))
-        self._expr(other, live * (1 - truth.always))
+        self._expr(then, live * (1 - never))
+        self._expr(other, live * (1 - always))
 
     def _affine(self, a: Affine, live: IntLike) -> None:
         """Count additions, products and divisions of a simplified index."""
@@ -134,20 +127,19 @@ class OpCounter:
     def _decided(self, cond: Expr) -> _Truth:
         match cond:
             case Binary(op="and", a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
-                return _Truth(x.always * y.always, 1 - (1 - x.never) * (1 - y.never))
+                (holds, fails), (holds_too, fails_too) = self._decide(a), self._decide(b)
+                return holds * holds_too, 1 - (1 - fails) * (1 - fails_too)
             case Binary(op="or", a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
-                return _Truth(1 - (1 - x.always) * (1 - y.always), x.never * y.never)
+                (holds, fails), (holds_too, fails_too) = self._decide(a), self._decide(b)
+                return 1 - (1 - holds) * (1 - holds_too), fails * fails_too
             case Not(a=a):
-                x = self._decide(a)
-                return _Truth(x.never, x.always)
+                return self._decide(a)[::-1]
             case Binary(op=op, a=a, b=b) if op in _COMPARISONS and _are_indices(a, b):
                 return self._compare(op, a, b)
             case Const(value=value):
-                return _Truth(int(bool(value)), int(not value))
+                return int(bool(value)), int(not value)
             case _:
-                return _Truth(0, 0)
+                return 0, 0
 
     def _compare(self, op: str, a: Expr, b: Expr) -> _Truth:
         difference = af.add(self._store.sum_of(a), self._store.sum_of(b), -1)
@@ -164,16 +156,14 @@ class OpCounter:
             "eq": (zero, apart),
             "ne": (apart, zero),
         }
-        return _Truth(*table[op])
+        return table[op]
 
     def _condition(self, cond: Expr, live: IntLike) -> None:
         """Count comparisons and connectives that remain undecided."""
         match cond:
             case Binary(op=("and" | "or") as op, a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
                 # ``a and true`` is a, ``a or false`` is a: the decided side goes.
-                x_gone = x.always if op == "and" else x.never
-                y_gone = y.always if op == "and" else y.never
+                x_gone, y_gone = (self._decide(side)[op == "or"] for side in (a, b))
                 self._bump(BOOL_OP, live * (1 - x_gone) * (1 - y_gone))
                 self._condition(a, live * (1 - x_gone))
                 self._condition(b, live * (1 - y_gone))

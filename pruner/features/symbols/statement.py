@@ -159,7 +159,7 @@ class IndexTerm:
     """A term ``coef * ((index mod upper) div lower)``; ``scale`` [N] is ``|coef|``."""
 
     def __init__(self, term: Term, num: int) -> None:
-        self.term, self.variables = term, variables_of(term.index)
+        self.term, self.variables = term, af.variables_of(term.index)
         self.scale = column(np.abs(term.coef), num)
         self._reach: dict[Moving, PerProgram] = {}
 
@@ -184,13 +184,6 @@ def _term_bounds(term: Term, moving: Moving) -> tuple[IntLike, IntLike]:
             lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
         lo, hi = af.wrap_bounds(term, lo, hi)
     return lo, hi if af.is_endless(term.limit) else np.minimum(hi, term.limit - 1)
-
-
-def variables_of(index: LoopVar | Affine) -> Moving:
-    """Return the loop variables in an index."""
-    if isinstance(index, LoopVar):
-        return frozenset((index,))
-    return frozenset().union(*(variables_of(t.index) for t in index.terms))
 
 
 @dataclass(slots=True, eq=False)

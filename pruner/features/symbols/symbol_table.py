@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import rows_of
-from pruner.features.column import Column
+from pruner.features.columns import Column
 from pruner.program.nests import ACCUMULATORS, SHARED
 
 Columns = tuple[Column, ...]

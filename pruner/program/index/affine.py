@@ -288,6 +288,13 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
     return bounds(index)
 
 
+def variables_of(index: LoopVar | Affine) -> frozenset[LoopVar]:
+    """Return the loop variables in an index."""
+    if isinstance(index, LoopVar):
+        return frozenset((index,))
+    return frozenset().union(*(variables_of(t.index) for t in index.terms))
+
+
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
     if isinstance(lo, int) and lo == 0:  # loop variables: the common case

@@ -65,11 +65,6 @@ def _masked(a: Affine, keep: IntLike) -> Affine:
     return Affine(out.terms, out.base, a.limit)
 
 
-def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
-    """Return the bound of ``x div divisor`` when ``x < limit``."""
-    return limit if is_endless(limit) else -(-limit // divisor)
-
-
 def _shape(rest: Affine, live: IntLike) -> tuple[IntLike, IntLike]:
     """Return where ``live`` programs have one term and no base, and where several."""
     count = num_terms(rest)
@@ -126,7 +121,7 @@ def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
     fold = fits & _divides(reach, t.upper)
     vanish = fits & (t.upper <= reach)
     inward = fits & fails(fold | vanish)
-    limit = _quotient_limit(t.limit, where(fold, scaled, 1))
+    limit = t.limit if is_endless(t.limit) else -(-t.limit // where(fold, scaled, 1))
     lower = plain(where(fold, reach, t.lower))
     out = Affine([Term(t.index, lower, t.upper, where(fold, here, 0), limit)])
     moved = where(inward, here, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -66,14 +66,14 @@ def union(regions: list[Region]) -> Region:
     return Region(first.start, lo, hi)
 
 
-def relax(region: Region, variables: set[int]) -> Region:
+def relax(region: Region, variables: Set[LoopVar]) -> Region:
     """Let the variables run whole; raise `UnsupportedProgram` (``mixed-relax``) for parts."""
     if not variables:
         return region
     fixed: list[Term] = []
     lo, hi = region.lo, region.hi
     for t in region.start.terms:
-        used = variables_of(t.index)
+        used = af.variables_of(t.index)
         if not used & variables:
             fixed.append(t)
             continue
@@ -84,13 +84,6 @@ def relax(region: Region, variables: set[int]) -> Region:
         x, y = t.coef * a, t.coef * b
         lo, hi = lo + af.least(x, y), hi + af.most(x, y)
     return Region(Affine(fixed, region.start.base), lo, hi)
-
-
-def variables_of(index: LoopVar | Affine) -> set[int]:
-    """Return the ids of the loop variables inside an index."""
-    if isinstance(index, LoopVar):
-        return {id(index)}
-    return set().union(*(variables_of(t.index) for t in index.terms))
 
 
 def span(last: Affine, first: Affine) -> IntLike:

@@ -26,6 +26,7 @@ from pruner.program.dag.expr import (
     redirect_loads,
     substitute_axes,
 )
+from pruner.program.index.affine import plain
 from pruner.program.nests import LoopKind, Mark
 from pruner.program.te.schedule import (
     Attach,
@@ -52,9 +53,7 @@ class _State:
 
     def value(self, slot: Slot) -> IntLike:
         """Return decision ``slot`` as array [N], or int where all agree."""
-        column = self.decisions[:, slot.number]
-        first = int(column[0])
-        return first if bool((column == first).all()) else column
+        return plain(self.decisions[:, slot.number])
 
     def lengths(self, source: int) -> list[IntLike]:
         step = self.skeleton[source]

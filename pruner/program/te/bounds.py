@@ -174,12 +174,13 @@ def _consumer_domains(
         else:
             assert loop.var is not None
             state[loop] = Region(af.variable(loop.var), 0, 0)
-    relaxed: set[int] = set()
+    relaxed: set[LoopVar] = set()
     # Loops around the consumer may share the buffer, too (threads of an outer stage).
     for owner, loop in attach_path(schedule, consumer):
         found = found or loop is attach_loop
         if _needs_relax(owner, loop, found, rank):
-            relaxed.add(id(loop.var))
+            assert loop.var is not None
+            relaxed.add(loop.var)
     if attach_loop is not None and not found:
         raise UnsupportedProgram("bad-compute-at", f"{stage.name} is outside {consumer.name}")
     _domains_up(consumer, state)

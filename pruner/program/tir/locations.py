@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Int64
 
@@ -31,12 +29,7 @@ def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
-    """A candidate loop: its location in each program, and where offered."""
-
-    location: IntLike
-    offered: Mask | np.bool_
+_Offer = tuple[IntLike, Mask | np.bool_]  # location in each program, and where offered
 
 
 def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
@@ -50,7 +43,7 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
     below: Mask | np.bool_ = np.bool_(False)  # inside a reduction that is no unit loop
     closed: Mask | np.bool_ = np.bool_(False)  # and inside a parallel loop in there
     location: IntLike = 0
-    out = []
+    out: list[_Offer] = []
     for i, (loop, parallel) in enumerate(zip(loops, kinds, strict=True)):
         if not leads[i].any():
             break
@@ -59,7 +52,7 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
             closed = closed | (exists & below)
         else:
             below = below | exists
-        out.append(_Offer(location, exists & ~closed & leads[i]))
+        out.append((location, exists & ~closed & leads[i]))
         # Locations count the loops that a program has, so an absent loop takes no number there.
         location = plain(location + 1 - np.asarray(loop.absent))
     return out
@@ -71,9 +64,9 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
     if can_inline(tree, block):
         out[INLINE] = np.bool_(True)
     out[ROOT] = np.bool_(True)
-    for offer in _offers(tree, candidate_loops(tree, block)):
-        for location in np.unique(offer.location).tolist():
-            here = offer.offered & np.equal(offer.location, location)
+    for locations, offered in _offers(tree, candidate_loops(tree, block)):
+        for location in np.unique(locations).tolist():
+            here = offered & np.equal(locations, location)
             out[location] = out.get(location, np.bool_(False)) | here
     return out
 
@@ -83,9 +76,10 @@ def settle(
 ) -> Int64[np.ndarray, " program"]:
     """Return the loop taken, by its place: as decided, or the last before it."""
     best = np.full(wanted.shape, ROOT)
-    for place, offer in enumerate(_offers(tree, candidate_loops(tree, block))):
+    offers = _offers(tree, candidate_loops(tree, block))
+    for place, (location, offered) in enumerate(offers):
         # SampleComputeLocation falls back to the last location that is not after the decision.
-        best = np.where(offer.offered & (offer.location <= wanted), place, best)
+        best = np.where(offered & (location <= wanted), place, best)
     if can_inline(tree, block):
         return np.where(wanted <= INLINE, INLINE, best)
     return best

@@ -7,7 +7,6 @@ counts as its prologue, body and epilogue (src/s_tir/transform/inject_software_p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,14 +17,8 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 
 STAGES = "software_pipeline_stage"
 ASYNC_STAGES = "software_pipeline_async_stages"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Statement:
-    """A statement of a pipelined loop: blocks, and programs having it."""
-
-    blocks: tuple[Block, ...]
-    present: Mask | np.bool_
+# of a pipelined loop: its blocks, and the programs that have it
+_Statement = tuple[tuple[Block, ...], Mask | np.bool_]
 
 
 def stages_of(loop: LoopNode) -> list[int] | None:
@@ -46,11 +39,11 @@ def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
     if stages is None:
         return 1
     fills, reads = np.full((), max(stages)), np.zeros((), np.int64)
-    for stage, found in zip(stages, _statements(tree, loop), strict=False):
-        if any(block.buffer == key for block in found.blocks):
-            fills = np.minimum(fills, np.where(found.present, stage, fills))
-        if any(block.loads_of(key) for block in found.blocks):
-            reads = np.maximum(reads, np.where(found.present, stage, reads))
+    for stage, (blocks, present) in zip(stages, _statements(tree, loop), strict=False):
+        if any(block.buffer == key for block in blocks):
+            fills = np.minimum(fills, np.where(present, stage, fills))
+        if any(block.loads_of(key) for block in blocks):
+            reads = np.maximum(reads, np.where(present, stage, reads))
     # A copy filled in stage f and read in stage r lives r - f further iterations: one version each.
     return plain(np.asarray(reads - fills + 1))
 
@@ -64,7 +57,7 @@ def copies_ahead(tree: Tree) -> int:
     for loop in tree.loops():
         stages = _asynchronous(loop)
         statements = zip(stages_of(loop) or (), _statements(tree, loop), strict=False)
-        blocks = [b for stage, x in statements if stage in stages for b in x.blocks]
+        blocks = [b for stage, (some, _) in statements if stage in stages for b in some]
         if blocks and all(_copies_whole_vectors(tree, block) for block in blocks):
             found.append(max(stages_of(loop) or ()))
     return max(found)
@@ -92,11 +85,12 @@ def waits_are_numbers(tree: Tree) -> Mask:
     for loop in tree.loops():
         stages = stages_of(loop) or []
         found = list(zip(stages, _statements(tree, loop), strict=False))
-        copied = {b.buffer for stage, x in found if stage in _asynchronous(loop) for b in x.blocks}
-        for stage, statement in found:
-            reads = any(block.loads_of(key) for block in statement.blocks for key in copied)
+        made = [blocks for stage, (blocks, _) in found if stage in _asynchronous(loop)]
+        copied = {block.buffer for blocks in made for block in blocks}
+        for stage, (blocks, present) in found:
+            reads = any(block.loads_of(key) for block in blocks for key in copied)
             if reads and stage < max(stages):
-                out &= ~statement.present | np.greater_equal(loop.extent, max(stages))
+                out &= ~present | np.greater_equal(loop.extent, max(stages))
     return out
 
 
@@ -105,15 +99,15 @@ def _statements(tree: Tree, loop: LoopNode) -> Iterator[_Statement]:
     for child in loop.body:
         stages = stages_of(child) if isinstance(child, LoopNode) else None
         if stages is None or not isinstance(child, LoopNode):
-            yield _Statement(tuple(tree.blocks(child)), always)
+            yield tuple(tree.blocks(child)), always
             continue
         inside = list(zip(stages, child.body, strict=False))
         last = max(stages)
         # The prologue runs the stages before the last, the epilogue those after the first; the body
         # is there only where the loop is longer than the pipeline.
-        yield _Statement(_blocks(tree, (x for s, x in inside if s < last)), always)
-        yield _Statement(tuple(tree.blocks(child)), np.greater(child.extent, last))
-        yield _Statement(_blocks(tree, (x for s, x in inside if s > 0)), always)
+        yield _blocks(tree, (x for s, x in inside if s < last)), always
+        yield tuple(tree.blocks(child)), np.greater(child.extent, last)
+        yield _blocks(tree, (x for s, x in inside if s > 0)), always
 
 
 def _blocks(tree: Tree, nodes: Iterable[TreeNode]) -> tuple[Block, ...]:

@@ -9,39 +9,41 @@ import numpy as np
 from pruner.arrays import IntLike
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, Truth
+from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region, evaluate_region, relax, union
 from pruner.program.nests import Scope, thread_rank
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, Uses
 
 
-def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
-    """Return ids of threads at or above ``loop`` that share the scope's buffers."""
+def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[LoopVar]:
+    """Return variables of threads at or above ``loop`` that share the scope's buffers."""
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
         # Threads (rank 1) share shared memory (1), but not local memory (3).
         if thread is not None and Scope.GLOBAL < scope <= thread:
-            out.add(id(outer.var))
+            out.add(outer.var)
     return out
 
 
-def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
-    """Return ids of loop variables below ``above`` (None: all), around and in ``block``."""
+def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[LoopVar]:
+    """Return loop variables below ``above`` (None: all), around and in ``block``."""
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
     # The loops inside a blockized nest move with every run of the block.
-    return {id(loop.var) for loop in path[start:]} | {id(var) for var in block.inner}
+    return {*(loop.var for loop in path[start:]), *block.inner}
 
 
-def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
-    """Return the box of ``indices`` while the variables with ids ``moving`` run."""
+def region_of(
+    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[LoopVar]
+) -> list[Region]:
+    """Return the box of ``indices`` while the variables ``moving`` run."""
     domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
 
 
 def guarded_regions_of(
-    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[int]
+    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[LoopVar]
 ) -> list[list[Region]]:
     """Return boxes like :func:`region_of`; a guard keeps fully running loops in range."""
     values, whole = tree.values_above(block, moving)
@@ -84,7 +86,7 @@ def clipped(region: Region, extent: IntLike) -> Region:
     return Region(region.start, af.plain(lo), af.plain(hi))
 
 
-def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> Truth:
+def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[LoopVar]) -> Truth:
     """Return where an index divides a sum that moves only in part.
 
     TVM's interval arithmetic then may give loops whose extents are no numbers. It is exact where
@@ -100,8 +102,8 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
         for var, scale in tree.uses(block, slot).items():
             # Only divided variables make the trouble, and a unit loop divides exactly.
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
-            runs = runs | (divided & (id(var) in moving))
-            stands = stands | (divided & (id(var) not in moving))
+            runs = runs | (divided & (var in moving))
+            stands = stands | (divided & (var not in moving))
         if af.any_nonzero(runs & stands):
             region = relax(Region(tree.values(block)[slot], 0, 0), moving)
             several = np.greater(region.hi, region.lo) | (slot != derived[0])

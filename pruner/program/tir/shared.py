@@ -32,21 +32,8 @@ class _Staged:
     last: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedBytes:
-    """Shared memory of a kernel's blocks [N]: ``static`` and ``dynamic`` bytes."""
-
-    static: Ints
-    dynamic: Ints
-
-    @property
-    def total(self) -> Ints:
-        """Static plus dynamic bytes [N]."""
-        return self.static + self.dynamic
-
-
-def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
-    """Return shared memory by kernel; raise `UnsupportedProgram` for unplanned lifetimes."""
+def shared_bytes(tree: Tree) -> dict[TreeNode, tuple[Ints, Ints]]:
+    """Return static and dynamic bytes by kernel; raise `UnsupportedProgram` if unplanned."""
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())
     for key, place in buffer_scopes(tree).items():
@@ -54,12 +41,12 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
             # A kernel is a child of the root: the outermost loop around the buffer's place.
             kernel = (*tree.path(place.loop), place.loop)[0]
             kernels.setdefault(kernel, []).append(_staged(tree, key, place, blocks))
-    out: dict[TreeNode, SharedBytes] = {}
+    out: dict[TreeNode, tuple[Ints, Ints]] = {}
     for kernel, found in kernels.items():
         nothing = np.zeros(tree.num_programs, np.int64)
         static = sum((x.size for x in found if not x.buffer.is_dynamic), nothing)
         dynamic = _merged([x for x in found if x.buffer.is_dynamic], tree.num_programs)
-        out[kernel] = SharedBytes(static, dynamic)
+        out[kernel] = static, dynamic
     return out
 
 
@@ -68,7 +55,7 @@ def dynamic_bytes(tree: Tree) -> Ints | None:
     if not any(buffer.is_dynamic for buffer in tree.buffers):
         return None
     found = shared_bytes(tree).values()
-    return np.max([kernel.total for kernel in found], axis=0) if found else None
+    return np.max([static + dynamic for static, dynamic in found], axis=0) if found else None
 
 
 def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:

@@ -316,9 +316,9 @@ class Tree:
             self._parts[var] = frozenset().union(*map(self._leaves, self.made_of[var]))
         return self._parts[var]
 
-    def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
-        """Return iterators with loops made of ``moving`` loops whole, and their ids."""
-        whole: set[int] = set()
+    def values_above(self, block: Block, moving: set[LoopVar]) -> tuple[list[Affine], set[LoopVar]]:
+        """Return iterators with loops made of ``moving`` loops whole, and these."""
+        whole: set[LoopVar] = set()
         absent = {loop.var: loop.absent for loop in self.path(block)}
 
         def moves(leaves: frozenset[LoopVar]) -> Mask | np.bool_:
@@ -326,7 +326,7 @@ class Tree:
             stands: Mask | np.bool_ = np.bool_(False)
             for leaf in leaves:
                 exists = ~np.asarray(absent.get(leaf, False))
-                if id(leaf) in moving:
+                if leaf in moving:
                     runs = runs | exists
                 else:
                     stands = stands | exists
@@ -339,12 +339,12 @@ class Tree:
                 return None
             leaves = self._leaves(var)
             # Nothing of it moves: its full definition, in existing loops.
-            if not any(id(leaf) in moving for leaf in leaves):
+            if leaves.isdisjoint(moving):
                 return self._value_of(var)
             # A loop whose parts all run covers its own range, whatever its parts overrun.
             here = moves(leaves)
             if af.any_nonzero(here):
-                whole.add(id(var))
+                whole.add(var)
             if af.everywhere(here):
                 return None
             return af.select(here, af.variable(var), substitute(self.definitions[var], lookup))

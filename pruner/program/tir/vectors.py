@@ -14,7 +14,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask, dtype_bytes
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, walk
+from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
@@ -39,7 +39,8 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
     # A vector of one lane is a scalar.
     fits = np.equal(lanes, 1) | np.less_equal(lanes * widest, VECTOR_BYTES)
     steps: Mask | np.bool_ = np.bool_(False)
-    for buffer, indices in _accesses(block):
+    found = [(node.stage, node.indices) for node in loads(block.value)]
+    for buffer, indices in [(block.buffer, block.indices), *found]:
         shape = tree.buffers[buffer].shape
         steps = steps | _steps([evaluate_index(i, values) for i in indices], shape, lane.var)
     fits = fits & ~(steps & np.greater(lanes * _INDEX_BYTES, VECTOR_BYTES))
@@ -51,11 +52,6 @@ def widest_bytes(tree: Tree, block: Block) -> int:
     """Return the bytes of the widest type loaded, cast to or stored."""
     kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
     return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
-
-
-def _accesses(block: Block) -> list[tuple[int, tuple[Expr, ...]]]:
-    found = [(node.stage, node.indices) for node in walk(block.value) if isinstance(node, Load)]
-    return [(block.buffer, block.indices), *found]
 
 
 def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -> Mask | np.bool_:

@@ -58,8 +58,8 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
     for kernel in tree.root.body:
         out &= _threads_fit(tree, kernel, num, limits.threads)
         if kernel in shared:
-            out &= shared[kernel].total <= limits.shared_bytes
-            out &= shared[kernel].static <= limits.static_bytes
+            static, dynamic = shared[kernel]
+            out &= (static + dynamic <= limits.shared_bytes) & (static <= limits.static_bytes)
         out &= all(pipeline_fits(tree, loop) for loop in tree.loops(kernel))
         for block in tree.blocks(kernel):
             out &= vectors_fit(tree, block)
@@ -112,7 +112,7 @@ def stages_cover(tree: Tree) -> Mask:
 
 def _is_one_quotient(tree: Tree, block: Block, rows: set[int]) -> Mask:
     """Return where only the block's own loop moves ``rows``, over a fragment's columns."""
-    moving = {id(loop.var) for loop in tree.path(block) if loop.mark not in BLOCKS}
+    moving = {loop.var for loop in tree.path(block) if loop.mark not in BLOCKS}
     whole, columns = np.ones(tree.num_programs, bool), np.ones(tree.num_programs)
     for slot, value in enumerate(tree.values(block)):
         region, extent = relax(Region(value, 0, 0), moving), block.iters[slot].extent

@@ -222,7 +222,7 @@ class Tuned:
     @property
     def estimate(self) -> Estimate:
         """Estimate all tasks together, including tasks without a program."""
-        return Estimate.of(self.tasks)
+        return Estimate.of((one.weight, one.flops, one.latest_s) for one in self.tasks)
 
     @property
     def replayed(self) -> ReplayShare:

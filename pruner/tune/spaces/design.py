@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda, is_pocl
-from pruner.tune.spaces.mma import can_finish
+from pruner.tune.spaces.batched.prim_func import blocks_in
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
@@ -92,10 +93,13 @@ class DesignSpace:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            for postproc in self._postprocs(verify):
+            for postproc in self.context.space_generator.postprocs:
+                kind = type(postproc).__name__
+                if kind == "VerifyGPUCode" and not verify:
+                    continue
                 # TVM judges GPU code before RewriteTensorize, so the loops of this module are also
                 # the program that VerifyGPUCode accepted
-                if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
+                if kind == "RewriteTensorize" and _asks_for_instructions(self):
                     module = schedule.mod
                 if not postproc.apply(schedule):
                     return None
@@ -106,10 +110,6 @@ class DesignSpace:
             log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
-
-    def _postprocs(self, verify: bool) -> list[Any]:
-        found = self.context.space_generator.postprocs
-        return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""
@@ -148,7 +148,7 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
     if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
-        found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
+        found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=_can_finish))
     # lanes use static shared memory, which CUDA limits to 48 KiB on every device
     return found + _spaces(module, limited, _LANES)
 
@@ -320,3 +320,57 @@ def rules_of(name: str, target: Any) -> Any:
     short = rule(max_jobs_per_core=-1, max_vectorize_extent=-1, unroll_max_steps=list(POCL_STEPS))
     found = load_tvm().meta_schedule.ScheduleRule.create("cuda")  # OpenCL has the same rules
     return [short if isinstance(one, rule) else one for one in found]
+
+
+_ONE = ("a", "b", "condition", "true_value", "false_value", "value")  # fields of expressions
+_SEVERAL = ("args", "indices")
+
+
+def _can_finish(schedule: Any) -> bool:
+    """Check whether TVM makes programs of a ``mma`` space, by its copies.
+
+    It fails on vectors that would step (``VerifyGPUCode``), results that are added to another
+    tensor on the way out (``LowerAutoCopy``), and padded results, whose guard names loops inside.
+    """
+    # the blocks of ReadAt and WriteAt
+    copies = blocks_in(schedule.mod["main"].body, lambda block: "auto_copy" in block.annotations)
+    # a copy into shared memory brings operands; any other copy stores results
+    return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
+
+
+def _stages(block: Any) -> bool:
+    return str(block.writes[0].source.scope()).startswith("shared")
+
+
+def _reads_rows(block: Any) -> bool:
+    """Check that shared memory's neighbours are global memory's, padding aside."""
+    stmt, inner = block.body, None
+    # LowerAutoCopy vectorises the innermost loop, which must move the last index only
+    while type(stmt).__name__ == "For":
+        stmt, inner = stmt.body, stmt.loop_var
+    loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]
+    return all(
+        _uses(load.indices[-1], inner) and not any(_uses(i, inner) for i in load.indices[:-1])
+        for load in loads
+    )
+
+
+def _writes_whole(block: Any) -> bool:
+    """Check that a copy stores all fragments and reads nothing else."""
+    (written, *_), reads = block.writes, block.reads
+    shapes = [[int(extent) for extent in region.source.shape] for region in (written, reads[0])]
+    # a second read is an operand of an epilogue; fewer elements are the cut of a padded result
+    return len(reads) == 1 and prod(shapes[0]) == prod(shapes[1])
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    yield value
+    parts = [getattr(value, name, None) for name in _ONE]
+    parts += [part for name in _SEVERAL for part in getattr(value, name, ())]
+    for part in parts:
+        if part is not None and not isinstance(part, (bool, int, float, str)):
+            yield from _expressions(part)
+
+
+def _uses(index: Any, var: Any) -> bool:
+    return any(part.same_as(var) for part in _expressions(index))

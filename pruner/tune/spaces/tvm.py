@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
@@ -141,18 +140,13 @@ class ReplaySpace:
     def clear_cache(self) -> None:
         """Keep everything: the cache is bounded, and expensive to refill."""
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
         """Compute features as a batched space; rows refused or unreadable are invalid."""
         found = self._nests(decisions)
         return featurize_nests(
             [(np.array([n]), one) for n, one in enumerate(found) if not isinstance(one, str)],
             len(decisions),
-            FeatureSpec(dataflow=dataflow, extra=extra),
+            spec,
             workload=self._workload,
             failures={n: one for n, one in enumerate(found) if isinstance(one, str)},
         )

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Floats, Ints, Mask, Scores
 from pruner.errors import PrunerError
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.columns import DraftColumns
@@ -127,16 +126,10 @@ class UnionSpace:
         """Select the rows of spaces with features, which a model ranks."""
         return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
         """Compute the features of all rows; invalid where a space has none."""
         num, found = len(decisions), self._parts(decisions)
-        parts = [(rows, space.features(vectors, dataflow, extra)) for space, rows, vectors in found]
-        spec = FeatureSpec(dataflow=dataflow)
+        parts = [(rows, space.features(vectors, spec)) for space, rows, vectors in found]
         if not parts:
             return ProgramFeatures.empty(num, spec)
         workload = parts[0][1].workload  # of the task, so of every space

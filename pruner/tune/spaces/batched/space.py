@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.proposals.decision_tokens import TokenSpace
@@ -160,12 +159,7 @@ class BatchedSpace:
             out[rows] = good
         return out
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
         """Compute features; rows that the engine refuses are invalid."""
         groups, refused = self._trees(decisions)
         nests = []
@@ -181,7 +175,7 @@ class BatchedSpace:
         return featurize_nests(
             nests,
             len(decisions),
-            FeatureSpec(dataflow=dataflow, extra=extra),
+            spec,
             workload=self._workload,
             failures=refused,
         )

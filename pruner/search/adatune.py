@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, PolicySettings, RandomPolicy, State, fresh, guard
-from pruner.search.space import SearchSpace
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, State, fresh, guard
 
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
@@ -52,17 +51,9 @@ class AdaTunePolicy(RandomPolicy):
     model, of the decisions. Raises MissingExtra without lightgbm.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: AdaTuneSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        super().__init__(space, draft, learner, settings, rng)
-        self._explorer, self._forest_settings = settings.explorer, settings.forest
-        self.epsilon = settings.epsilon
+    def _begin(self) -> None:
+        self._explorer: ExplorerSettings = self._settings.explorer
+        self.epsilon: float = self._settings.epsilon
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
@@ -74,7 +65,7 @@ class AdaTunePolicy(RandomPolicy):
         # The release's rule: where trees disagree on random programs, more are random.
         spread = forest.trees(decision_columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
-        score = guard(_score(forest), self._accept)
+        score = guard(_score(forest), self._draft)
         found = explore(self._space, score, self._explorer, self._rng, start=sample, exclude=seen)
         chosen = found.decisions[: num - int(self.epsilon * num)]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
@@ -98,7 +89,7 @@ class AdaTunePolicy(RandomPolicy):
         speed = history.latency_s.min() / history.latency_s
         seed = int(self._rng.integers(2**31))
         columns = decision_columns(history.decisions)
-        return Forest(columns, speed, settings=self._forest_settings, seed=seed)
+        return Forest(columns, speed, settings=self._settings.forest, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +100,7 @@ class AdaTuneSettings(PolicySettings):
     forest: ForestSettings = field(default_factory=ForestSettings)
     epsilon: float = 0.05
 
-    policy: ClassVar[type[Any]] = AdaTunePolicy
+    policy: ClassVar = AdaTunePolicy
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """See :class:`pruner.search.policy.PolicySettings`."""

@@ -25,8 +25,8 @@ from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, PolicySettings, State, accepted, fresh
-from pruner.search.space import RowKeys, SearchSpace, unique_rows
+from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepted, fresh
+from pruner.search.space import RowKeys, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
 Costs = NDArray[np.float64]  # [level + 1, program]
@@ -98,7 +98,7 @@ class DesignSpaces(Protocol):
         """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
 
 
-class ConstructPolicy:
+class ConstructPolicy(Policy):
     """Propose the constructed programs in the order of the analyzer's scores.
 
     First comes the best program of every tile (a single tile of equal scores). The order depends on
@@ -106,15 +106,8 @@ class ConstructPolicy:
     the least probable come first.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: ConstructSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        """Raises `PrunerError` without tiles, or without an analyzer with symbols."""
+    def _begin(self) -> None:
+        space = self._space
         if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=construct needs the tiles of a design space, and recorded programs have "
@@ -131,9 +124,8 @@ class ConstructPolicy:
                 "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
                 "their tiles are not known; use policy=pruner_live"
             )
-        self._space, self._draft = space, draft
         self._builders = [
-            _Builder(space, number, tiling, analyzer.device, settings)
+            _Builder(space, number, tiling, analyzer.device, self._settings)
             for number, tiling in enumerate(tilings)
             if tiling is not None
         ]
@@ -186,7 +178,7 @@ class ConstructSettings(PolicySettings):
     beam: int = 8
     keep: int = 128
 
-    policy: ClassVar[type[Any]] = ConstructPolicy
+    policy: ClassVar = ConstructPolicy
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""

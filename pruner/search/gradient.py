@@ -27,9 +27,9 @@ from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
 from pruner.search.construct import DesignSpaces, Tile, Tiling
 from pruner.search.explorer import Explored, ExplorerSettings, NoneFound, ScoreFunction
-from pruner.search.policy import DraftThenVerify, Learner, RoundSettings
+from pruner.search.policy import DraftThenVerify, RoundSettings
 from pruner.search.selection import kept
-from pruner.search.space import SearchSpace, divisors, unique_rows
+from pruner.search.space import divisors, unique_rows
 
 log = logging.getLogger(__name__)
 _BETAS = 0.9, 0.999  # Kingma and Ba, ICLR 2015, as in Felix
@@ -45,15 +45,10 @@ _ABSENT = -1e9  # a place of the table that its tile does not have
 class GradientPolicy(DraftThenVerify):
     """The round of `DraftThenVerify` whose draft follows gradients instead of evolution."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: DescentSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        """Raises `PrunerError` without formulas of an analyzer."""
+    _settings: DescentSettings
+
+    def _begin(self) -> None:
+        space = self._space
         if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=gradient needs the tiles of a design space; recorded programs have none, "
@@ -71,8 +66,8 @@ class GradientPolicy(DraftThenVerify):
                 "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
                 "their scores have no derivatives; use policy=pruner_live"
             )
-        super().__init__(space, draft, learner, settings, rng)
-        self._descent = Descent(space, settings, tilings)
+        super()._begin()
+        self._descent = Descent(space, self._settings, tilings)
 
     def _explored(
         self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
@@ -100,7 +95,7 @@ class DescentSettings(RoundSettings):
     rate: float = 0.35
     penalty: float = 4.0
 
-    policy: ClassVar[type[Any]] = GradientPolicy
+    policy: ClassVar = GradientPolicy
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""

@@ -20,7 +20,6 @@ from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
 from pruner.search.history import History
 from pruner.search.policy import (
     NO_KEYS,
-    Learner,
     Policy,
     PolicySettings,
     RoundSettings,
@@ -124,24 +123,17 @@ def _scale(values: Floats) -> tuple[float, float]:
     return best, (best - float(np.median(values))) or 1.0
 
 
-class ParetoPolicy:
+class ParetoPolicy(Policy):
     """A policy whose scores are blended with `size_bytes` of programs (NaN: unknown)."""
 
-    def __init__(
-        self,
-        space: Any,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: ParetoSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        rounds = settings.settings
-        self._space, self._learner = space, learner
+    def _begin(self) -> None:
+        rounds: RoundSettings = self._settings.settings
+        draft, learner, rng = self._draft, self._learner, self._rng
         self._legal, self._epsilon = draft, rounds.epsilon
         (self._rng,) = rng.spawn(1)
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
-        self._draft = None if draft is None else BlendedScore(draft, self._size)
+        self._blended = None if draft is None else BlendedScore(draft, self._size)
         # every part drafts, since a drafted set of other weights would serve it badly; with smaller
         # populations the parts of a usual batch explore as much together as a batch of the rounds
         most = max(size.population for size in (rounds.draft, rounds.verify) if size)
@@ -149,7 +141,7 @@ class ParetoPolicy:
         rounds = replace(rounds, redraft_period=1, epsilon=0.0)
         rounds = rounds.limited(most // _PARTS, can_draft=True)
         self._policy: Policy = rounds.make(
-            space, self._draft, None if learner is None else self._learned, rng
+            self._space, self._blended, None if learner is None else self._learned, rng
         )
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
@@ -162,8 +154,8 @@ class ParetoPolicy:
         found = np.zeros((0, self._space.num_slots), np.int64)
         for part, weight in zip(np.array_split(np.arange(guided), parts), weights, strict=True):
             self._weight = float(weight)
-            if self._draft is not None:
-                self._draft.begin(self._weight)
+            if self._blended is not None:
+                self._blended.begin(self._weight)
             known = np.concatenate([pending, self._space.keys(found)])
             try:
                 rows = self._policy.propose(len(part), history, known)
@@ -178,11 +170,11 @@ class ParetoPolicy:
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
-        return {"rng": self._rng.bit_generator.state, "policy": self._policy.state()}
+        return {**super().state(), "policy": self._policy.state()}
 
     def load_state(self, state: State) -> None:
         """See :class:`pruner.search.policy.Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self._policy.load_state(state["policy"])
 
     def _learned(self, history: History) -> ScoreFunction | None:
@@ -204,7 +196,7 @@ class ParetoSettings(PolicySettings):
     settings: RoundSettings
 
     takes_model: ClassVar[bool] = True
-    policy: ClassVar[type[Any]] = ParetoPolicy
+    policy: ClassVar = ParetoPolicy
 
     @property
     def trusts_draft(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,29 +29,47 @@ NO_KEYS: Keys = np.zeros(0, np.int64)
 State = Mapping[str, Any]  # arrays, plain values, mappings and lists of them
 
 
-class Policy(Protocol):
+class Policy:
     """Chooses the programs on which the measurement budget is spent."""
+
+    def __init__(
+        self,
+        space: Any,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        settings: Any,
+        rng: np.random.Generator,
+    ) -> None:
+        """`draft` (None: all may be) is minus infinity for forbidden programs."""
+        self._space, self._draft, self._learner = space, draft, learner
+        self._settings, self._rng = settings, rng
+        self._begin()
+
+    def _begin(self) -> None:
+        """Hook: prepare the proposals; raise `PrunerError` for a space that does not fit."""
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """At most `num` new vectors whose keys are not `pending`."""
+        raise NotImplementedError
 
     def state(self) -> State:
         """The state, besides the history, that a resumed run restores."""
+        return {"rng": self._rng.bit_generator.state}
 
     def load_state(self, state: State) -> None:
         """Restore `state`."""
+        self._rng.bit_generator.state = state["rng"]
 
 
 class PolicySettings:
     """Settings of ``conf/policy``, which make their own policy; no other code tests types.
 
-    ``takes_model``: the policy can use a learned model; ``policy``: a class, with arguments as
-    `make`, but for the settings before the random generator.
+    ``takes_model``: the policy can use a learned model; ``policy``: its class.
     """
 
     __slots__ = ()
     takes_model: ClassVar[bool] = False
-    policy: ClassVar[type[Any]]
+    policy: ClassVar[type[Policy]] = Policy
 
     @property
     def trusts_draft(self) -> bool:
@@ -65,9 +83,8 @@ class PolicySettings:
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> Policy:
-        """Make a policy; `draft` (None: all may be) is minus infinity for forbidden programs."""
-        made: Policy = self.policy(space, draft, learner, self, rng)
-        return made
+        """Make a policy, see :class:`Policy`."""
+        return self.policy(space, draft, learner, self, rng)
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
@@ -89,18 +106,8 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
 
 
-class RandomPolicy:
+class RandomPolicy(Policy):
     """Uniform draws without repetition, of finite `draft` score; nothing is learned."""
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: Any,
-        rng: np.random.Generator,
-    ) -> None:
-        self._space, self._accept, self._settings, self._rng = space, draft, settings, rng
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
@@ -108,15 +115,7 @@ class RandomPolicy:
         return fresh(self._space, self._legal(max(self._settings.draws, num)), seen, num)
 
     def _legal(self, num: int) -> Decisions:
-        return accepted(self._accept, self._space.sample(num, self._rng))
-
-    def state(self) -> State:
-        """See :class:`Policy`."""
-        return {"rng": self._rng.bit_generator.state}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        return accepted(self._draft, self._space.sample(num, self._rng))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +124,14 @@ class RandomDraws(PolicySettings):
 
     draws: int = 128  # drawn at once; the first new programs are measured
 
-    policy: ClassVar[type[Any]] = RandomPolicy
+    policy: ClassVar = RandomPolicy
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """See :class:`PolicySettings`."""
         return replace(self, draws=min(population, self.draws))
 
 
-class DraftThenVerify:
+class DraftThenVerify(Policy):
     """Draft with the cheap score, verify with the learned score, measure.
 
     Without a draft this is evolution with the learned model alone; without a learner the best
@@ -140,25 +139,18 @@ class DraftThenVerify:
     set, or with `draft_leads` the best of it.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: RoundSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        self._space, self._draft, self._learner = space, draft, learner
-        self._settings, self._rng = settings, rng
+    _settings: RoundSettings
+
+    def _begin(self) -> None:
         self._round = 0
-        self._drafted = np.zeros((0, space.num_slots), np.int64)
+        self._drafted = np.zeros((0, self._space.num_slots), np.int64)
         self._led = self._drafted  # programs that the draft led to
         self._proposer = None
-        if settings.first == "lm":
+        if self._settings.first == "lm":
             # here: it imports torch, which workers do without
             from pruner.search.propose_lm import Proposer, proposal_model
 
-            self._proposer = Proposer(space, proposal_model(None))
+            self._proposer = Proposer(self._space, proposal_model(None))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
@@ -217,12 +209,12 @@ class DraftThenVerify:
 
     def state(self) -> State:
         """See :class:`Policy`."""
-        rng = self._rng.bit_generator.state
-        return {"rng": rng, "round": self._round, "drafted": self._drafted, "led": self._led}
+        own = {"round": self._round, "drafted": self._drafted, "led": self._led}
+        return {**super().state(), **own}
 
     def load_state(self, state: State) -> None:
         """See :class:`Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self._round, self._drafted = int(state["round"]), state["drafted"]
         self._led = state.get("led", self._led)  # earlier versions had none
 
@@ -290,7 +282,7 @@ class RoundSettings(PolicySettings):
     first_apart: float | None = 0.0
 
     takes_model: ClassVar[bool] = True
-    policy: ClassVar[type[Any]] = DraftThenVerify
+    policy: ClassVar = DraftThenVerify
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` for a bad first population or penalty."""

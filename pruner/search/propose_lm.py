@@ -21,10 +21,9 @@ from pruner.arrays import Decisions, Floats, Keys
 from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
-from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.policy import NO_KEYS, Learner, PolicySettings, RandomPolicy, accepted, fresh
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, fresh
 from pruner.search.space import SearchSpace
 
 
@@ -35,17 +34,8 @@ class ProposeLmPolicy(RandomPolicy):
     nothing new, programs are drawn at random.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: ProposeLmSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        """Raises `PrunerError` without a file of weights."""
-        super().__init__(space, draft, learner, settings, rng)
-        self._proposer = Proposer(space, proposal_model(settings.weights))
+    def _begin(self) -> None:
+        self._proposer = Proposer(self._space, proposal_model(self._settings.weights))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
@@ -53,11 +43,11 @@ class ProposeLmPolicy(RandomPolicy):
         if isinstance(self._space, RecordedSpace) and not self._proposer.falls_back:
             every = self._space.decisions
             ranked = every[np.argsort(-self._proposer.log_ratio(every), kind="stable")]
-            return fresh(self._space, accepted(self._accept, ranked), seen, num)
+            return fresh(self._space, accepted(self._draft, ranked), seen, num)
         draws = max(num, self._settings.draws)
         rows, ratio = self._proposer.sample(draws, self._rng)
         rows = rows[np.argsort(-ratio, kind="stable")]
-        chosen = fresh(self._space, accepted(self._accept, rows), seen, num)
+        chosen = fresh(self._space, accepted(self._draft, rows), seen, num)
         if len(chosen) < num:
             seen = np.concatenate([seen, self._space.keys(chosen)])
             rest = fresh(self._space, self._legal(draws), seen, num - len(chosen))
@@ -72,7 +62,7 @@ class ProposeLmSettings(PolicySettings):
     weights: str | None = None
     draws: int = 64  # for a batch, whose most likely programs are measured
 
-    policy: ClassVar[type[Any]] = ProposeLmPolicy
+    policy: ClassVar = ProposeLmPolicy
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on a number that cannot work."""

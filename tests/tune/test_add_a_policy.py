@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomDraws, RoundSettings, fresh
+from pruner.search.policy import NO_KEYS, Policy, PolicySettings, RandomDraws, RoundSettings, fresh
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
@@ -16,21 +16,12 @@ pytestmark = pytest.mark.tvm
 # --- pruner/search/largest_first.py ---
 
 
-class LargestFirstPolicy:
-    def __init__(self, space, draft, learner, settings, rng):
-        self._space, self._draft, self._settings, self._rng = space, draft, settings, rng
-
+class LargestFirstPolicy(Policy):
     def propose(self, num, history, pending=NO_KEYS):
         drawn = self._space.sample(self._settings.draws, self._rng)
         drawn = drawn[np.isfinite(self._draft(drawn))]
         drawn = drawn[np.argsort(-drawn[:, 1:].sum(axis=1), kind="stable")]
         return fresh(self._space, drawn, np.concatenate([history.keys, pending]), num)
-
-    def state(self):
-        return {"rng": self._rng.bit_generator.state}
-
-    def load_state(self, state):
-        self._rng.bit_generator.state = state["rng"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +30,7 @@ class LargestFirst(PolicySettings):
 
     draws: int = 64
 
-    policy: ClassVar[type] = LargestFirstPolicy
+    policy: ClassVar = LargestFirstPolicy
 
     def limited(self, population, *, can_draft):
         return LargestFirst(draws=min(population, self.draws))

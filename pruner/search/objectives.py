@@ -129,7 +129,7 @@ class ParetoPolicy(Policy):
     def _begin(self) -> None:
         rounds: RoundSettings = self._settings.settings
         draft, learner, rng = self._draft, self._learner, self._rng
-        self._legal, self._epsilon = draft, rounds.epsilon
+        self._epsilon = rounds.epsilon
         (self._rng,) = rng.spawn(1)
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
@@ -164,7 +164,7 @@ class ParetoPolicy(Policy):
                     break
                 raise
             found = np.concatenate([found, rows])
-        pool = accepted(self._legal, self._space.sample(3 * num, self._rng))
+        pool = accepted(self._draft, self._space.sample(3 * num, self._rng))
         seen = np.concatenate([history.keys, pending, self._space.keys(found)])
         return np.concatenate([found, fresh(self._space, pool, seen, num - len(found))])
 

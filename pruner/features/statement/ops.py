@@ -1,4 +1,4 @@
-"""Count the arithmetic of a store's iteration after TVM's Simplify, int64 [N] or an int."""
+"""Count the arithmetic of a store's iteration after TVM's Simplify."""
 
 from __future__ import annotations
 

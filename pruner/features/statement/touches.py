@@ -1,4 +1,4 @@
-"""Record how much of a buffer a run of a loop touches (``for_touch_regions_`` of feature.cc).
+"""Record how much of a buffer a loop touches (``for_touch_regions_``).
 
 The original keys its tables by the address of a loop's node, which for GPU indices is a temporary
 that is handed out again: a defect of the released models, followed by :func:`number_loops`.

@@ -26,7 +26,7 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitRelation:
-    """``parent = outer * extent(inner) + inner``; ``factor`` is that of inner or of outer."""
+    """``parent = outer * extent(inner) + inner``; ``factor``: of inner or outer."""
 
     parent: IterVar
     outer: IterVar
@@ -36,7 +36,7 @@ class SplitRelation:
 
     @property
     def parts(self) -> tuple[IterVar, IterVar]:
-        """The loop whose extent is ``factor``, and the other one."""
+        """The loop whose extent is ``factor``, and the other loop."""
         return (self.inner, self.outer) if self.of_inner else (self.outer, self.inner)
 
 

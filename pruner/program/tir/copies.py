@@ -1,4 +1,4 @@
-"""Copy a tree, also for some of its programs; values that do not differ are shared."""
+"""Copy a tree, also for some of its programs; equal values are shared."""
 
 from __future__ import annotations
 

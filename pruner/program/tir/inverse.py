@@ -29,7 +29,7 @@ class _Part:
 
 
 def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
-    """Return the iterators at ``indices``; raise `UnsupportedProgram` unless one-to-one."""
+    """Return the iterators at ``indices``; raise `UnsupportedProgram` without inverse."""
     taken = [index.slot for index in indices if isinstance(index, Axis)]
     # The common case, each index an iterator by itself, needs no digits.
     if len(set(taken)) == len(taken) and all(isinstance(i, (Axis, Const)) for i in indices):

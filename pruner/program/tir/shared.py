@@ -1,4 +1,4 @@
-"""Compute shared memory of N GPU programs as TVM's check of GPU code allocates it.
+"""Compute shared memory of N GPU programs as TVM's check allocates it.
 
 Static buffers are summed up. Dynamic buffers share one allocation: ``StorageRewrite``
 (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free buffer,

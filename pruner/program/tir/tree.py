@@ -1,4 +1,4 @@
-"""Loops, blocks and buffers of a TIR function under scheduling, for N programs at once.
+"""Loops, blocks and buffers of a TIR function under scheduling, N at once.
 
 The shape is common, extents are plain or int64 [N]. A loop that was split or fused away lives on as
 a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.

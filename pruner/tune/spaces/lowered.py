@@ -1,4 +1,4 @@
-"""Read the loop nests of single programs from TVM's schedules, as batched trees of N = 1."""
+"""Read the loop nests of single programs from TVM's schedules."""
 
 from __future__ import annotations
 

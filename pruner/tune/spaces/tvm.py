@@ -1,4 +1,4 @@
-"""The fallback: a design space with every program replayed by TVM, tens of milliseconds each.
+"""The fallback: a design space whose programs TVM replays, slowly.
 
 A space whose programs cannot be read has neither features nor draft.
 """

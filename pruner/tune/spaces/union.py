@@ -1,4 +1,4 @@
-"""Join all design spaces of a task; column 0 is the number of the space."""
+"""Join all design spaces of a task; column 0 numbers the space."""
 
 from __future__ import annotations
 

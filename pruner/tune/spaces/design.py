@@ -93,13 +93,10 @@ class DesignSpace:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            for postproc in self.context.space_generator.postprocs:
-                kind = type(postproc).__name__
-                if kind == "VerifyGPUCode" and not verify:
-                    continue
+            for postproc in self._postprocs(verify):
                 # TVM judges GPU code before RewriteTensorize, so the loops of this module are also
                 # the program that VerifyGPUCode accepted
-                if kind == "RewriteTensorize" and _asks_for_instructions(self):
+                if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
                     module = schedule.mod
                 if not postproc.apply(schedule):
                     return None
@@ -110,6 +107,10 @@ class DesignSpace:
             log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
+
+    def _postprocs(self, verify: bool) -> list[Any]:
+        found = self.context.space_generator.postprocs
+        return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""

@@ -26,7 +26,7 @@ from pruner.tune.networks.draft_task import Depth, DraftJob, draw, is_view
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
-from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.tvm import LiveSpace
 from pruner.tune.tvm_import import load_tvm
 
 LISTED = "listed.json"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Split, UnrollPragma
+from pruner.program.te.steps import Slot
 
 
 def records_of(path: Path) -> TaskRecords:
@@ -27,8 +27,9 @@ def vectors(group: SkeletonGroup, num: int, rng: np.random.Generator) -> NDArray
     """``num`` vectors, int64 [num, d]: the lengths of one split stay together."""
     out = np.empty((num, group.decisions.shape[1]), np.int64)
     for step in group.skeleton:
-        if isinstance(step, Split | UnrollPragma):
-            slots = list(step.slots) if isinstance(step, Split) else [step.slot]
+        fields = step.fields[2] if step.tag == "SP" else step.fields
+        slots = [field.number for field in fields if isinstance(field, Slot)]
+        if slots:
             rows = rng.integers(0, len(group.decisions), num)
             out[:, slots] = group.decisions[rows][:, slots]
     return out

@@ -18,11 +18,11 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.files import write_table
-from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
+from pruner.search.adatune import AdaTuneSettings
 from pruner.search.offline.recorded import decision_rows
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
-from pruner.search.policy import RandomPolicy
+from pruner.search.policy import RandomDraws
 from pruner.tune.measure.repeats import AdaptiveRepeats
 
 HERE = Path(__file__).resolve().parent
@@ -75,10 +75,8 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
 
     for seed in range(SEEDS):
         policies = {
-            "adatune": AdaTunePolicy(
-                space, decision_columns, AdaTuneSettings(), np.random.default_rng(seed)
-            ),
-            "random": RandomPolicy(space, np.random.default_rng(seed)),
+            "adatune": AdaTuneSettings().make(space, None, None, np.random.default_rng(seed)),
+            "random": RandomDraws(draws=512).make(space, None, None, np.random.default_rng(seed)),
         }
         for name, policy in policies.items():
             measurer = RecordedMeasurer(space, records.latency_s, records.all_cost_s, Clock())

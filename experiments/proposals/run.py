@@ -38,9 +38,9 @@ from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.proposals.proposal_fit import ProposalRecipe, fit_proposals, mean_loss
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
+from pruner.search.offline.comparison import bootstrap_interval
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.offline.statistics import bootstrap_interval
-from pruner.search.proposer import Proposer
+from pruner.search.propose_lm import Proposer
 from pruner.study.grid import Job, results
 
 HERE = Path(__file__).resolve().parent

@@ -24,12 +24,11 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.learners import RecordedModel
-from pruner.search.offline.recorded import RecordedTask, recorded_task, table
+from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
+from pruner.search.offline.recorded import RecordedModel, RecordedTask, recorded_task, table
 from pruner.search.offline.recorded_run import Curve, run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
-from pruner.search.offline.statistics import Reach, first_reach, restricted_mean, sign_flip_p
-from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
+from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomDraws, RoundSettings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -78,7 +77,7 @@ def policy_of(name: str, pool: RecordedTask, seed: int, prior: float) -> Policy:
     """A competitor; equal seeds for all."""
     rng = np.random.default_rng(seed)
     if name == "random":
-        return RandomPolicy(pool.space, rng)
+        return RandomDraws(draws=512).make(pool.space, None, None, rng)
     if name == "model_only":
         return DraftThenVerify(pool.space, None, pacm(pool, seed), MODEL_ONLY, rng)
     assert pool.draft is not None, pool.key

@@ -1,7 +1,6 @@
 """Features of N programs at once, as named columns.
 
-* `columns`: names, units and formulas of every column; the version of the set
-* `column`: one column, and values by column name
+* `columns`: names, units and formulas of every column; the version of the set; values by name
 * `batch`: the ragged container, from records or loop nests
 * `statement`: one row per buffer store
 * `dataflow`: rows of the multi-tiling pattern

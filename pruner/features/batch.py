@@ -54,16 +54,13 @@ Extra = Callable[[Sequence[LoopNests]], Sequence[ProgramColumns]]
 class ProgramFeatures:
     """Features of N programs of one task, without padding.
 
-    Statement rows of all programs lie one after another; the rows of program n are
-    ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``. ``psa``: the official
-    analyzer's symbols of the same rows, if requested. ``dataflow`` has the rows of one kind
-    (:data:`NUM_ROWS`) for every program, ``workload`` the flags common to all. A program that could
-    not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in ``failures`` (by
-    its number). ``tokens``: the schedule primitives, None where no skeleton was replayed.
-    ``extra``: further columns of every program, if requested; zeros for invalid programs. The last
-    axes are the column tables of :mod:`pruner.features.columns`.
-
-    Raises `ValueError` for lengths that do not belong together.
+    ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``, are the rows of program
+    n, ``psa`` the official analyzer's symbols of the same rows. ``dataflow`` has :data:`NUM_ROWS`
+    rows of one kind for every program, ``workload`` the flags common to all. A program that is not
+    ``valid`` has no row, zeros elsewhere, and a reason in ``failures`` (by its number). ``tokens``:
+    the schedule primitives, None where no skeleton was replayed; ``extra``: further columns. The
+    last axes are the tables of :mod:`pruner.features.columns`. Raises `ValueError` for lengths that
+    do not belong together.
     """
 
     statement: Float32[np.ndarray, "row column"]
@@ -128,13 +125,9 @@ class ProgramFeatures:
         )
 
     def scatter(self, parts: Sequence[tuple[Ints, Self]]) -> Self:
-        """Return these programs with ``parts`` put at the given places.
-
-        Places are int64 [n] of each part; programs in no part stay invalid. Tokens are left out.
-        """
+        """Put ``parts`` at their places int64 [n]; other programs stay, tokens are left out."""
         if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
-            # The usual case, one skeleton without failures: the rows of the part are the rows of
-            # the task, without a copy.
+            # The usual case, one skeleton without failures: the task has the part's rows, no copy.
             part = parts[0][1]
             failures = {**self.failures, **part.failures}
             return replace(part, workload=self.workload, failures=failures, tokens=None)
@@ -147,10 +140,7 @@ class ProgramFeatures:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Join the programs of all parts, which belong to one task.
-
-        Needs at least one part.
-        """
+        """Join the programs of all parts (at least one) of one task."""
         first, starts = parts[0], np.cumsum([0, *(len(part) for part in parts)])
         tokens = [part.tokens for part in parts if part.tokens is not None]
         psa = [part.psa for part in parts if part.psa is not None]
@@ -194,10 +184,7 @@ class ProgramFeatures:
 
 
 def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
-    """Join extra columns of all parts; parts without valid programs get zeros.
-
-    None where valid programs have none.
-    """
+    """Join extra columns (zeros for invalid programs); None where valid programs lack them."""
     every = [part.extra for part in parts]
     found = [part.extra for part in parts if part.valid.any()] or every
     columns = {0 if extra is None else extra.shape[1] for extra in found}
@@ -220,13 +207,7 @@ def _rows(start: Ints, counts: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSpec:
-    """The features to compute.
-
-    Attributes:
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        psa: also compute the official analyzer's symbols.
-        extra: makes further columns of the programs from their loop nests.
-    """
+    """The features to compute: kind of dataflow rows, ``psa`` symbols, ``extra`` columns."""
 
     dataflow: DataflowKind = "paper"
     psa: bool = False
@@ -244,12 +225,9 @@ def featurize_records(
     *,
     tasks: Definitions | None = None,
 ) -> ProgramFeatures:
-    """Compute features of a task's records.
+    """Compute features of a task's records; ``tasks``: the definitions beside them.
 
-    ``tasks``: the definitions beside the records (TenSet's operators, design spaces).
-
-    Raises `UnsupportedProgram` where the operator is unknown, or records of traces have no design
-    spaces.
+    Raises `UnsupportedProgram` where the operator is unknown, or traces have no design spaces.
     """
     return featurize(find_definition(workload_key, fused, steps_list, tasks), steps_list, spec)
 
@@ -259,14 +237,8 @@ def featurize(
 ) -> ProgramFeatures:
     """Compute features of recorded programs of one task, in the order given.
 
-    Args:
-        definition: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
-            traces, whose features are those of a live space.
-        steps_list: one step list a program; any mix of skeletons.
-        spec: the features to compute. Only step lists have tokens.
-
-    Returns:
-        Features with ``valid`` False, and a reason, for programs that cannot be replayed.
+    ``definition``: the operator of Ansor's step lists, or the design spaces of traces. Programs
+    that cannot be replayed have ``valid`` False, and a reason; only step lists have tokens.
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
@@ -293,9 +265,8 @@ def featurize_traces(
 ) -> list[ProgramFeatures]:
     """Compute features of several tasks' traces together, as :func:`featurize` of each.
 
-    Programs of all tasks share trees and arrays, so many small tasks cost little more than one; of
-    thousands of programs a second process computes a half. ``extras``: ``extra`` of each task, in
-    place of the one of the ``spec``.
+    Many small tasks cost little more than one; of thousands of programs a second process computes a
+    half. ``extras``: ``extra`` of each task, in place of that of the ``spec``.
     """
     steps_list = [steps for task in tasks for steps in task]
     task_of = np.repeat(np.arange(len(tasks)), [len(task) for task in tasks])
@@ -327,10 +298,7 @@ def featurize_traces(
 
 
 def _worker() -> AbstractContextManager[Worker | None]:
-    """Start a fresh process for :func:`featurize_groups`, which needs no torch.
-
-    None where the system has no memory for it.
-    """
+    """Start a process for :func:`featurize_groups`; None where memory lacks."""
     worker = Worker(__name__, method="spawn", environment={"OMP_NUM_THREADS": "1"})
     try:
         worker.start()
@@ -343,10 +311,7 @@ def _worker() -> AbstractContextManager[Worker | None]:
 def _halves(
     spaces: SpaceFolder, groups: Sequence[SkeletonGroup]
 ) -> tuple[list[SkeletonGroup], list[SkeletonGroup]]:
-    """Deal groups into halves of about equal work.
-
-    Groups with common trees stay together.
-    """
+    """Deal groups into halves of about equal work; common trees stay together."""
     failures: dict[int, str] = {}
     alike = alike_groups(spaces, groups, failures)
     # Many blocks have many locations, each a tree of its own, and a tree costs by its blocks.
@@ -366,10 +331,7 @@ def featurize_groups(
     extras: Sequence[Extra],
     extra_of: Ints,
 ) -> tuple[Ints, ProgramFeatures]:
-    """Compute features of grouped traces; return the programs' numbers, too.
-
-    ``extra_of``: the place among ``extras`` of each program's further columns.
-    """
+    """Compute features of grouped traces; return the programs' numbers, too."""
     rows = np.sort(np.concatenate([np.zeros(0, np.int64), *(group.rows for group in groups)]))
     replayed = replay_groups(spaces, groups, lambda nests: nests, _CHUNK)
     num, nothing = len(extra_of), np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -437,7 +399,9 @@ def featurize_nests(
     parts = []
     alike = [nests for _, nests in every]
     # Only CPU programs are analysed together, and only their paper rows need a single statement.
-    together = spec.dataflow == "paper" and not spec.psa and not any(map(_is_gpu, alike))
+    stores = (store for nests in alike for store in nests.stores)
+    is_gpu = any(loop.is_bound for store in stores for loop in store.loops)
+    together = spec.dataflow == "paper" and not spec.psa and not is_gpu
     compute = partial(_of_nests, workload=workload, spec=spec, node_keys="unique")
     each = _of_each(alike, compute, together=together)
     for (rows, _), found in zip(every, each, strict=True):
@@ -455,11 +419,7 @@ def _of_each(
     *,
     together: bool,
 ) -> list[_Found | UnsupportedProgram]:
-    """Apply `compute` to each nest, or to all ``together``.
-
-    Where the joint computation fails, each nest is computed alone and only faulty nests get an
-    error.
-    """
+    """Apply `compute` to each nest, or to all ``together``; errors of faulty nests alone."""
     if together:
         with suppress(UnsupportedProgram), unforeseen_refused():
             return [*compute(nests)]
@@ -473,18 +433,10 @@ def _of_each(
     return out
 
 
-def _is_gpu(nests: LoopNests) -> bool:
-    return any(loop.is_bound for store in nests.stores for loop in store.loops)
-
-
 def _of_nests(
     nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
 ) -> Iterator[ProgramFeatures]:
-    """Compute features of each of several nests; shared statements are computed once.
-
-    ``node_keys``: records are measured with the defect of Ansor's extractor. Programs with unknown
-    sizes become invalid.
-    """
+    """Compute features of each of several nests; shared statements are computed once."""
     extras = [None] * len(nests) if spec.extra is None else spec.extra(nests)
     for one, stores, extra in zip(nests, analyse(nests, node_keys), extras, strict=True):
         statement = statement_features(one, stores)

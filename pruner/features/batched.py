@@ -1,14 +1,7 @@
 """Batch statements of the same structure, across loop nests.
 
-Programs that differ in the place of a stage have different nests, yet most of their statements have
-the same loops: hundreds of nests have some dozens of kinds of statements. Features and symbols are
-arithmetic on arrays of programs, which costs by the array, not by the program; and nothing of a
-program depends on the others, so the numbers are those of the statements alone.
-
-Stores are joined where their values and buffers are alike, whatever the loops around them: of the
-joined loops each program has some, and one iteration of the others, which changes no number.
-Statements of symbols, whose numbers depend on the roles of loops, are joined where their indices
-have the same terms of loops in the same places.
+Stores with alike values and buffers are joined: of the joined loops each program has some, and one
+iteration of the others, which changes no number.
 """
 
 from __future__ import annotations
@@ -29,10 +22,16 @@ from pruner.features.symbols.statement import (
     StatementLoop,
     count_choices,
     count_operations,
-    variables_of,
 )
 from pruner.program.dag.expr import loads
-from pruner.program.index.affine import INF, Affine, LoopVar, Term, any_nonzero
+from pruner.program.index.affine import (
+    INF,
+    Affine,
+    LoopVar,
+    Term,
+    any_nonzero,
+    variables_of,
+)
 from pruner.program.nests import BufferStore, Loop, LoopNests, Mark
 
 _WIDE = 512  # programs of a nest that pay for its arrays by themselves
@@ -50,21 +49,14 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], Hashable]) -> list[li
 
 
 def _index_structure(index: LoopVar | Affine, places: Mapping[LoopVar, int]) -> Hashable:
-    """Return a key that is equal where indices differ in numbers alone.
-
-    Raises `KeyError` where a variable has no place.
-    """
+    """Return a key of an index without numbers; `KeyError` for a strange variable."""
     if isinstance(index, LoopVar):
         return places[index]
     return tuple(_index_structure(t.index, places) for t in index.terms)
 
 
 def _aligned(sequences: Sequence[Sequence[Hashable]]) -> tuple[list[list[int]], int]:
-    """Place the items of all sequences in one common sequence.
-
-    Equal items share a place as far as every sequence keeps its order. Returns each sequence's
-    places, and the length of the common sequence.
-    """
+    """Return the places of each sequence in one common sequence, and its length."""
     merged: list[tuple[Hashable, int]] = []  # (item, number in order of insertion)
     known: dict[tuple[Hashable, ...], list[int]] = {}
     for sequence in map(tuple, sequences):
@@ -119,11 +111,9 @@ class _Joined:
         return np.concatenate([v if np.ndim(v) else np.full(n, v) for v, n in pairs])
 
     def variable(self, batch: int, var: LoopVar) -> LoopVar:
-        """Return the joined variable of a batch's loop."""
         return self.variables[self._place_of[batch][var]]
 
     def term(self, terms: Sequence[Term | None]) -> Term:
-        """Join a term of each batch: of one loop, or of sums."""
         batch, some = next((n, t) for n, t in enumerate(terms) if t is not None)
         return Term(
             self.variable(batch, some.index)
@@ -136,7 +126,6 @@ class _Joined:
         )
 
     def sum(self, sums: Sequence[Affine]) -> Affine:
-        """Join a sum of each batch."""
         kinds = [
             # The place of a loop; -1: a sum, whose terms are joined in turn.
             [place.get(t.index, -1) if isinstance(t.index, LoopVar) else -1 for t in one.terms]
@@ -154,7 +143,6 @@ class _Joined:
         )
 
     def access(self, accesses: Sequence[NestAccess]) -> NestAccess:
-        """Join an access of each batch, all of one structure."""
         first = accesses[0]
         known = self._place_of[0]
         return NestAccess(
@@ -178,10 +166,7 @@ _NONE = Affine()  # instead of the sum in a term that a batch lacks
 def tables_of(
     statements: Sequence[NestStatement], table_of: Callable[[NestStatement], Table]
 ) -> list[Table]:
-    """Compute ``table_of`` of every statement, once per structure.
-
-    ``table_of`` may use loops, accesses and operations, but neither names nor numbers of buffers.
-    """
+    """Compute ``table_of`` (reads no names or numbers of buffers) once per structure."""
     out: dict[NestStatement, Table] = {}
     for members in grouped(statements, _statement_structure):
         table = table_of(members[0] if len(members) == 1 else _joined_statement(members))
@@ -192,11 +177,7 @@ def tables_of(
 
 
 def _statement_structure(statement: NestStatement) -> Hashable:
-    """Return a key that is equal where statements differ in numbers alone.
-
-    A statement whose indices have variables of no loop around it, or of two loops, gets a key of
-    its own.
-    """
+    """Return a key of a statement without numbers; its own for strange variables."""
     places = {loop.var: place for place, loop in enumerate(statement.loops)}
     if len(places) < len(statement.loops):  # two loops share a variable
         return id(statement)
@@ -225,7 +206,6 @@ def _statement_structure(statement: NestStatement) -> Hashable:
 
 
 def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
-    """Join the statements of all members, in their order."""
     first = members[0]
     joined = _Joined([member.num for member in members], [member.loops for member in members])
     return replace(
@@ -259,11 +239,7 @@ class StoreMember:
 
 
 def store_structure(member: StoreMember) -> Hashable:
-    """Return a key that is equal where stores differ in loops and numbers alone.
-
-    A store gets a key of its own where its indices have variables of no loop around it, or its
-    value has numbers per program.
-    """
+    """Return a key that is equal where stores differ in loops and numbers alone."""
     # A wide nest fills arrays by itself: joining would only copy.
     nests, store = member.nests, member.store
     if nests.num_programs > _WIDE:
@@ -284,11 +260,7 @@ def store_structure(member: StoreMember) -> Hashable:
 
 
 def joined_store(members: Sequence[StoreMember]) -> tuple[BufferStore, Buffers, list[list[int]]]:
-    """Join stores of one structure, in their order.
-
-    Returns the store of all programs, its buffers, and the places of each member's loops among its
-    loops.
-    """
+    """Join stores of one structure; return store, buffers, places of each member's loops."""
     first = members[0]
     if len(members) == 1:
         return first.store, first.nests.buffers, [list(range(len(first.loops)))]

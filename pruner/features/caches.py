@@ -1,9 +1,7 @@
 """Dataflow rows of CPU programs: data moved between memory, caches and registers.
 
-GPU programs state which tile goes to shared memory and which to registers, and the
-dataflow rows are the touches of these buffers (:mod:`pruner.features.dataflow`). On CPUs the same
-tiles exist without a name: the loops inside some depth touch what a cache holds, and the rows are
-those of the GPU pattern with levels in the place of scopes:
+The loops inside some depth touch what a cache holds, so the rows are those of the GPU pattern
+(:mod:`pruner.features.dataflow`) with levels in the place of scopes:
 
 | rows | data | location |
 |---|---|---|
@@ -13,14 +11,10 @@ those of the GPU pattern with levels in the place of scopes:
 | 7 | the result in registers, with the operations | local |
 | 8, 9 | the result to L2, and to memory | local, global |
 
-They are of the statement with most floating-point operations (the last one of equals), its two
-operands being those that move most from L1 to registers.
-
-*Traffic* into a level of ``C`` bytes follows the capacity rule of the CPU symbols
-(:mod:`pruner.features.symbols.cpu`): the loops from the outermost depth inwards whose footprint
-fits run without misses, so a tile crosses once for every iteration of the loops around, except of
-the one directly around as far as that does not move it. Levels have nominal sizes, not those of a
-device: a feature of a program is the same on every device, and a model learns the rest.
+They are of the statement with most floating-point operations (the last one of equals), with the two
+operands that move most from L1 to registers. Traffic follows the capacity rule of the CPU symbols
+(:mod:`pruner.features.symbols.cpu`) in caches of nominal sizes, so that a program has the same
+features on every device.
 """
 
 from __future__ import annotations
@@ -46,10 +40,7 @@ _Crossing = tuple[AccessFeatures, Floats]  # and the bytes of the access that th
 
 
 def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np.float32]:
-    """Return rows of the N programs of a nest, float32 [N, rows, dataflow columns].
-
-    Zero for a program without accesses.
-    """
+    """Return rows of the N programs of a nest, float32 [N, rows, dataflow columns]."""
     out = np.zeros((num, rows, len(DATAFLOW_INDEX)), np.float32)
     if not stores:
         return out
@@ -63,10 +54,7 @@ def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np
 
 
 def busiest(work: Sequence[Floats]) -> Ints:
-    """Return each program's statement with most ``work``, [N].
-
-    The last statement among equals.
-    """
+    """Return each program's statement with most ``work``, [N]; the last among equals."""
     # argmax gives the first maximum, so the list is reversed to take the last.
     return np.asarray(len(work) - 1 - np.stack(work)[::-1].argmax(0))
 
@@ -144,10 +132,7 @@ def _crossings(analysis: StoreAnalysis) -> list[list[_Crossing]]:
 
 
 def _boxes(foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:
-    """Return bytes and cache lines an access touches from every depth.
-
-    The box of the loops from each depth inwards; both [L + 1, N], the last row is one iteration.
-    """
+    """Return bytes and cache lines of the box from every depth, [depth, N]."""
     size = foot.access.buffer.bytes_per_element
     levels, num = frame.extents.shape
     sizes = [column(extent, num) for extent in foot.access.buffer.shape]

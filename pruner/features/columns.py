@@ -1,12 +1,13 @@
-"""Names, units and formulas of all feature columns, and their version.
-
-A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another version, unless no
-column that it was trained on has changed (:mod:`pruner.features.versions`).
-"""
+"""Names, units and formulas of all feature columns, their version, and values by name."""
 
 from __future__ import annotations
 
-from pruner.features.column import Column, column_index
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 FEATURE_SET_VERSION = "official-3"
 """Changes whenever any column's value changes for any program (`versions` lists the changes)."""
@@ -20,6 +21,44 @@ _POSITIONS = (
     "none", "inner_spatial", "middle_spatial", "outer_spatial",
     "inner_reduce", "middle_reduce", "outer_reduce", "mixed",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A named column: the ``unit``, ``formula`` and ``source`` of its values."""
+
+    name: str
+    unit: str
+    formula: str
+    source: str
+
+
+def column_index(columns: Sequence[Column]) -> dict[str, int]:
+    """Map the name of every column of a table to its place."""
+    return {column.name: place for place, column in enumerate(columns)}
+
+
+class ColumnValues:
+    """Values of columns for N programs, [column, N]; zero until set by name."""
+
+    def __init__(
+        self, where: Mapping[str, int], num: int, dtype: type[np.floating[Any]] = np.float64
+    ) -> None:
+        self.array = np.zeros((len(where), num), dtype)
+        self._where = where
+
+    def __setitem__(self, name: str, value: ArrayLike) -> None:
+        self.array[self._where[name]] = value
+
+    def set_block(self, first: str, values: np.ndarray) -> None:
+        """Set neighbouring columns [k, N] from the column `first` on."""
+        start = self._where[first]
+        self.array[start : start + len(values)] = values
+
+
+def flag(name: str, formula: str, source: str) -> Column:
+    """Make a column of 0 and 1."""
+    return Column(name=name, unit="0 or 1", formula=formula, source=source)
 
 
 def _logged(name: str, unit: str, formula: str, source: str) -> Column:
@@ -49,19 +88,10 @@ def _computation() -> list[Column]:
             for key, text in what.items()
         ]
         out += [
-            Column(
-                name=f"{mark}_type.{position}",
-                unit="0 or 1",
-                formula="only none and mixed are ever set",
-                source=_STATEMENT_SOURCE,
-            )
-            for position in _POSITIONS
+            flag(f"{mark}_type.{place}", "only none and mixed are ever set", _STATEMENT_SOURCE)
+            for place in _POSITIONS
         ]
-    out.append(
-        Column(
-            name="is_gpu", unit="0 or 1", formula="a GPU index was met", source=_STATEMENT_SOURCE
-        )
-    )
+    out.append(flag("is_gpu", "a GPU index was met", _STATEMENT_SOURCE))
     indices = [f"{kind}Idx_{axis}_len" for kind in ("block", "thread") for axis in "xyz"]
     out += [
         _logged(name, "iterations", "extent of the GPU index", _STATEMENT_SOURCE)
@@ -71,24 +101,17 @@ def _computation() -> list[Column]:
 
 
 def _access(prefix: str, source: str) -> list[Column]:
-    """Return the columns of one buffer access."""
     measured = (
         ("bytes", "bytes", "P x element size"),
         ("unique_bytes", "bytes", "touched region under the outermost loop"),
         ("lines", "cache lines", "64-byte lines touched, with repeats"),
         ("unique_lines", "cache lines", "unique bytes / contiguous run"),
     )
-    out = [
-        Column(name=f"{prefix}acc_type.{k}", unit="0 or 1", formula=f"access is {k}", source=source)
-        for k in ("read", "write", "read_write")
-    ]
+    kinds = ("read", "write", "read_write")
+    out = [flag(f"{prefix}acc_type.{k}", f"access is {k}", source) for k in kinds]
     out += [_logged(prefix + n, u, f, source) for n, u, f in measured]
-    out += [
-        Column(
-            name=f"{prefix}reuse_type.{k}", unit="0 or 1", formula=f"reuse is {k}", source=source
-        )
-        for k in ("loop", "serial", "none")
-    ]
+    kinds = ("loop", "serial", "none")
+    out += [flag(f"{prefix}reuse_type.{k}", f"reuse is {k}", source) for k in kinds]
     out += [
         _logged(f"{prefix}reuse_dis_iter", "iterations", "between two uses", source),
         _logged(f"{prefix}reuse_dis_bytes", "bytes", "touched between two uses", source),
@@ -129,12 +152,8 @@ def _statement_columns() -> tuple[Column, ...]:
 
 def _dataflow_columns() -> tuple[Column, ...]:
     out = [_logged("float_ops", "operations", "operations x P (official: x P^2)", _DATAFLOW_SOURCE)]
-    out += [
-        Column(
-            name=f"location.{k}", unit="0 or 1", formula=f"buffer in {k}", source=_DATAFLOW_SOURCE
-        )
-        for k in ("global", "shared", "local")
-    ]
+    places = ("global", "shared", "local")
+    out += [flag(f"location.{k}", f"buffer in {k}", _DATAFLOW_SOURCE) for k in places]
     out += _access("", _DATAFLOW_SOURCE)
     out.append(_logged("alloc_size", "bytes", "allocation of the buffer", _DATAFLOW_SOURCE))
     return tuple(out)

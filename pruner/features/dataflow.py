@@ -1,20 +1,13 @@
 """Dataflow features: the multi-tiling pattern as a sequence of buffer touches.
 
 Paper: `NUM_ROWS` rows of `DATAFLOW_COLUMNS` (Pruner, section "PaCM"); official code: the same
-without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program every store appends one
-row for each buffer it touches, sources before the destination. The pattern is *initialise a local
-tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
-adds the epilogue, local tile to result. GPU programs without the pattern have zero rows.
+without the epilogue (src/auto_scheduler/feature_pam.cc). Every store appends one row for each
+buffer it touches, sources before the destination: *initialise a local tile, stage two operands
+through shared memory, accumulate* has the locations 2, 0 1, 0 1, 1 1 2. GPU programs without the
+pattern have zero rows; for CPU programs see :mod:`pruner.features.caches`.
 
-Programs of CPUs have no such buffers; the paper's rows are data movements between memory, caches
-and registers there (:mod:`pruner.features.caches`), the release's are zero.
-
-On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
-fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
-Fragments and accumulators are registers, so their location is local. The loads from shared memory
-to fragments between have rows of the kind ``fragments`` alone: ``paper`` with four rows more before
-the product, shared memory and fragment of each operand, which other programs leave zero (the
-weights of a model do not depend on the number of rows).
+On tensor cores fragments and accumulators are local. The kind ``fragments`` is ``paper`` with four
+rows more before the product, shared memory and fragment of each operand.
 """
 
 from __future__ import annotations
@@ -55,9 +48,7 @@ NUM_ROWS: dict[str, int] = {
 
 
 def kind_of(num_rows: int | None) -> DataflowKind:
-    """Return the kind with so many rows; ``paper`` for None.
-
-    Raises `ValueError` for another number.
+    """Return the kind with so many rows, ``paper`` for None; raise `ValueError` else.
 
     >>> kind_of(8), kind_of(10), kind_of(14), kind_of(None)
     ('official', 'paper', 'fragments', 'paper')
@@ -72,16 +63,10 @@ def kind_of(num_rows: int | None) -> DataflowKind:
 def dataflow_features(
     nests: LoopNests, stores: Sequence[AnalysedStore], kind: DataflowKind = "paper"
 ) -> NDArray[np.float32]:
-    """Compute dataflow rows of N programs.
+    """Compute dataflow rows of N programs, float32 [N, rows, dataflow columns].
 
-    Args:
-        nests: the programs.
-        stores: their stores, from :func:`analyse`.
-        kind: ``paper`` (with the epilogue), ``official`` (without, and with the release's slip in
-            the operation count) or ``fragments`` (``paper`` with the loads of fragments).
-
-    Returns:
-        float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
+    ``kind``: see above; ``official`` has the release's slip in the operation count. All zero where
+    the program (``stores`` of :func:`analyse`) does not have the pattern.
     """
     out = np.zeros((nests.num_programs, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     own = _LOADS_OF_FRAGMENTS if kind == "fragments" else slice(0)  # rows of this kind alone
@@ -102,10 +87,7 @@ def dataflow_features(
 
 
 def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]:
-    """Return the touches of the pattern, and the loads of fragments.
-
-    Both empty where the pattern is absent.
-    """
+    """Return the touches of the pattern, and the loads of fragments; empty without it."""
     # The last buffer touched comes first: libstdc++'s unordered_map lists the newest entry first.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
@@ -121,7 +103,6 @@ def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]
 
 
 def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
-    """Return the place where the pattern first occurs, or -1."""
     width = len(pattern)
     for start in range(len(places) - width + 1):
         if tuple(places[start : start + width]) == pattern:
@@ -135,8 +116,7 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
             if access.access.buffer is tile.access.buffer:
-                # Accumulators of a tensor core leave through shared memory: the result is the last
-                # store.
+                # Accumulators leave through shared memory: the result is the last store.
                 last = analyses[-1] if tile.access.buffer.scope in ACCUMULATORS else later
                 return [(later, access), (last, last.accesses[0])]
     return []

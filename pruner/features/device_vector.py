@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.column import Column
+from pruner.features.columns import Column, flag
 from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 
@@ -24,7 +24,7 @@ _NAMES = (
 )  # fmt: skip
 _SOURCE = "conf/platform"
 HARDWARE_COLUMNS: tuple[Column, ...] = (
-    Column(name="is_gpu", unit="0 or 1", formula="the device is a GPU", source=_SOURCE),
+    flag("is_gpu", "the device is a GPU", _SOURCE),
     *(
         Column(name=name, unit="log2", formula=f"log2({name}), 0 where absent", source=_SOURCE)
         for name in _NAMES
@@ -34,19 +34,14 @@ HARDWARE_COLUMNS: tuple[Column, ...] = (
 
 def hardware_features(device: Device) -> NDArray[np.float32]:
     """Return float32 [len(HARDWARE_COLUMNS)]; constants that the device lacks are 0."""
-    # Constants span 1 to 1e14; log2(1) = 0 makes "absent" and "one" alike, which is_gpu tells
-    # apart.
+    # log2(1) = 0 makes "absent" and "one" alike, which is_gpu tells apart.
     values = [np.log2(getattr(device, name)) if hasattr(device, name) else 0.0 for name in _NAMES]
     return np.array([device.kind == "gpu", *values], np.float32)
 
 
 @cache
 def platform_features(platform: str) -> NDArray[np.float32]:
-    """Return `hardware_features` of the device in ``conf/platform/<platform>.yaml``.
-
-    Raises:
-        DataError: there is no such file.
-    """
+    """Return `hardware_features` of a platform; raise `DataError` without its file."""
     return hardware_features(load_device(PLATFORM_FOLDER / f"{platform}.yaml"))
 
 

@@ -1,14 +1,8 @@
 """Encode schedule primitives as tokens, the input of TLP (ASPLOS'23).
 
-A row is a step: ``[one-hot kind (14) | fields (8)]``, 22 columns as in TLP's CPU layout, with at
-most 40 steps as in its GPU layout. Fields follow the step as Ansor logs it, lists flattened; fields
-beyond 8 are cut off. Everything but the decisions is the same for all programs of a skeleton, so it
-is written once a skeleton; decisions are numbers at known places.
-
-Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target;
-lengths and unroll depths as ``log2(1 + x)`` instead of raw integers; no loop extents, which are
-constant for the axes of an operator and, for fetch loops, stale: evolution copies them from the
-first parent.
+A row is a step: ``[one-hot kind (14) | fields (8)]``, at most 40 rows; fields as Ansor logs them.
+Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target,
+``log2(1 + x)`` instead of raw integers, no loop extents (stale for fetch loops).
 """
 
 from __future__ import annotations
@@ -20,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.te import steps as p
 from pruner.program.te.skeleton import SkeletonGroup
+from pruner.program.te.steps import ANNOTATIONS, Slot, Step
 
 NUM_STEPS = 40
-KINDS: tuple[type, ...] = (
-    p.Split, p.FollowSplit, p.FollowFusedSplit, p.Reorder, p.Fuse, p.Annotate, p.UnrollPragma,
-    p.ComputeAt, p.ComputeInline, p.ComputeRoot, p.CacheRead, p.CacheWrite, p.RFactor,
-    p.StorageAlign,
+KINDS = (
+    "SP", "FSP", "FFSP", "RE", "FU", "AN", "PR", "CA", "CI", "CR", "CHR", "CHW", "RF", "SA",
 )  # fmt: skip
 NUM_FIELDS = 8
 NUM_COLUMNS = len(KINDS) + NUM_FIELDS
@@ -76,47 +68,15 @@ def _widen(values: NDArray[Any], width: int, fill: float) -> NDArray[Any]:
     return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A field that is a decision."""
-
-    number: int
-
-
-def _fields(step: p.Primitive) -> list[int | _Slot]:
-    """Return one step's fields in the order of Ansor's log.
-
-    Without the extent of a split.
-    """
-    match step:
-        case p.Split(stage, it, slots, inner):
-            return [stage, it, *map(_Slot, slots), int(inner)]
-        case p.FollowSplit(stage, it, source, num):
-            return [stage, it, source, num]
-        case p.FollowFusedSplit(stage, it, sources, level, by_factor):
-            return [stage, it, *sources, level, int(by_factor)]
-        case p.Reorder(stage, order):
-            return [stage, *order]
-        case p.Fuse(stage, iters):
-            return [stage, *iters]
-        case p.Annotate(stage, it, kind):
-            return [stage, it, p.ANNOTATIONS.index(kind)]
-        case p.UnrollPragma(stage, it, slot):
-            return [stage, it, _Slot(slot)]
-        case p.ComputeAt(stage, target, it):
-            return [stage, target, it]
-        case p.ComputeInline(stage) | p.ComputeRoot(stage):
-            return [stage]
-        case p.CacheRead(stage, scope, readers):
-            return [stage, _scope(scope), *readers]
-        case p.CacheWrite(stage, scope):
-            return [stage, _scope(scope)]
-        case p.RFactor(stage, it, axis):
-            return [stage, it, axis]
-        case p.StorageAlign(stage, it):
-            return [stage, it]
-        case p.Trace(_, slots):  # no kind of token: programs of MetaSchedule have none
-            return list(map(_Slot, slots))
+def _fields(step: Step) -> list[int | Slot]:
+    """Return one step's fields as Ansor logs them, without the extent of a split."""
+    out: list[int | Slot] = []
+    for field in step.fields:
+        if isinstance(field, str):
+            out.append(ANNOTATIONS.index(field) if step.tag == "AN" else _scope(field))
+        else:
+            out += field if isinstance(field, tuple) else (field,)
+    return out
 
 
 def _scope(name: str) -> int:
@@ -125,18 +85,17 @@ def _scope(name: str) -> int:
 
 
 def skeleton_tokens(
-    skeleton: Sequence[p.Primitive], num_slots: int
+    skeleton: Sequence[Step], num_slots: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return structure [40, 22] and places [num_slots] of one skeleton."""
     structure = np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full(num_slots, -1, np.int64)
     # TLP cuts longer schedules off, too.
     for number, step in enumerate(skeleton[:NUM_STEPS]):
-        structure[number, KINDS.index(type(step))] = 1
+        structure[number, KINDS.index(step.tag)] = 1
         for column, field in enumerate(_fields(step)[:NUM_FIELDS], start=len(KINDS)):
-            if isinstance(field, _Slot):
-                # The model scatters the decisions of a program to these places, so structures are
-                # stored once.
+            if isinstance(field, Slot):
+                # The model puts a program's decisions there, so structures are stored once.
                 place[field.number] = number * NUM_COLUMNS + column
             else:
                 structure[number, column] = field
@@ -144,12 +103,8 @@ def skeleton_tokens(
 
 
 def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
-    """Return tokens of grouped programs.
-
-    Rows in no group, and programs of MetaSchedule, which have no tokens, belong to a skeleton
-    without steps.
-    """
-    groups = [group for group in groups if p.Trace not in map(type, group.skeleton)]
+    """Return tokens of grouped programs; other rows belong to a skeleton without steps."""
+    groups = [group for group in groups if all(step.tag in KINDS for step in group.skeleton)]
     most = max((group.decisions.shape[1] for group in groups), default=0)
     # The last skeleton is the empty one.
     structure = np.zeros((len(groups) + 1, NUM_STEPS, NUM_COLUMNS), np.float32)

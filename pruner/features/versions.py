@@ -1,8 +1,4 @@
-"""Compare feature versions, so that models of older versions still rank.
-
-A version changes with any column of any program; a model must be trained again only where a column
-that it was trained on has changed.
-"""
+"""Compare feature versions, so that models of older versions still rank."""
 
 from __future__ import annotations
 
@@ -26,11 +22,10 @@ _ON_CPUS: dict[str, Rows] = {
 
 
 def unchanged_rows(old: str, new: str, platforms: Iterable[str]) -> Rows:
-    """Return the dataflow rows that a model of version `old` may read.
+    """Return the dataflow rows (None: none) that models of version `old` may read.
 
-    For a model trained on `platforms`; None stands for a model that reads no rows. Empty where all
-    such models have to be trained again. A platform that ``conf/platform`` does not have, and no
-    platform at all, count as CPUs.
+    Empty where all models for `platforms` have to be trained again; unknown or no platforms count
+    as CPUs.
 
     >>> unchanged_rows("official-1", "official-3", ["v100"]) == {"paper", "official", None}
     True

@@ -1,13 +1,9 @@
-"""Ten columns for the kind of work: words in the DAG's text.
-
-The same for every program of a task. Source: the workload embedding of TenSet's cost models (nine
-words) and the tenth column that Pruner's keep at zero.
-"""
+"""Ten columns of words in the DAG's text (TenSet's workload embedding)."""
 
 import numpy as np
 from jaxtyping import Float32
 
-from pruner.features.column import Column
+from pruner.features.columns import flag
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.text import dag_text
 
@@ -26,29 +22,19 @@ WORDS = (
 
 WORKLOAD_COLUMNS = (
     *(
-        Column(
-            name=f"text_has_{word}",
-            unit="0 or 1",
-            formula=f"1 if the text of the compute DAG contains {word!r}",
-            source="TenSet: workload embedding",
+        flag(
+            f"text_has_{word}",
+            f"1 if the text of the compute DAG contains {word!r}",
+            "TenSet: workload embedding",
         )
         for word in WORDS
     ),
-    Column(
-        name="unused",
-        unit="0 or 1",
-        formula="0",
-        source="Pruner: the embedding has ten places, TenSet fills nine",
-    ),
+    flag("unused", "0", "Pruner: the embedding has ten places, TenSet fills nine"),
 )
 
 
 def workload_flags(dag: ComputeDAG) -> Float32[np.ndarray, " flag"]:
-    """Return the values of :data:`WORKLOAD_COLUMNS` for a compute DAG.
-
-    Words are searched in the text as TVM prints it, so words in the lost middle of a very long line
-    do not count.
-    """
+    """Return the values of :data:`WORKLOAD_COLUMNS` for the text of a compute DAG."""
     return text_flags(dag_text(dag))
 
 

@@ -1,8 +1,6 @@
 """Devices: constants for the analyzer and the GPU checks, from YAML files.
 
-A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
-`CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source
-in a comment.
+A file of ``conf/platform`` holds the constructor arguments of its ``kind``, each with its source.
 """
 
 import dataclasses
@@ -22,8 +20,7 @@ from pruner.errors import DataError
 class Device:
     """Constants common to all devices; use a concrete kind.
 
-    Numbers are per device as one kernel sees it. A peak rate counts a multiply-add as two
-    operations; `peak_flops_per_s` is that of float32. Raises `DataError` where a number is not
+    Peak rates count a multiply-add as two operations. Raises `DataError` where a number is not
     positive and finite.
     """
 
@@ -48,12 +45,10 @@ class Device:
 class GpuDevice(Device):
     """A GPU: `num_sms` multiprocessors that run warps of `warp_size` threads.
 
-    The ``official_*`` constants are those of the public Pruner release (its device table in
-    ``task_scheduler``) where they differ from the data sheet; `official` puts them in force.
-
-    Peaks of other types are dense, None where the device has no such units: ``half_flops_per_s`` is
-    float16 on the lanes of float32, two elements an instruction; ``tensor_*`` are matrix units,
-    whose float16 products may be added up in float32 or in float16, int8 ones in int32.
+    ``official_*``: of the public Pruner release (``task_scheduler``), see `official`. Peaks of
+    other types are dense, None where absent: ``half_flops_per_s`` is float16 on the lanes of
+    float32; ``tensor_*`` are matrix units, float16 products added up in float32 or float16, int8
+    ones in int32.
     """
 
     kind: ClassVar[Literal["gpu", "cpu"]] = "gpu"
@@ -113,11 +108,7 @@ class GpuDevice(Device):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuDevice(Device):
-    """A CPU target: its cores and usable vector instructions.
-
-    Two targets can be one machine (SSE4.2 on one core, AVX-512 on two); they count as platforms
-    of their own because other programs win on them.
-    """
+    """A CPU target: its cores and usable vector instructions; one machine may be several."""
 
     kind: ClassVar[Literal["gpu", "cpu"]] = "cpu"
 
@@ -135,11 +126,7 @@ _KINDS: dict[str, type[Device]] = {"gpu": GpuDevice, "cpu": CpuDevice}
 
 
 def load_device(path: Path) -> Device:
-    """Read one platform file.
-
-    Raises `DataError` with file, key and fix when the file is absent, is not YAML, lacks a
-    constant, has an unknown one or holds a number that cannot be.
-    """
+    """Read one platform file; raise `DataError` with file, key and fix."""
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
         raise DataError(f"no platform file {path}; known platforms: {known}")
@@ -151,11 +138,7 @@ def load_device(path: Path) -> Device:
 
 
 def device_from_mapping(values: object, *, origin: str = "platform") -> Device:
-    """Build the device that `values` describes; errors name its `origin`.
-
-    `values` maps constructor arguments and ``kind`` to values. Raises `DataError` where a key is
-    unknown or missing, or a value cannot be.
-    """
+    """Build the device of arguments and ``kind``; raise `DataError` naming its `origin`."""
     if not isinstance(values, Mapping):
         raise DataError(f"{origin}: expected 'key: value' lines, got {type(values).__name__}")
     arguments: dict[str, Any] = {str(key): value for key, value in values.items()}

@@ -1,10 +1,7 @@
 """Loop nests: scheduled programs as stores under loops, N at once.
 
-Both engines lower to this form (:mod:`pruner.program.te.lower`, :mod:`pruner.program.tir.lower`),
-and features, symbols and the check of GPU limits read it; it imports neither engine. The structure
-(the order of the stores, the loops around each) is common to all N programs; extents are plain
-integers or int64 [N]. A loop whose extent is 1 in some programs is *absent* there, because lowering
-removes it; loops bound to GPU indices stay as attributes whatever their extent.
+Extents are plain integers or int64 [N]. A loop of extent 1 is *absent* where lowering removes it;
+loops bound to GPU indices stay.
 """
 
 from __future__ import annotations
@@ -24,11 +21,9 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 
 
 class Scope(IntEnum):
-    """Storage scope of a buffer, numbered by TVM's storage ranks.
+    """Storage scope of a buffer, numbered by TVM's ranks (thread_storage_scope.h).
 
-    Ranks: TVM's src/runtime/thread_storage_scope.h. Fragments are registers of a warp that only a
-    tensor core's instructions read and write: of ``wmma`` (A, B and their accumulator) or of
-    ``mma`` (``MMA_*``; C accumulates).
+    Fragments are registers of a warp for tensor cores: of ``wmma`` or of ``mma`` (``MMA_*``).
     """
 
     GLOBAL = 0
@@ -43,19 +38,14 @@ class Scope(IntEnum):
 
     @staticmethod
     def of(name: str) -> Scope:
-        """Return the scope that TVM calls ``name``.
-
-        Raises:
-            UnsupportedProgram: a scope without a rank here.
-        """
+        """Return the scope that TVM calls ``name``; raise `UnsupportedProgram` without a rank."""
         scope = _SCOPES.get(name)
         if scope is None:
             raise UnsupportedProgram("storage-scope", name)
         return scope
 
 
-# A buffer in dynamic shared memory has the rank of shared memory; only its allocation differs (see
-# `Buffer.is_dynamic`).
+# Dynamic shared memory has the rank of shared memory (see `Buffer.is_dynamic`).
 GLOBAL, SHARED, LOCAL = Scope.GLOBAL, Scope.SHARED, Scope.LOCAL
 DYNAMIC_SHARED = "shared.dyn"
 _SCOPES = {
@@ -75,10 +65,7 @@ ACCUMULATORS = (Scope.ACCUMULATOR, Scope.MMA_C)
 
 
 class Mark(StrEnum):
-    """Annotation of a loop, by TVM's name; ``VTHREAD`` covers all virtual axes.
-
-    ``TENSORIZE``: a loop inside one instruction of a tensor core, which a whole warp runs.
-    """
+    """Annotation of a loop, by TVM's name; ``TENSORIZE``: inside a tensor core's instruction."""
 
     UNROLL = "unroll"
     VECTORIZE = "vectorize"
@@ -94,12 +81,7 @@ class Mark(StrEnum):
 
     @staticmethod
     def of_axis(axis: str) -> Mark:
-        """Return the mark of a loop bound to the thread axis ``axis``.
-
-        ``axis`` is TVM's name: ``blockIdx.x``, ``threadIdx.y``, ``vthread.x``.
-
-        Raises `UnsupportedProgram` (``thread-axis``) for an axis without a mark.
-        """
+        """Return the mark of a thread axis; raise `UnsupportedProgram` (``thread-axis``)."""
         name = "vthread" if axis.startswith("vthread") else axis
         if name not in _BOUND:
             raise UnsupportedProgram("thread-axis", axis)
@@ -122,11 +104,7 @@ def is_bound(mark: Mark | None) -> bool:
 
 
 def thread_rank(mark: Mark | None) -> int | None:
-    """Return 0 for block indices, 1 for (virtual) threads, otherwise None.
-
-    Threads at and above the rank of a buffer's scope share the buffer (``ThreadScope`` of
-    src/runtime/thread_storage_scope.h).
-    """
+    """Return 0 for block indices, 1 for (virtual) threads, else None (``ThreadScope``)."""
     return _RANKS.get(mark)
 
 
@@ -154,11 +132,7 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """One loop around stores.
-
-    ``kind``: whether a reduction inside accumulates over the loop; None where no reduction is
-    inside it, so that the kind depends on the indices of each store.
-    """
+    """One loop around stores; ``kind``: for all reductions inside, None without any."""
 
     var: LoopVar
     extent: IntLike
@@ -181,10 +155,9 @@ class Loop:
 class BufferStore:
     """One store: ``buffer[indices] = value`` under ``loops`` (outermost first).
 
-    ``slots``: simplified values of the axis slots that expressions in ``value`` name; the first
-    ones are the store's own indices. ``unroll``: the depth of the unroll pragma in force, 0 if
-    none. ``reduction``: where threads reduce together, lowering leaves one store of a call's
-    result (kind ``allreduce``); this is the update that the call stands for.
+    ``slots``: values of the axis slots in ``value``, first the store's own indices; ``unroll``:
+    depth of the pragma in force, 0 if none; ``reduction``: of the call of a reduction over threads
+    (kind ``allreduce``), the update that it stands for.
     """
 
     buffer: Buffer
@@ -222,11 +195,9 @@ class Allocation:
 class LoopNests:
     """Loop nests of N programs of one structure.
 
-    ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
-    ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
-    ``shared_bytes``: shared memory of a block, where it is not the sum of the allocations.
-    ``copies_ahead``: iterations by which a software pipeline copies into shared memory before it
-    uses the copy; 0 where copies and computation take turns.
+    ``stores`` in program order; ``allocations`` of the computed buffers by key; ``resolved``: every
+    buffer has a number as size (TVM fails else); ``shared_bytes`` of a block, where it is no sum of
+    allocations; ``copies_ahead``: iterations by which a software pipeline copies ahead, else 0.
     """
 
     num_programs: int

@@ -1,22 +1,10 @@
 """Record the arithmetic of N programs as formulas of their tile sizes.
 
-The engine, the symbols and the analyzer compute with NumPy arrays over programs. Here these arrays
-are `Relaxed` where they depend on tile sizes: they hold the numbers of the programs, and record
-every operation in a `FormulaNode`. So the formulas that a search differentiates are those of the
-code that scores programs, and no formula is written twice.
-:mod:`pruner.models.analyzer.derivatives` evaluates the nodes in torch at tile sizes that are no
-integers.
-
-A recorded formula belongs to its programs, the *anchors*. Its relaxation is
-
-* *decisions that are no tiles* are constant, and so is whatever code derives from comparisons of
-  the anchors: which loops exist, which loop is vectorised, at which depth a cache holds the tile,
-  where an index divides;
-* *floor and ceiling* of ``x`` are ``x`` plus what rounding adds at the anchor;
-* *remainders, greatest common divisors and bits* are constant;
-* *minima, maxima and clips* compare the relaxed numbers: their kinks remain kinks.
-
-At the anchors, every relaxed number equals the integer number.
+`Relaxed` arrays hold the numbers of the programs, the *anchors*, and record every operation in a
+`FormulaNode`, which :mod:`pruner.models.analyzer.derivatives` evaluates in torch. Decisions that
+are no tiles are constant, and so is what code derives from comparisons of the anchors; floor and
+ceiling of ``x`` are ``x`` plus what rounding adds at the anchor; remainders, greatest common
+divisors and bits are constant; minima, maxima and clips compare the relaxed numbers.
 """
 
 from __future__ import annotations
@@ -38,9 +26,8 @@ Plain = NDArray[Any]
 class FormulaNode:
     """A recorded operation.
 
-    ``arguments`` are nodes and constant arrays; ``options`` of the operation (an axis, an index, a
-    shape); ``known`` nodes of the recording, so that equal operations are recorded once. The
-    operation ``tile`` is column ``options[1]`` of the rows ``options[0]`` of the decisions.
+    ``options``: an axis, an index, a shape; ``known`` nodes, so that equal operations are recorded
+    once. ``tile`` is column ``options[1]`` of the rows ``options[0]`` of the decisions.
     """
 
     operation: str
@@ -94,8 +81,7 @@ def _select(part: FormulaNode | Plain, index: tuple[Any, ...]) -> FormulaNode | 
 class Relaxed(np.ndarray):
     """Numbers of the anchors that also record how they follow from tile sizes.
 
-    Comparisons give plain arrays. A function that is neither recorded nor known to give structure
-    (positions, masks) raises `TypeError`.
+    Comparisons give plain arrays; what is neither recorded nor structure raises `TypeError`.
     """
 
     node: FormulaNode | None
@@ -203,10 +189,7 @@ def _with_node(values: Plain, node: FormulaNode) -> Relaxed:
 
 
 def recorded(found: Plain, operation: str, inputs: Sequence[Any], options: Any = None) -> Any:
-    """Return numbers of the anchors with the operation that gave them.
-
-    Plain numbers where the operation gives a constant.
-    """
+    """Return numbers of the anchors with their operation; plain where that is constant."""
     same = _unchanged(operation, inputs, options)
     if same is not None and not isinstance(same, Relaxed):
         return found
@@ -217,10 +200,7 @@ def recorded(found: Plain, operation: str, inputs: Sequence[Any], options: Any =
 
 
 def _unchanged(operation: str, inputs: Sequence[Any], options: Any) -> Any:
-    """Return the input that an operation returns, as a product with 1 does.
-
-    None for other operations. Masks as numbers make such operations frequent.
-    """
+    """Return the input that an operation returns, as a product with 1, else None."""
     if operation == "where":
         return inputs[0] if options.all() else None if options.any() else inputs[1]
     if operation in ("multiply", "add", "round"):
@@ -253,10 +233,6 @@ def _joined(name: str) -> Callable[..., Any]:
     return join
 
 
-def _clip(values: Any, low: Any, high: Any) -> Any:
-    return np.minimum(np.maximum(values, low), high)
-
-
 def _broadcast_to(values: Any, shape: Any, **_: Any) -> Any:
     return recorded(np.broadcast_to(_plain(values), shape), "broadcast_to", [values], shape)
 
@@ -285,7 +261,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where,
     "stack": _joined("stack"),
     "concatenate": _joined("concatenate"),
-    "clip": _clip,
+    "clip": lambda values, low, high: np.minimum(np.maximum(values, low), high),
     "broadcast_to": _broadcast_to,
     "take_along_axis": _take_along_axis,
     "sort": _sort,

@@ -1,8 +1,4 @@
-"""Replay recorded programs of one task to loop nests, with either engine.
-
-Records of Ansor's steps are replayed with the task's compute DAG; records of MetaSchedule's traces
-with the design spaces that lie beside them (:mod:`pruner.program.tir.saved`).
-"""
+"""Replay recorded programs of one task to loop nests, with either engine."""
 
 from __future__ import annotations
 
@@ -16,19 +12,18 @@ import numpy as np
 
 from pruner.arrays import Decisions, Ints
 from pruner.data.steps import is_trace
-from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
-from pruner.program.te.apply_batch import Replay
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Trace
+from pruner.program.te.steps import Step
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
-from pruner.program.tir.scopes import buffer_scopes
 from pruner.program.tir.trace import TraceProgram
 
 logger = logging.getLogger(__name__)
@@ -40,20 +35,14 @@ Definition = ComputeDAG | SpaceFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """Task files and design spaces that lie beside a data root's records.
-
-    ``tasks``: TenSet's subgraphs; ``spaces``: design spaces of MetaSchedule's programs.
-    """
+    """TenSet's subgraphs and design spaces that lie beside a data root's records."""
 
     tasks: TaskIndex | None = None
     spaces: SpaceFolder | None = None
 
 
 def definitions_of(data_root: Path | str) -> Definitions:
-    """Read the definitions that lie beside the records of a data root.
-
-    Raises `DataError` where TenSet's folder is there without a task file.
-    """
+    """Read the definitions beside a data root's records; raise `DataError` as TaskIndex."""
     folder = Path(data_root) / FOLDER
     return Definitions(
         tasks=task_index_of(data_root), spaces=SpaceFolder(folder) if folder.is_dir() else None
@@ -66,12 +55,9 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """Return the definition that matches most records of a task.
+    """Return the definition of most records of a task; others fail singly.
 
-    Records of the other kind fail one by one in :func:`replay`.
-
-    Raises:
-        UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
+    Raises `UnsupportedProgram` as :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
     if not mostly_traces(steps_list):
@@ -88,11 +74,7 @@ def mostly_traces(steps_list: Sequence[list[list[Any]]]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed(Generic[Found]):
-    """Results of replayed programs in parts, and the reason of each failure.
-
-    ``parts``: (rows, result of `compute`) of programs lowered together; ``failures``: row to
-    reason; ``groups``: the programs by skeleton. Rows count the records of the task.
-    """
+    """Replayed programs in parts: (rows, result), reasons by row, and skeleton groups."""
 
     parts: list[tuple[Ints, Found]] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -127,10 +109,12 @@ def replay_groups(
                 found = _trees(program, some.rows, some.decisions, compute, out.failures)
                 out.parts.extend(found)
         return out
+    steps = _StepReplay(definition, compute, out.failures)
     for group in groups:
-        replayed = Replay(definition, group.skeleton, compute)
-        out.parts.extend(replayed.chunks(group, chunk or len(group.rows)))
-        out.failures.update(replayed.failures)
+        for some in group.chunks(chunk or len(group.rows)):
+            # Per chunk: a chunk in which every program fails does not affect the next.
+            steps.patience = _PATIENCE
+            out.parts.extend(steps.parts(some))
     return out
 
 
@@ -149,13 +133,9 @@ def nests_of(
 
 
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
-    """Return the design space that recorded traces of one skeleton belong to.
-
-    Raises:
-        UnsupportedProgram: the space is missing, or the programs are no traces of it.
-    """
+    """Return the space of traces; raise `UnsupportedProgram` without, or for no traces."""
     match group.skeleton:
-        case (Trace(space=name),):
+        case (Step(tag="MS", fields=(name, _)),):
             space = spaces.space(name)
         case _:
             raise UnsupportedProgram("no-trace", "steps of Ansor's among traces")
@@ -168,11 +148,7 @@ def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
 def alike_groups(
     spaces: SpaceFolder, groups: Sequence[SkeletonGroup], failures: dict[int, str]
 ) -> list[list[tuple[TraceProgram, SkeletonGroup]]]:
-    """Return programs and groups, those together that share their trees.
-
-    Spaces of several devices often differ in annotated numbers alone. ``failures`` receives the
-    reason by row of groups without a space.
-    """
+    """Return programs and groups, those together that share their trees (reasons else)."""
     alike: dict[bytes, list[tuple[TraceProgram, SkeletonGroup]]] = {}
     for group in groups:
         try:
@@ -189,7 +165,6 @@ def alike_groups(
 def _joined(
     members: Sequence[tuple[TraceProgram, SkeletonGroup]],
 ) -> tuple[TraceProgram, SkeletonGroup]:
-    """Return one program with the groups of all members."""
     program, first = members[0]
     if len(members) == 1:
         return program, first
@@ -210,8 +185,7 @@ def _trees(
     compute: Callable[[LoopNests], Found],
     failures: dict[int, str],
 ) -> Iterator[tuple[Ints, Found]]:
-    # ``strict``: a decision outside the space is an error of the record, never clamped to the
-    # space.
+    # ``strict``: a decision outside the space is an error of the record, never clamped.
     found, refused = apply_groups(program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:
@@ -234,3 +208,48 @@ def _trees(
         failures.update(dict.fromkeys(rows[places[unsure]].tolist(), UNCERTAIN))  # not guessed
         sure = places[~unsure]
         yield from _trees(program, rows[sure], decisions[sure], compute, failures)
+
+
+_PATIENCE = 32  # give up on a chunk after this many consecutive failures
+
+
+@dataclass(slots=True, eq=False)
+class _StepReplay(Generic[Found]):
+    """Apply `compute` to programs of Ansor's steps; on failure, bisect."""
+
+    dag: ComputeDAG
+    compute: Callable[[LoopNests], Found]
+    failures: dict[int, str]  # reasons by row
+    patience: int = _PATIENCE
+
+    def parts(self, group: SkeletonGroup) -> list[tuple[Ints, Found]]:
+        """Return (rows, result) of a chunk in as few parts as possible."""
+        num = len(group.rows)
+        if not num:
+            return []
+        try:
+            with unforeseen_refused():  # an error of any kind costs its program only
+                schedule = apply(self.dag, group.skeleton, group.decisions, group.extents)
+                wrong = np.broadcast_to(schedule.contradicted, num)
+                if not wrong.any():
+                    found = self.compute(lower(schedule))
+        except ReplayFailed as error:
+            if num > 1 and self.patience:
+                halves = group.select(slice(0, num // 2)), group.select(slice(num // 2, num))
+                return [part for half in halves for part in self.parts(half)]
+            # Bisecting a chunk in which all fail costs N applications; patience ends it early.
+            self.patience -= num == 1
+            return self._failed(group.rows, error)
+        except UnsupportedProgram as error:
+            return self._failed(group.rows, error)
+        if wrong.any():
+            # Steps that contradict their own log are a damaged record; the rest is repeated.
+            self._failed(group.rows[wrong], UnsupportedProgram("contradicting-extent"))
+            return self.parts(replace(group.select(~wrong), extents=None))
+        self.patience = _PATIENCE
+        return [(group.rows, found)]
+
+    def _failed(self, rows: Ints, error: UnsupportedProgram) -> list[tuple[Ints, Found]]:
+        self.failures.update(dict.fromkeys(rows.tolist(), error.reason))
+        logger.debug("%d programs not replayed: %s", len(rows), error)
+        return []

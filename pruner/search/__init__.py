@@ -4,13 +4,11 @@
 * `history`: the measured programs of a task
 * `loop`: propose, measure, observe, choose the next task
 * `decision_search`: the search of one task
-* `task_order`: choose the next task
-* `estimate`: the latency of all tasks together
+* `task_order`: choose the next task; the latency of all tasks together
 * `policy`: random search, and draft-then-verify
 * `adatune`: AdaTune's policy
 * `construct`: construction after Roller, without random search
-* `propose_lm`: proposals of a language model alone, after TLM
-* `proposer`: draws of the language model, for a task
+* `propose_lm`: proposals of a language model alone, after TLM; its draws for a task
 * `gradient`: gradient search after Felix, in relaxed tile sizes
 * `explorer`: evolution with the draft score
 * `selection`: choose the best candidates, apart from each other, some at random

@@ -1,18 +1,14 @@
-"""AdaTune (Li et al., NeurIPS'20): propose programs by expected improvement.
+"""AdaTune (Li et al., NeurIPS'20): propose programs by a forest's expected improvement.
 
-The expected improvement is that of a random forest over the best program so far. The larger the
-forest's spread, the larger the share of random programs. Facts from the release (RF_cost_model.py,
-dynamic_model_based_tuner.py): 10 trees; random share = mean spread of 20 random programs over the
-best. Difference: the evolution that all policies here share replaces AutoTVM's simulated annealing.
-The other half of AdaTune, adaptive repeats, is :mod:`pruner.tune.measure.repeats`.
+From the release (RF_cost_model.py, dynamic_model_based_tuner.py): 10 trees; random share = mean
+spread of 20 random programs over the best. Our evolution replaces AutoTVM's simulated annealing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +17,8 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh, guard
-from pruner.search.space import SearchSpace
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, State, fresh, guard
 
-ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # inputs of the forest, [N, column]
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
 
@@ -32,45 +26,11 @@ _PROBES = 20  # random programs whose spread sets the random share
 _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaTuneSettings:
-    """Settings of one round.
-
-    ``epsilon``: random share until the first forest gives a spread.
-    """
-
-    explorer: ExplorerSettings = _EXPLORER
-    forest: ForestSettings = field(default_factory=ForestSettings)
-    epsilon: float = 0.05
-
-    takes_model: ClassVar[bool] = False  # the forest is its model
-    trusts_draft: ClassVar[bool] = False
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> AdaTunePolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; the forest reads the decisions."""
-        return AdaTunePolicy(space, decision_columns, self, rng, accept=draft)
-
-    def limited(self, population: int, *, can_draft: bool) -> AdaTuneSettings:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        explorer = replace(self.explorer, population=population, generations=0)
-        return replace(self, explorer=explorer)
-
-
 def expected_improvement(
     mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
 ) -> NDArray[np.float64]:
-    """Expected improvement over `best` of normal posteriors (mean, spread) [N].
-
-    ``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0.
-    """
-    # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0 is
-    # taken.
+    """Expected improvement over `best` of normal posteriors (mean, spread), each [N]."""
+    # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0.
     gain = mean - best
     sure = spread <= 0
     z = gain / np.where(sure, 1.0, spread)
@@ -84,59 +44,43 @@ def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
     return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
 
 
-class AdaTunePolicy:
+class AdaTunePolicy(RandomPolicy):
     """Propose the programs with the largest expected improvement.
 
-    Programs whose `accept` score is not finite are never proposed. Speeds are ``best / latency`` (0
-    where a program failed), so the best so far is 1. Raises MissingExtra when lightgbm is not
-    installed.
+    Only of finite `draft` score; speeds are ``best / latency``, 0 for failures. The forest is its
+    model, of the decisions. Raises MissingExtra without lightgbm.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        columns: ForestInputs,
-        settings: AdaTuneSettings,
-        rng: np.random.Generator,
-        *,
-        accept: ScoreFunction | None = None,
-    ) -> None:
-        self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
-        self._accept = accept
-        self.epsilon = settings.epsilon
+    def _begin(self) -> None:
+        self._explorer: ExplorerSettings = self._settings.explorer
+        self.epsilon: float = self._settings.epsilon
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
         seen = np.concatenate([history.keys, pending])
-        sample = self._sample(self._settings.explorer.population)
+        sample = self._legal(self._explorer.population)
         forest, unseen = self._forest(history), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
-        # The release's rule: the more the trees disagree on random programs, the more of the batch
-        # is random.
-        spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
+        # The release's rule: where trees disagree on random programs, more are random.
+        spread = forest.trees(decision_columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
-        score = guard(_score(forest, self._columns), self._accept)
-        found = explore(
-            self._space, score, self._settings.explorer, self._rng, start=sample, exclude=seen
-        )
+        score = guard(_score(forest), self._draft)
+        found = explore(self._space, score, self._explorer, self._rng, start=sample, exclude=seen)
         chosen = found.decisions[: num - int(self.epsilon * num)]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
-        rest = self._sample(3 * num)
+        rest = self._legal(3 * num)
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
-        return {"rng": self._rng.bit_generator.state, "epsilon": self.epsilon}
+        return {**super().state(), "epsilon": self.epsilon}
 
     def load_state(self, state: State) -> None:
         """See :class:`pruner.search.policy.Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self.epsilon = float(state["epsilon"])
-
-    def _sample(self, num: int) -> Decisions:
-        return accepted(self._accept, self._space.sample(num, self._rng))
 
     def _forest(self, history: History) -> Forest | None:
         # One speed has no spread: a forest of it would predict the same for every program.
@@ -144,18 +88,33 @@ class AdaTunePolicy:
             return None
         speed = history.latency_s.min() / history.latency_s
         seed = int(self._rng.integers(2**31))
-        columns = self._columns(history.decisions)
+        columns = decision_columns(history.decisions)
         return Forest(columns, speed, settings=self._settings.forest, seed=seed)
 
 
-def _score(forest: Forest, columns: ForestInputs) -> ScoreFunction:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaTuneSettings(PolicySettings):
+    """Settings of a round; ``epsilon``: random share until a forest gives a spread."""
+
+    explorer: ExplorerSettings = _EXPLORER
+    forest: ForestSettings = field(default_factory=ForestSettings)
+    epsilon: float = 0.05
+
+    policy: ClassVar = AdaTunePolicy
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        explorer = replace(self.explorer, population=population, generations=0)
+        return replace(self, explorer=explorer)
+
+
+def _score(forest: Forest) -> ScoreFunction:
     """Logarithm of the expected improvement: evolution weighs parents by the exponential."""
 
     def score(decisions: Decisions) -> Scores:
-        trees = forest.trees(columns(decisions))
+        trees = forest.trees(decision_columns(decisions))
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), 1.0)
-        # `select` takes scores for -log(latency), so the logarithm makes its weights the
-        # improvement itself.
+        # `select` takes scores for -log(latency): so its weights are the improvement itself.
         return np.log(np.maximum(gain, _LEAST))
 
     return score

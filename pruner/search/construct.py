@@ -1,28 +1,11 @@
-"""Construct programs from tiles that fit the device, without random search.
+"""Construct programs from tiles that fit the device, after Roller (OSDI'22).
 
-This is a construction after Roller, not Roller itself. Roller (Zhu et al., OSDI'22) builds a
-program from *rTiles*: tiles whose shapes agree with the units of the device. From the source are
-
-* *alignment*: an rTile fills the execution unit (warps; here also vector registers) and memory
-  transactions, and it fits the memory of its level;
-* *scaling up*: from the smallest rTile, level by level outwards, a tile is enlarged along the axis
-  that buys the most data reuse, until its memory is full;
-* *scaling out*: the rest of the axes is distributed over the cores;
-* *micro-performance model*: a formula of the device ranks the programs; nothing is measured.
-
-Differences:
-
-* a design space has only tiles that divide their loop, so a unit counts as far as it divides the
-  extent (Roller pads);
-* the analyzer is the performance model, and it alone judges how many results fit the registers;
-* a beam of tiles is enlarged instead of a single tile; half of the beam is selected by reuse, the
-  other half by the predicted time;
-* the last stage enlarges any factor while the predicted time falls, without regard to reuse;
-* the analyzer chooses the decisions that are no tiles.
-
-Every partly built tile is a complete program, because the rest of the axes stays in the outermost
-loops. So the symbols of the analyzer give the bytes that each level moves, for all tiles of a step
-at once.
+From the source (Zhu et al.): tiles agree with the units of the device; a tile is enlarged, level by
+level outwards, along the axis that buys the most data reuse, until its memory is full; the rest is
+distributed over the cores; a formula ranks the programs, and nothing is measured. Differences:
+tiles divide their loops; the analyzer is the performance model and chooses the decisions that are
+no tiles; a beam of tiles is enlarged, half of it selected by the predicted time; the last stage
+enlarges any factor while that falls.
 """
 
 from __future__ import annotations
@@ -42,8 +25,8 @@ from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh
-from pruner.search.space import RowKeys, SearchSpace, unique_rows
+from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepted, fresh
+from pruner.search.space import RowKeys, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
 Costs = NDArray[np.float64]  # [level + 1, program]
@@ -99,81 +82,33 @@ class Tiling:
 
 
 @runtime_checkable
-class BuildingSpaces(Protocol):
-    """The design spaces of a task.
-
-    Column 0 of a vector of the task is the number of the space.
-    """
+class DesignSpaces(Protocol):
+    """The design spaces of a task, numbered by column 0 of its vectors."""
 
     spaces: list[Any]
     analyzer: Analyzer | None
 
     def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
-        """Rows, scores and symbols of each group of programs of space `number`.
-
-        Vectors are int64 [N, d]. Scores are minus infinity where a program is illegal.
-        """
+        """Rows, scores (minus infinity: illegal) and symbols of each group of vectors [N, d]."""
 
     def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List the values of a decision of space `number` that is no tile.
+        """List values [V] of another decision than tiles, and where offered, [N, V]."""
 
-        Returns:
-            Values [V], and where each is offered [N, V].
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstructSettings:
-    """Settings of the construction.
-
-    ``beam``: tiles of a size that are enlarged at each step; ``keep``: tiles of a design space
-    whose other decisions are chosen.
-    """
-
-    beam: int = 8
-    keep: int = 128
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False  # the first program is the construction's own
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
-        if min(self.beam, self.keep) < 1:
-            raise PrunerError("policy.beam and policy.keep must be at least 1")
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> ConstructPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`; nothing is learned or drawn.
-
-        Raises:
-            PrunerError: the space has no tiles that are known, or no analyzer with symbols.
-        """
-        return ConstructPolicy(space, draft, self)
-
-    def limited(self, population: int, *, can_draft: bool) -> ConstructSettings:
-        """Keep the settings: the slow spaces are replayed spaces, which are left out."""
-        return self
+    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, Any]]:
+        """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
 
 
-class ConstructPolicy:
+class ConstructPolicy(Policy):
     """Propose the constructed programs in the order of the analyzer's scores.
 
-    First comes the best program of every tile, of tiles with equal scores a single tile; then come
-    all other programs. The order depends on the space alone, so a resumed run constructs it again
-    and leaves out the measured programs. Programs whose `draft` score is not finite are left out;
-    where only probable failures are left, the least probable come first.
+    First comes the best program of every tile (a single tile of equal scores). The order depends on
+    the space alone, so a resumed run constructs it again. Where only probable failures are left,
+    the least probable come first.
     """
 
-    def __init__(
-        self, space: SearchSpace, draft: ScoreFunction | None, settings: ConstructSettings
-    ) -> None:
-        """See :meth:`ConstructSettings.make`."""
-        if not isinstance(space, BuildingSpaces):
+    def _begin(self) -> None:
+        space = self._space
+        if not isinstance(space, DesignSpaces):
             raise PrunerError(
                 "policy=construct needs the tiles of a design space, and recorded programs have "
                 "none; use policy=random or policy=pruner_live"
@@ -189,20 +124,15 @@ class ConstructPolicy:
                 "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
                 "their tiles are not known; use policy=pruner_live"
             )
-        self._space, self._draft = space, draft
         self._builders = [
-            _Builder(space, number, tiling, analyzer.device, settings)
+            _Builder(space, number, tiling, analyzer.device, self._settings)
             for number, tiling in enumerate(tilings)
             if tiling is not None
         ]
         self._order: Decisions | None = None  # on first use: it takes a second
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """See :class:`pruner.search.policy.Policy`.
-
-        Raises:
-            NoneFound: every constructed program is measured or illegal.
-        """
+        """See :class:`pruner.search.policy.Policy`; raise `NoneFound` at the end."""
         if self._order is None:
             self._order = self._constructed()
         seen = np.concatenate([history.keys, pending])
@@ -229,7 +159,6 @@ class ConstructPolicy:
         """See :class:`pruner.search.policy.Policy`."""
 
     def _constructed(self) -> Decisions:
-        """All programs of all design spaces, in the order of the proposals."""
         found = [builder.programs() for builder in self._builders]
         rows, score, later = (np.concatenate(parts) for parts in zip(*found, strict=True))
         # Of tiles with equal scores a batch needs only the first: the analyzer sees no difference.
@@ -238,8 +167,26 @@ class ConstructPolicy:
         return rows[order[np.argsort(later[order] | alike, kind="stable")]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstructSettings(PolicySettings):
+    """Settings of the construction.
+
+    ``beam``: tiles of a size that are enlarged at each step; ``keep``: tiles of a design space
+    whose other decisions are chosen.
+    """
+
+    beam: int = 8
+    keep: int = 128
+
+    policy: ClassVar = ConstructPolicy
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.beam, self.keep) < 1:
+            raise PrunerError("policy.beam and policy.keep must be at least 1")
+
+
 def _first_accepted(score: ScoreFunction | None, rows: Decisions, num: int) -> Decisions:
-    """The first `num` rows with a finite score."""
     chosen = rows[:0]
     for start in range(0, len(rows), _WINDOW):
         chosen = np.concatenate([chosen, accepted(score, rows[start : start + _WINDOW])])
@@ -266,10 +213,7 @@ class _Builder:
         self._levels = CPU_LEVELS if isinstance(device, CpuDevice) else GPU_LEVELS
 
     def _tiles(self) -> Decisions:
-        """Aligned programs with different tiles, the best by the analyzer first.
-
-        Their other decisions are those of the smallest program.
-        """
+        """Aligned programs with different tiles, the best by the analyzer first."""
         rows = self._chosen(self._smallest())[0]
         score, costs = self._judged(rows)
         found = []
@@ -290,12 +234,7 @@ class _Builder:
         return rows[unique_rows(self._keys(rows))[: self._settings.keep]]
 
     def programs(self) -> tuple[Decisions, Scores, Mask]:
-        """Choose the other decisions of the tiles.
-
-        Returns:
-            Distinct legal vectors of the task, their scores, and whether a better program has the
-            same tiles.
-        """
+        """Return vectors of the task, scores, and whether a better program has equal tiles."""
         tiles = self._tiles()
         each = max(1, self._settings.keep // max(len(tiles), 1))
         best, found, score = self._chosen(tiles, each)
@@ -331,10 +270,7 @@ class _Builder:
         return rows
 
     def _on_one_core(self, rows: Decisions) -> Decisions:
-        """Move all iterations of the loops that cores share into the inner loops.
-
-        A tiny program takes less time than the start of a parallel region.
-        """
+        """Move iterations of shared loops inwards: tiny programs gain without a parallel region."""
         rows = rows.copy()
         for tile in self.tiling.tiles:
             if CPU_LEVELS[-1] in tile.levels:
@@ -350,11 +286,7 @@ class _Builder:
         return aligned
 
     def _best(self, rows: Decisions, score: Scores, cost: Scores) -> Ints:
-        """Select the places of a beam of programs of each size.
-
-        Half is selected by score, half by cost. Aligned programs come first. Large tiles have more
-        reuse and small tiles more parallelism, so they do not compete.
-        """
+        """Select a beam of programs of each size, half by score, half by cost."""
         size = rows[:, [tile.slots[0] for tile in self.tiling.tiles]].prod(axis=1)
         apart = ~self._aligned(rows)
         with np.errstate(divide="ignore"):  # programs without traffic at this level
@@ -373,13 +305,7 @@ class _Builder:
     def _enlarged_all(
         self, rows: Decisions, score: Scores, costs: Costs, place: int, level: str | None
     ) -> tuple[Decisions, Scores, Costs]:
-        """Enlarge the factors of a level while a step lowers a cost.
-
-        ``place``: of the cost; ``level=None``: all factors.
-
-        Returns:
-            All programs on the way with their scores and costs.
-        """
+        """Enlarge factors of a level (None: all) while it lowers the cost at ``place``."""
         slots = [
             slot
             for tile in self.tiling.tiles
@@ -401,13 +327,7 @@ class _Builder:
     def _enlarged(
         self, rows: Decisions, slots: Sequence[int], cost: Scores, only: int | None = None
     ) -> tuple[Decisions, Scores]:
-        """Move a prime from an outermost factor to a slot of its tile.
-
-        ``only``: this prime; None: every prime. `cost`: of `rows`.
-
-        Returns:
-            Distinct programs, and the highest cost of the parents of each.
-        """
+        """Move a prime (``only``: this) outwards in; return programs, highest parents' cost."""
         found, parents = [rows[:0]], [np.zeros(0, np.int64)]
         for tile in self.tiling.tiles:
             first, last = tile.slots[0], tile.slots[-1]
@@ -429,13 +349,10 @@ class _Builder:
         return children[places[order]], highest[order]
 
     def _chosen(self, tiles: Decisions, each: int = 1) -> tuple[Decisions, Decisions, Scores]:
-        """Choose the decisions that are no tiles by the analyzer.
+        """Choose the decisions that are no tiles by the analyzer, one after the other.
 
-        A decision is chosen after the other. Between two decisions the `each` best programs of a
-        tile stay.
-
-        Returns:
-            The best program of each tile, all programs that were tried, and their scores.
+        The `each` best programs of a tile stay. Returns the best program of each tile, all that
+        were tried, and their scores.
         """
         rows, tile = tiles, np.arange(len(tiles))
         if not self.tiling.others:
@@ -469,10 +386,7 @@ class _Builder:
 
 
 def _moved(symbols: Symbols, level: str) -> PerProgram:
-    """Loads (registers) or bytes (other levels) that a program moves into a level, [N].
-
-    The operations of a task are constant, so that the fewest bytes are the most reuse.
-    """
+    """Loads (registers) or bytes (other levels) that a program moves into a level, [N]."""
     if level == "shared":
         moved = symbols["l2_mem_footprint"] * symbols["global_bytes"]
     elif level != "registers":

@@ -19,18 +19,6 @@ from pruner.search.space import SearchSpace
 _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 
 
-class CandidateOutcome(Protocol):
-    """The result of measuring a candidate."""
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds of a run; infinite for a failure."""
-
-    @property
-    def concerns_program(self) -> bool:
-        """False where no device or worker ran the program."""
-
-
 class Search(Protocol):
     """The search of one task, as the tuning loop drives it.
 
@@ -45,7 +33,7 @@ class Search(Protocol):
         """Propose at most `num` new programs; none when the space is exhausted."""
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
-        """Add the outcomes of a batch to the history."""
+        """Add outcomes: ``latency_s`` (infinite: failed), ``concerns_program`` (it was tried)."""
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """Rebuild a candidate from the space and decisions in the journal."""
@@ -60,9 +48,8 @@ class Search(Protocol):
 class TaskSpace(SearchSpace, Protocol):
     """A space whose column 0 is the number of the design space.
 
-    ``widths``: the number of decisions of a program of each design space. ``can_draft``: the draft
-    score differs between programs. ``affordable``: programs a generation where each takes
-    milliseconds; None: any number.
+    ``widths``: decisions of each design space; ``can_draft``: the draft score differs between
+    programs; ``affordable``: programs a generation where each takes milliseconds; None: any number.
     """
 
     widths: list[int]
@@ -111,11 +98,7 @@ class DecisionSearch:
         self.savable = True
 
     def begin_with(self, rows: NDArray[np.int64]) -> None:
-        """Propose programs int64 [N, d] before the policy's own.
-
-        They are part of the first proposal only, and only if nothing was proposed or measured
-        before.
-        """
+        """Begin the first proposal with programs int64 [N, d], if nothing was proposed."""
         self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
@@ -133,8 +116,7 @@ class DecisionSearch:
             schedules = self.space.instantiate(rows)
             refused = np.array([schedule is None for schedule in schedules])
             if refused.any():
-                # Recorded as failures: the failure model learns TVM's refusals, and no proposal
-                # repeats them.
+                # Recorded as failures: the model learns refusals, and no proposal repeats them.
                 self.refused += int(refused.sum())
                 self.know(rows[refused], np.full(int(refused.sum()), np.inf))
             if not refused.all():
@@ -145,31 +127,23 @@ class DecisionSearch:
 
     @property
     def _begun(self) -> bool:
-        """Whether any program was proposed or measured."""
         return bool(self._waiting) or len(self.history) > 0
 
     def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
-        """At most `num` programs of the policy besides `first`.
-
-        Empty where every program of a small space was measured.
-        """
+        """At most `num` programs of the policy besides `first`; empty at a space's end."""
         if not num:
             return first[:0]
-        # With overlapping batches (lag) the previous proposal has no results yet, but must not be
-        # repeated.
+        # With a lag, the previous proposal has no results yet, but must not be repeated.
         pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
         try:
             return self._policy.propose(num, self.history, pending)
         except NoneFound:
-            # At the start nothing is excluded: no legal program then is an error of the space, not
-            # its end.
+            # At the start nothing is excluded: no legal program is then an error of the space.
             if self._begun or len(first):
                 return first[:0]
             raise
 
-    def observe(
-        self, candidates: Sequence[Candidate], outcomes: Sequence[CandidateOutcome]
-    ) -> None:
+    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
         """See :class:`Search`."""
         if candidates:
             rows = np.array([self._row(candidate) for candidate in candidates])
@@ -184,10 +158,7 @@ class DecisionSearch:
         latency_s: NDArray[np.float64],
         tried: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add results of this run or of an earlier run.
-
-        The policy proposes none of these programs again.
-        """
+        """Add results of this or an earlier run, whose programs are not proposed again."""
         self.history.add(rows, latency_s, tried)
         if self._learner is not None:
             self._learner.note(self.history)
@@ -247,15 +218,11 @@ def decision_search(
     learner: TaskLearner | None,
     rng: np.random.Generator,
 ) -> DecisionSearch:
-    """Make the search of a task, which also learns from failures.
-
-    `draft` is minus infinity for programs that must not be proposed; None: every program may be.
-    """
+    """Make the search of a task, which also learns from failures (`draft` None: none)."""
     history = History(space)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
-        # Around the draft, so that every policy that respects its minus infinity avoids failures,
-        # too.
+        # Around the draft: every policy that respects its minus infinity avoids failures.
         draft = AvoidFailures(draft, FailureModel(history))
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

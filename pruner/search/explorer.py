@@ -1,7 +1,6 @@
 """The latent schedule explorer: evolution with the draft score as fitness.
 
-Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of docs/paper.md
-section 3. Nothing is built or lowered: a generation is a few array operations.
+Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates: docs/paper.md section 3.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerSettings:
-    """Sizes of the evolution: ``population`` a generation, the ``keep`` best stay.
-
-    ``apart``, ``noise``: how they are selected (:mod:`pruner.search.selection`); 0: by score alone.
-    """
+    """Sizes of the evolution; ``apart``, ``noise``: :func:`pruner.search.selection.kept`."""
 
     population: int
     generations: int
@@ -48,10 +44,7 @@ class NoneFound(PrunerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """Decision vectors [N, d] and scores [N], in the order of selection.
-
-    ``scored`` counts the vectors that were scored, duplicates included.
-    """
+    """Decision vectors [N, d] and scores [N] in order; ``scored`` vectors in all."""
 
     decisions: Decisions
     score: Scores
@@ -69,11 +62,8 @@ def explore(
 ) -> Explored:
     """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
-    `exclude` holds keys of the space, `start` the first population (default: random). A score of
-    minus infinity means that a vector is illegal.
-
-    Raises:
-        NoneFound: every vector found is illegal or in `exclude`.
+    `exclude` holds keys, `start` the first population (default: random). Illegal is a score of
+    minus infinity. Raises `NoneFound` where nothing is left.
     """
     population = space.sample(settings.population, rng) if start is None else start
     best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
@@ -95,10 +85,9 @@ def explore(
 
 
 def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw `num` parents, each with probability proportional to ``1 / predicted latency``.
+    """Draw `num` parents with probabilities proportional to ``1 / predicted latency``.
 
-    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform where no vector
-    is legal.
+    Scores are ``-log(latency)``; uniform where no vector is legal.
     """
     finite = np.isfinite(score)
     if not finite.any():
@@ -142,11 +131,7 @@ def _merge(
 
 
 class Memoised:
-    """A score function that scores each program only once.
-
-    For one round. Unmutated parents, duplicates inside a population, and programs that are drafted
-    before they are verified make up half of the programs that evolution scores.
-    """
+    """A score function that scores each program only once, for one round."""
 
     def __init__(self, space: SearchSpace, score: ScoreFunction) -> None:
         self._space, self._score = space, score

@@ -1,9 +1,7 @@
 """Learn the probability of failure from the decision vectors that failed.
 
-Logistic regression with a Gaussian prior on vectors of decisions, which every candidate has. A slot
-counts twice: by its logarithm (limits of memory and threads are products of tile sizes) and by its
-value (a single location or vector width may be the cause). By the prior, programs are legal:
-without data every program is, and one failure condemns only programs that are nearly the same.
+Logistic regression with a Gaussian prior. A slot counts twice: by its logarithm (limits are
+products of tile sizes) and by its value (a single location or vector width may be the cause).
 """
 
 from __future__ import annotations
@@ -29,11 +27,7 @@ _STEPS = 50
 
 
 class FailureModel:
-    """Predict which programs of a task fail.
-
-    Column 0 of a vector is the number of its design space; each space has its own model, since
-    slots of different spaces mean different things. Nothing is avoided before the first failure.
-    """
+    """Predict which programs of a task fail, for each design space by itself."""
 
     def __init__(self, history: History) -> None:
         """`history`: that of the task, read again at every fit."""
@@ -49,7 +43,6 @@ class FailureModel:
         return int((self._history.tried & ~np.isfinite(self._history.latency_s)).sum())
 
     def _fit(self) -> None:
-        """Fit the models of the design spaces with new programs."""
         known = self._history
         if len(known) == self._fitted:
             return
@@ -72,11 +65,7 @@ class FailureModel:
         return out
 
     def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Lower the scores of probable failures to minus infinity.
-
-        About a quarter of the new programs, those least likely to fail, keep their score: where
-        nearly every program fails, the search continues there.
-        """
+        """Lower the scores of probable failures; the least probable quarter keeps its own."""
         if not self.failures:
             return scores
         self._fit()
@@ -87,8 +76,7 @@ class FailureModel:
     def _fair_limit(self) -> float:
         """Limit of the probability, from random programs without the tried programs."""
         if self._reference is None:
-            # A fixed seed and one sample for the task: the limit moves with the model, not with the
-            # draw.
+            # A fixed seed and one sample: the limit moves with the model, not with the draw.
             rng = np.random.default_rng(20250330)
             self._reference = self._history.space.sample(_REFERENCE, rng)
         keys = self._history.space.keys(self._reference)
@@ -124,13 +112,8 @@ class _Logistic:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
     def _columns(self, decisions: Decisions) -> Matrix:
-        """Columns [N, c] for standard normal weights.
-
-        A constant, and two kinds for each slot: its scaled logarithm, and whether it equals each
-        value.
-        """
-        # Scaled columns, standard normal weights: the spread of all slots is the same for any
-        # number of them.
+        """Columns [N, c]: a constant, scaled logarithms of slots, and equal values."""
+        # So the spread of all slots together is the same for any number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
         logs = (np.log2(1.0 + np.abs(decisions)) - self._center) / self._scale
         same = [

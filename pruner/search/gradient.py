@@ -1,25 +1,11 @@
-"""Search by the gradient of the analyzer's score in relaxed tile sizes.
+"""Search by the gradient of the analyzer's score in tile sizes, after Felix (ASPLOS'24).
 
-After Felix (Zhao et al., ASPLOS'24): tile sizes become real numbers, a differentiable cost model
-predicts the time, and Adam follows its gradient from many programs at once; the results are rounded
-to programs. From the source are Adam on the logarithms of the tile sizes, the penalties for
-programs beyond the limits of a device, and the rounding to the nearest factors.
-
-Differences:
-
-* the cost model is the analyzer, whose own code records its formulas
-  (:mod:`pruner.program.relaxed`): nothing is rewritten by hand, and nothing is trained;
-* the formulas are those of a batch of programs, the *anchors*, of one design space. After a few
-  steps of Adam the formulas are recorded again at the best programs so far;
-* the logarithms of the factors of a loop lie on a simplex: none is below 0, and their sum is the
-  logarithm of the extent. So every product of factors is exact, without a penalty;
-* every step of Adam is rounded, and the single moves of a prime factor that the gradient promises
-  most for are tried, too;
-* decisions that are no tiles come from random programs and from mutations.
-
-Design spaces without tiles, and design spaces that TVM replays, are searched by mutations alone.
-The learned model ranks the results where there is one; its gradient is not used, because its
-features are computed by code that changes arrays in place, which records nothing.
+From the source (Zhao et al.): Adam on the logarithms of tile sizes from many programs at once,
+penalties beyond the limits of a device, and rounding to the nearest factors. Differences: the
+analyzer's own code records its formulas (:mod:`pruner.program.relaxed`) at some programs of a
+design space, the *anchors*; the logarithms of a loop's factors lie on a simplex, so their product
+is exact; every step is rounded, and promising single moves of a prime factor are tried; other
+decisions come from random programs and mutations.
 """
 
 from __future__ import annotations
@@ -29,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,13 +23,13 @@ from torch import Tensor
 
 from pruner.arrays import Decisions, Floats, Ints, Keys
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
-from pruner.search.construct import Tile, Tiling
+from pruner.search.construct import DesignSpaces, Tile, Tiling
 from pruner.search.explorer import Explored, ExplorerSettings, NoneFound, ScoreFunction
-from pruner.search.policy import DraftThenVerify, Learner, RoundSettings
+from pruner.search.policy import DraftThenVerify, RoundSettings
 from pruner.search.selection import kept
-from pruner.search.space import SearchSpace, divisors, unique_rows
+from pruner.search.space import divisors, unique_rows
 
 log = logging.getLogger(__name__)
 _BETAS = 0.9, 0.999  # Kingma and Ba, ICLR 2015, as in Felix
@@ -56,18 +42,37 @@ NO_ANALYZER = (
 _ABSENT = -1e9  # a place of the table that its tile does not have
 
 
-@runtime_checkable
-class DifferentiableSpaces(Protocol):
-    """The design spaces of a task.
+class GradientPolicy(DraftThenVerify):
+    """The round of `DraftThenVerify` whose draft follows gradients instead of evolution."""
 
-    Column 0 of a vector is the number of the space.
-    """
+    _settings: DescentSettings
 
-    spaces: list[Any]
-    analyzer: Analyzer | None
+    def _begin(self) -> None:
+        space = self._space
+        if not isinstance(space, DesignSpaces):
+            raise PrunerError(
+                "policy=gradient needs the tiles of a design space; recorded programs have none, "
+                "and the analyzer scores all of them without derivatives: use policy=pool"
+            )
+        if space.analyzer is None:
+            raise PrunerError(NO_ANALYZER)
+        if not isinstance(space.analyzer, SymbolAnalyzer):
+            raise PrunerError(
+                "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
+            )
+        tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
+        if not any(tilings):
+            raise PrunerError(
+                "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
+                "their scores have no derivatives; use policy=pruner_live"
+            )
+        super()._begin()
+        self._descent = Descent(space, self._settings, tilings)
 
-    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, RelaxedScores]]:
-        """Record the scores of vectors [N, d] of space `number`, by rows."""
+    def _explored(
+        self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
+    ) -> Decisions:
+        return self._descent.explore(draft, how, self._rng, start, seen).decisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class DescentSettings(RoundSettings):
     rate: float = 0.35
     penalty: float = 4.0
 
+    policy: ClassVar = GradientPolicy
+
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
         RoundSettings.__post_init__(self)
@@ -101,60 +108,6 @@ class DescentSettings(RoundSettings):
             raise PrunerError("policy=gradient drafts; policy.draft must not be null")
         if self.rate <= 0 or self.penalty < 0:
             raise PrunerError("policy.rate must be above 0, and policy.penalty 0 or more")
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> GradientPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`.
-
-        Raises:
-            PrunerError: the space has no formulas of an analyzer.
-        """
-        if not isinstance(space, DifferentiableSpaces):
-            raise PrunerError(
-                "policy=gradient needs the tiles of a design space; recorded programs have none, "
-                "and the analyzer scores all of them without derivatives: use policy=pool"
-            )
-        if space.analyzer is None:
-            raise PrunerError(NO_ANALYZER)
-        if not isinstance(space.analyzer, SymbolAnalyzer):
-            raise PrunerError(
-                "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
-            )
-        tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
-        if not any(tilings):
-            raise PrunerError(
-                "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
-                "their scores have no derivatives; use policy=pruner_live"
-            )
-        return GradientPolicy(space, draft, learner, self, rng, tilings)
-
-
-class GradientPolicy(DraftThenVerify):
-    """The round of `DraftThenVerify` whose draft follows gradients instead of evolution."""
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: DescentSettings,
-        rng: np.random.Generator,
-        tilings: Sequence[Tiling | None],
-    ) -> None:
-        """See :meth:`DescentSettings.make`."""
-        super().__init__(space, draft, learner, settings, rng)
-        self._descent = Descent(space, settings, tilings)
-
-    def _explored(
-        self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
-    ) -> Decisions:
-        """Follow gradients from the best of the programs `start`."""
-        return self._descent.explore(draft, how, self._rng, start, seen).decisions
 
 
 class Descent:
@@ -183,13 +136,7 @@ class Descent:
         start: Decisions,
         exclude: Keys,
     ) -> Explored:
-        """Return the ``how.keep`` best distinct legal programs outside `exclude`.
-
-        A derivative of a program counts as a scored program.
-
-        Raises:
-            NoneFound: no program is legal and outside `exclude`.
-        """
+        """Return the ``how.keep`` best new legal programs; raise `NoneFound` without any."""
         rows, score = self._distinct(start, draft(start))
         scored, num = len(start), self._settings.starts
         for turn in range(self._settings.anchors):
@@ -219,15 +166,11 @@ class Descent:
         return rows[legal], score[legal]
 
     def _turn(self, turn: int, rows: Decisions, score: Floats) -> int:
-        """Number of the design space whose turn it is.
-
-        The space of the best program begins.
-        """
+        """Number of the design space whose turn it is; the best program's begins."""
         first = {n: score[rows[:, 0] == n].max(initial=-np.inf) for n in self._tables}
         return sorted(first, key=lambda n: -first[n])[turn % len(first)]
 
     def _moved(self, number: int, anchors: Decisions) -> Decisions:
-        """Programs near the path of each anchor along the gradient."""
         end = 1 + self._space.spaces[number].num_slots
         path = self.followed(number, self._tables[number], anchors[:, 1:end])
         rows = np.zeros((len(path), anchors.shape[1]), np.int64)
@@ -235,10 +178,7 @@ class Descent:
         return rows
 
     def followed(self, number: int, table: _TileTable, anchors: Decisions) -> Decisions:
-        """Programs along the gradient from anchors of a space, int64 [N, d].
-
-        First the best single moves of a prime factor, then every step of Adam, rounded.
-        """
+        """Programs by moves and rounded steps from anchors of a space, [N, d]."""
         settings, groups = self._settings, self._space.relaxed(number, anchors)
         if not groups and number not in self._lost:
             self._lost.add(number)
@@ -270,10 +210,7 @@ class Descent:
         fixed: Tensor,
         sizes: Tensor,
     ) -> Tensor:
-        """Derivative of score less penalty by the logarithms [N, T, P].
-
-        0 where a score has no derivative.
-        """
+        """Derivative of score less penalty by the logarithms [N, T, P], 0 without any."""
         sizes = sizes.detach().requires_grad_()
         decisions = table.scatter(fixed, sizes.exp())
         total = torch.zeros((), dtype=torch.float64)
@@ -287,10 +224,7 @@ class Descent:
 
 
 class _TileTable:
-    """The tiles of a design space as a table [T, P] of slots.
-
-    Tiles with fewer than P factors are filled up.
-    """
+    """The tiles of a design space as a filled table [T, P] of slots."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
@@ -320,24 +254,16 @@ class _TileTable:
         self._total = torch.tensor([[math.log(t.extent)] for t in tiles], dtype=torch.float64)
 
     def gather(self, decisions: Tensor) -> Tensor:
-        """Factors [N, T, P] of vectors [N, d].
-
-        1 where a tile has fewer than P factors.
-        """
+        """Factors [N, T, P] of vectors [N, d], 1 where a tile has fewer."""
         return torch.where(self._mask, decisions[:, self._slots], 1.0)
 
     def scatter(self, decisions: Tensor, factors: Tensor) -> Tensor:
-        """Vectors [N, d] with other factors [N, T, P]."""
         out = decisions.clone()
         out[:, self._slots[self._mask]] = factors[:, self._mask]
         return out
 
     def project(self, sizes: Tensor) -> Tensor:
-        """Move logarithms [N, T, P] to the nearest point of the simplex.
-
-        None is below 0 there, and the sum is the logarithm of the extent.
-        Source: Duchi et al., ICML 2008, Figure 1.
-        """
+        """Move logarithms to the nearest point of the simplex (Duchi et al., 2008)."""
         values = torch.where(self._mask, sizes, _ABSENT)
         ordered = values.sort(-1, descending=True).values
         places = torch.arange(1, values.shape[-1] + 1, dtype=torch.float64)
@@ -346,10 +272,7 @@ class _TileTable:
         return (values + shift.gather(-1, last)).clamp(min=0.0)
 
     def neighbours(self, slope: Floats, anchors: Decisions, num: int) -> list[Decisions]:
-        """Apply each of the `num` best moves of a prime factor.
-
-        Best by the slope [N, T, P] of the score.
-        """
+        """Apply each of the `num` best moves of a prime, by the slope."""
         give, take, prime, limit, least, giver, taker = self._moves.T
         left = anchors[:, give] // prime
         fits = (anchors[:, give] % prime == 0) & (left % least == 0)
@@ -369,8 +292,8 @@ class _TileTable:
     def rounded(self, sizes: Floats, anchors: Decisions) -> Decisions:
         """Round logarithms [N, T, P] to the factors of programs.
 
-        From the innermost factor outwards, the product of the factors so far is the divisor of the
-        extent that is nearest to what the logarithms add up to. Other decisions are the anchors'.
+        From the innermost outwards, the product so far is the divisor of the extent nearest to the
+        sum of the logarithms. Other decisions are the anchors'.
         """
         out = anchors.copy()
         for place, tile in enumerate(self._tiles):

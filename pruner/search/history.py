@@ -56,6 +56,5 @@ class History:
 
     def best(self, num: int) -> Decisions:
         """At most `num` programs, the fastest first."""
-        # Stable: equal latencies (failures are all infinite) keep their order, so a resumed run
-        # repeats.
+        # Stable: equal latencies (all failures) keep their order, so a resumed run repeats.
         return self.decisions[np.argsort(self.latency_s, kind="stable")[:num]]

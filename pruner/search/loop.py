@@ -1,8 +1,7 @@
 """The tuning loop: propose, measure, observe, choose the next task.
 
-A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded run
-(:mod:`pruner.search.offline.recorded_run`) a simulated clock. Both override the methods that are
-marked as hooks.
+A live run (:mod:`pruner.tune.run.loop`) and a recorded run
+(:mod:`pruner.search.offline.recorded_run`) override the methods that are marked as hooks.
 """
 
 from __future__ import annotations
@@ -14,19 +13,24 @@ from typing import Any, Protocol
 
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
-from pruner.search.decision_search import CandidateOutcome, Search
-from pruner.search.estimate import Estimate, has_settled
+from pruner.search.decision_search import Search
 from pruner.search.history import Candidate
-from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
+from pruner.search.task_order import (
+    Estimate,
+    Order,
+    TaskProgress,
+    has_settled,
+    next_task,
+    round_size,
+    stays_behind,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneBudget:
-    """Limits of a run: trials, seconds, or no more improvement.
+    """Limits of a run: `trials` of all tasks, `seconds`, or no more improvement.
 
-    A run stops after `trials` measured candidates of all tasks, or after `seconds` (if given), or
-    once `patience` rounds changed the latency of all tasks together by less than the share
-    `tolerance`.
+    That is `patience` rounds that changed the latency of all tasks by less than `tolerance`.
     """
 
     trials: int = 64
@@ -46,22 +50,14 @@ class TuneBudget:
 
 
 class Measurer(Protocol):
-    """Measures batches of candidates; `arguments` belong to the task.
-
-    ``exclusive``: nothing may be built while a program is timed, so programs run one by one, each
-    after the result of the program before it was recorded.
-    """
+    """Measures candidates; ``exclusive``: nothing may be built while a program is timed."""
 
     exclusive: bool | None
 
     def begin(
         self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
     ) -> Any:
-        """Begin a batch.
-
-        ``known_s()``, called when a program is about to run: the best latency of its task in
-        seconds that may decide how long the program is timed.
-        """
+        """Begin a batch; ``known_s()`` is the task's best latency when a program is timed."""
 
     def cancel(self, batch: Any) -> None:
         """Drop the builds of a batch that have not begun."""
@@ -73,21 +69,15 @@ class Measurer(Protocol):
         check: Any,
         stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (position, outcome) in batch order; ends early once `stopped`.
-
-        ``accept(position, outcome)`` is true for an outcome that would be the best so far: its
-        results are compared with `check`.
-        """
+        """Yield (position, outcome) in order until `stopped`; compare what `accept` accepts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TuningTask:
     """A task of a loop with its search and its results.
 
-    ``make_search`` makes the search when the task begins. ``find_check`` returns the reference
-    results (None: results are not checked). ``best_s`` is the best latency after every batch.
-    ``exhausted``: the search has no programs left. ``alone``: no other task is similar
-    (`stays_behind`).
+    ``find_check`` returns the reference results (None: not checked); ``best_s``: after every batch;
+    ``exhausted``: no programs left; ``alone``: no other task is similar (`stays_behind`).
     """
 
     name: str
@@ -144,10 +134,7 @@ class RunStopped(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Round:
-    """A batch of candidates of one task.
-
-    ``known_s``: the best latency of the task in finished batches when the batch was chosen.
-    """
+    """A batch of a task; ``known_s``: its best latency in batches finished before."""
 
     number: int
     task: int
@@ -183,10 +170,7 @@ class TuningLoop:
     def run(self) -> None:
         """Measure rounds until the budget is spent or the run is interrupted.
 
-        Raises:
-            PrunerError: no program of a batch was tried, since no device or worker is left; or no
-                task has
-                a program to try.
+        Raises `PrunerError` where no program of a batch could be tried, or no task has a program.
         """
         try:
             while self._waiting or self._propose():
@@ -215,10 +199,8 @@ class TuningLoop:
     def _known_s(self, new: Round) -> Callable[[], float]:
         """The best latency that decides how long programs of a round are timed.
 
-        A resumed run decides as an uninterrupted one. Where programs run one by one, every earlier
-        result is in the journal before the next program runs, so all of them count. Elsewhere
-        programs run while others are built, in no certain order: only what was known when the round
-        was chosen counts, which the state of the run keeps.
+        A resumed run decides alike: where programs run one by one, every earlier result is in the
+        journal; elsewhere only what was known when the round was chosen counts.
         """
         task = self.tasks[new.task]
         if self._measurer.exclusive:
@@ -252,7 +234,8 @@ class TuningLoop:
     @property
     def estimate(self) -> Estimate:
         """Estimated latency of all tasks together."""
-        return Estimate.of(task.progress for task in self.tasks)
+        found = (task.progress for task in self.tasks)
+        return Estimate.of((one.weight, one.flops, one.latest_s) for one in found)
 
     @property
     def _settled(self) -> bool:
@@ -294,11 +277,7 @@ class TuningLoop:
         self._begun[new.number] = self._begin(missing, new), len(missing)
 
     def _propose(self, unfinished: Sequence[Round] = ()) -> bool:
-        """Choose the next batch and save the choice; False without candidates.
-
-        ``unfinished`` are the batches without results yet. On a separate device the build begins at
-        once, so a program that takes long to compile holds up only its own batch.
-        """
+        """Choose the next batch beside the `unfinished`; save it; False without candidates."""
         # The open batches have no trials yet, but their candidates are spent all the same.
         building = sum(len(one.candidates) for one in unfinished)
         left = min(self._budget.trials - self.trials, self._affordable()) - building
@@ -340,8 +319,7 @@ class TuningLoop:
         try:
             return task.search.propose(num)
         except PrunerError as error:
-            # With one task there is nothing left to tune; a task that had trials did not fail to
-            # begin.
+            # With one task nothing is left to tune; a task with trials did not fail to begin.
             if len(self.tasks) == 1 or task.trials:
                 raise
             self._log(f"{task.name}: left out, {error}")
@@ -352,8 +330,7 @@ class TuningLoop:
         found = [task.progress for task in self.tasks]
         for one in unfinished:
             task, before = self.tasks[one.task], found[one.task]
-            # Else the gradient would choose the same task again before its results can lower its
-            # slope.
+            # Else the gradient would choose the task again before results can lower its slope.
             best_s = [*before.best_s, task.current_best_s]
             found[one.task] = replace(before, best_s=best_s, awaited=True)
         return found
@@ -383,26 +360,21 @@ class TuningLoop:
             position = places[number]
             outcomes[position] = outcome
             held.append(position)
-            # A tried program proves that workers are alive: the untried programs before it were
-            # single losses.
+            # A tried program proves that workers live: the untried ones before were single losses.
             if outcome.concerns_program:
                 self._record_all(current, held, outcomes)
                 held = []
         if len(outcomes) < len(current.candidates):  # a resumed run measures the others
             raise RunStopped
-        # A batch without any try means a broken machine; counted as failures, its programs would
-        # mislead the failure model.
+        # No try at all means a broken machine: failures would mislead the failure model.
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
-        ordered: list[CandidateOutcome] = [
-            outcomes[position] for position in range(len(current.candidates))
-        ]
+        ordered = [outcomes[position] for position in range(len(current.candidates))]
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(), current.task)
         task.search.observe(current.candidates, ordered)
-        # Before every task had its first batch, the estimate moves with each new task, not with
-        # better programs.
+        # Before, the estimate moves with each new task, not with better programs.
         if all(other.best_s or other.exhausted for other in self._progress()):
             self._estimates_s.append(self.estimate.latency_s)
         self._report(current, ordered)

@@ -1,10 +1,7 @@
 """The objective of a run: small latency, size, energy, or a front.
 
-Latency and size are searched together by ParEGO's scalarisation (Knowles, IEEE Transactions on
-Evolutionary Computation 10, 2006): each part of a batch draws the weights of both logarithms, and
-one augmented Tchebycheff score of the two guides its search. The size of a program is estimated
-from its loop nests, so no model learns it. Energy is counted or modelled after the search
-(:mod:`pruner.tune.run.final_choice`).
+Latency and size are searched by ParEGO's augmented Tchebycheff scores (Knowles, IEEE Transactions
+on Evolutionary Computation 10, 2006); energy: :mod:`pruner.tune.run.final_choice`.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -23,14 +20,13 @@ from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
 from pruner.search.history import History
 from pruner.search.policy import (
     NO_KEYS,
-    Learner,
     Policy,
+    PolicySettings,
     RoundSettings,
     State,
     accepted,
     fresh,
 )
-from pruner.search.space import SearchSpace
 
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
 KNOWN = ((LATENCY,), (LATENCY, SIZE), (ENERGY,), (EDP,), (LATENCY, ENERGY))
@@ -82,19 +78,11 @@ class Objective:
         return len(self.names) > 1
 
 
-class SizedSpace(SearchSpace, Protocol):
-    """A space that estimates the size of its programs."""
-
-    def size_bytes(self, decisions: Decisions) -> Floats:
-        """Estimate code and scratch memory in bytes, [N]; NaN where unknown."""
-
-
 class BlendedScore:
     """A score and the logarithm of the size, blended to one score.
 
-    ``- max(w_i l_i) - 0.05 sum(w_i l_i)``, times the spread of the score, so that its unit stays.
-    ``l_i`` is the distance from the best value in spreads; a spread is the distance from the best
-    value to the median. Both come from the first call after `begin`, usually a population.
+    ``- max(w_i l_i) - 0.05 sum(w_i l_i)``, times the spread of the score. ``l_i`` is the distance
+    from the best value in spreads (best to median) of the first call after `begin`.
     """
 
     def __init__(self, score: ScoreFunction, log_size: ScoreFunction, weight: float = 0.0) -> None:
@@ -135,70 +123,29 @@ def _scale(values: Floats) -> tuple[float, float]:
     return best, (best - float(np.median(values))) or 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParetoSettings:
-    """The rounds of `settings`, in search of small latency and small size.
+class ParetoPolicy(Policy):
+    """A policy whose scores are blended with `size_bytes` of programs (NaN: unknown)."""
 
-    ``redraft_period`` of them has no effect: every draw of weights drafts.
-    """
-
-    settings: RoundSettings
-
-    takes_model: ClassVar[bool] = True
-
-    @property
-    def trusts_draft(self) -> bool:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return self.settings.trusts_draft
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> ParetoPolicy:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        sized: Any = space  # a `SizedSpace`
-        return ParetoPolicy(sized, draft, learner, self.settings, rng)
-
-    def limited(self, population: int, *, can_draft: bool) -> Self:
-        """See :class:`pruner.search.policy.PolicySettings`."""
-        return replace(self, settings=self.settings.limited(population, can_draft=can_draft))
-
-
-class ParetoPolicy:
-    """A policy whose scores are blended with the size of programs."""
-
-    def __init__(
-        self,
-        space: SizedSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: RoundSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        self._space, self._learner = space, learner
-        self._legal, self._epsilon = draft, settings.epsilon
+    def _begin(self) -> None:
+        rounds: RoundSettings = self._settings.settings
+        draft, learner, rng = self._draft, self._learner, self._rng
+        self._epsilon = rounds.epsilon
         (self._rng,) = rng.spawn(1)
         self._weight = 0.0
         self._log_size: ScoreFunction = self._sizes
-        self._draft = None if draft is None else BlendedScore(draft, self._size)
+        self._blended = None if draft is None else BlendedScore(draft, self._size)
         # every part drafts, since a drafted set of other weights would serve it badly; with smaller
         # populations the parts of a usual batch explore as much together as a batch of the rounds
-        most = max(size.population for size in (settings.draft, settings.verify) if size)
+        most = max(size.population for size in (rounds.draft, rounds.verify) if size)
         # a part is so small that its random share would be rounded to no program
-        rounds = replace(settings, redraft_period=1, epsilon=0.0)
+        rounds = replace(rounds, redraft_period=1, epsilon=0.0)
         rounds = rounds.limited(most // _PARTS, can_draft=True)
         self._policy: Policy = rounds.make(
-            space, self._draft, None if learner is None else self._learned, rng
+            self._space, self._blended, None if learner is None else self._learned, rng
         )
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
-        """See :class:`pruner.search.policy.Policy`.
-
-        A few programs for every draw of weights, then the random share of the batch.
-        """
+        """A few programs for every draw of weights, then the random share."""
         guided = num - int(self._epsilon * num)
         parts = max(1, -(-guided // _EACH))
         # one weight in every interval of equal width: few draws cover the front
@@ -207,8 +154,8 @@ class ParetoPolicy:
         found = np.zeros((0, self._space.num_slots), np.int64)
         for part, weight in zip(np.array_split(np.arange(guided), parts), weights, strict=True):
             self._weight = float(weight)
-            if self._draft is not None:
-                self._draft.begin(self._weight)
+            if self._blended is not None:
+                self._blended.begin(self._weight)
             known = np.concatenate([pending, self._space.keys(found)])
             try:
                 rows = self._policy.propose(len(part), history, known)
@@ -217,17 +164,17 @@ class ParetoPolicy:
                     break
                 raise
             found = np.concatenate([found, rows])
-        pool = accepted(self._legal, self._space.sample(3 * num, self._rng))
+        pool = accepted(self._draft, self._space.sample(3 * num, self._rng))
         seen = np.concatenate([history.keys, pending, self._space.keys(found)])
         return np.concatenate([found, fresh(self._space, pool, seen, num - len(found))])
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
-        return {"rng": self._rng.bit_generator.state, "policy": self._policy.state()}
+        return {**super().state(), "policy": self._policy.state()}
 
     def load_state(self, state: State) -> None:
         """See :class:`pruner.search.policy.Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self._policy.load_state(state["policy"])
 
     def _learned(self, history: History) -> ScoreFunction | None:
@@ -242,17 +189,32 @@ class ParetoPolicy:
         return np.log(self._space.size_bytes(decisions))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParetoSettings(PolicySettings):
+    """The rounds of `settings`, for small latency and size; every draw of weights drafts."""
+
+    settings: RoundSettings
+
+    takes_model: ClassVar[bool] = True
+    policy: ClassVar = ParetoPolicy
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return self.settings.trusts_draft
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return replace(self, settings=self.settings.limited(population, can_draft=can_draft))
+
+
 def dominated(point: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
     """Whether one of the others is at most as large in everything."""
     return any(all(b <= a for a, b in zip(point, one, strict=True)) for one in others)
 
 
 def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
-    """Mark the points of the front [N], smaller is better, by pymoo.
-
-    Raises:
-        MissingExtra: pymoo is not installed.
-    """
+    """Mark the points of the front [N], smaller is better; raise `MissingExtra` (pymoo)."""
     out = np.zeros(len(points), bool)
     if len(points):
         sorting = _pymoo("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting()
@@ -261,12 +223,9 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
 
 
 def hypervolume(points: Points, reference: Sequence[float]) -> float:
-    """Return the volume between the points and a reference point, by pymoo.
+    """Volume between points and a reference, by pymoo; smaller is better.
 
-    Smaller values are better; points beyond the reference add nothing.
-
-    Raises:
-        MissingExtra: pymoo is not installed.
+    Points beyond the reference add nothing. Raises `MissingExtra`.
     """
     if not len(points):
         return 0.0

@@ -1,15 +1,14 @@
 """Policies: propose the programs to measure next from the history.
 
 `DraftThenVerify` is the round of Pruner (docs/paper.md section 3), and without a draft the round of
-Ansor: evolution with the learned model as fitness. `RandomPolicy` draws at random. Both accept any
-score function.
+Ansor: evolution with the learned model as fitness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,32 +29,52 @@ NO_KEYS: Keys = np.zeros(0, np.int64)
 State = Mapping[str, Any]  # arrays, plain values, mappings and lists of them
 
 
-class Policy(Protocol):
+class Policy:
     """Chooses the programs on which the measurement budget is spent."""
+
+    def __init__(
+        self,
+        space: Any,
+        draft: ScoreFunction | None,
+        learner: Learner | None,
+        settings: Any,
+        rng: np.random.Generator,
+    ) -> None:
+        """`draft` (None: all may be) is minus infinity for forbidden programs."""
+        self._space, self._draft, self._learner = space, draft, learner
+        self._settings, self._rng = settings, rng
+        self._begin()
+
+    def _begin(self) -> None:
+        """Hook: prepare the proposals; raise `PrunerError` for a space that does not fit."""
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """At most `num` new vectors whose keys are not `pending`."""
+        raise NotImplementedError
 
     def state(self) -> State:
         """The state, besides the history, that a resumed run restores."""
+        return {"rng": self._rng.bit_generator.state}
 
     def load_state(self, state: State) -> None:
         """Restore `state`."""
+        self._rng.bit_generator.state = state["rng"]
 
 
-class PolicySettings(Protocol):
-    """Settings of ``conf/policy``, which make their own policy.
+class PolicySettings:
+    """Settings of ``conf/policy``, which make their own policy; no other code tests types.
 
-    ``takes_model``: the policy can use a learned model. ``trusts_draft``: the first programs that
-    it measures are those that the draft ranks best. A new policy is a settings class with these
-    methods; no other code tests for its type.
+    ``takes_model``: the policy can use a learned model; ``policy``: its class.
     """
 
-    takes_model: ClassVar[bool]
+    __slots__ = ()
+    takes_model: ClassVar[bool] = False
+    policy: ClassVar[type[Policy]] = Policy
 
     @property
     def trusts_draft(self) -> bool:
         """Whether the first measured programs are the draft's best."""
+        return False
 
     def make(
         self,
@@ -64,109 +83,20 @@ class PolicySettings(Protocol):
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> Policy:
-        """Make the policy for a space.
-
-        `draft` is minus infinity for programs that must not be proposed; None: every program may
-        be.
-        """
+        """Make a policy, see :class:`Policy`."""
+        return self.policy(space, draft, learner, self, rng)
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
 
-        For a space that takes milliseconds a program; ``can_draft=False``: no draft score differs
-        between its programs.
+        For spaces of milliseconds a program; ``can_draft=False``: no draft score differs there.
         """
+        return self
 
 
 _DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
 _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 _FIRST_APART_GPU = 0.2  # chosen on half of the workloads of three GPUs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSettings:
-    """Settings of one tuning round; defaults of the public release.
-
-    Source of the defaults: docs/paper.md section 3. ``draft=None``: no round drafts, as in Ansor.
-    The other presets are files of ``conf/policy``.
-    """
-
-    draft: ExplorerSettings | None = _DRAFT
-    # first population of the draft: random programs, or "lm": those of the language model
-    first: str = "random"
-    verify: ExplorerSettings = _VERIFY
-    random_sample: int = 1536
-    redraft_period: int = 2  # rounds between drafts
-    measured_share: float = 0.1  # best measured programs in the verified population
-    epsilon: float = 0.1  # share of a batch that is random
-    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
-    prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
-    # without a model: measure the best drafted programs; else random ones of them
-    draft_leads: bool = False
-    # likeness penalty (log seconds) among the first programs that the draft leads to: see `kept`.
-    # None: of the device's kind, see `for_device`
-    first_apart: float | None = 0.0
-
-    takes_model: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` for a bad first population or penalty."""
-        if self.first_apart is not None and self.first_apart < 0:
-            raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
-        if self.first_apart and not self.trusts_draft:
-            raise PrunerError(
-                f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
-                "choose this policy's first programs; leave it out, or set policy.draft_leads=true"
-            )
-        if self.first not in ("random", "lm"):
-            raise PrunerError(f"policy.first={self.first}: it must be random or lm")
-        if self.first == "lm" and self.draft is None:
-            raise PrunerError(
-                "policy.first=lm is the first population of the draft, and this policy has no "
-                "draft; leave it out, or choose a policy with a draft, such as pruner_live"
-            )
-
-    @property
-    def trusts_draft(self) -> bool:
-        """See :class:`PolicySettings`."""
-        return self.draft is not None and self.draft_leads
-
-    def for_device(self, *, gpu: bool) -> Self:
-        """Fill in the default of ``first_apart``.
-
-        Spaces of GPUs have many near-copies of every program, spaces of CPUs few (experiments/
-        draft_kept: first programs).
-        """
-        if self.first_apart is not None:
-            return self
-        return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> DraftThenVerify:
-        """See :class:`PolicySettings`."""
-        return DraftThenVerify(space, draft, learner, self, rng)
-
-    def limited(self, population: int, *, can_draft: bool) -> RoundSettings:
-        """See :class:`PolicySettings`."""
-
-        def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
-            return replace(explorer, population=min(population, explorer.population))
-
-        draft = None if self.draft is None else fewer(self.draft)
-        # All drafted scores are equal then: further generations would only wander at random.
-        if draft is not None and not can_draft:
-            draft = replace(draft, generations=0)
-        return replace(
-            self,
-            draft=draft,
-            verify=fewer(self.verify),
-            random_sample=min(population, self.random_sample),
-        )
 
 
 def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Decisions:
@@ -176,93 +106,51 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomDraws:
-    """Settings of random search over legal programs.
-
-    Programs that probably fail, by the failures so far, are avoided.
-    """
-
-    draws: int = 128  # drawn at once; the first new programs are measured
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False
-
-    def make(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        rng: np.random.Generator,
-    ) -> RandomPolicy:
-        """See :class:`PolicySettings`; the learner is not used."""
-        return RandomPolicy(space, rng, accept=draft, draws=self.draws)
-
-    def limited(self, population: int, *, can_draft: bool) -> RandomDraws:
-        """See :class:`PolicySettings`."""
-        return replace(self, draws=min(population, self.draws))
-
-
-class RandomPolicy:
-    """Uniform draws without repetition."""
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        rng: np.random.Generator,
-        *,
-        accept: ScoreFunction | None = None,
-        draws: int = 512,
-    ) -> None:
-        self._space, self._rng, self._accept, self._draws = space, rng, accept, draws
+class RandomPolicy(Policy):
+    """Uniform draws without repetition, of finite `draft` score; nothing is learned."""
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         seen = np.concatenate([history.keys, pending])
-        return self._random(max(self._draws, num), seen, num)
+        return fresh(self._space, self._legal(max(self._settings.draws, num)), seen, num)
 
-    def _random(self, draws: int, seen: Keys, num: int) -> Decisions:
-        """Return at most `num` new programs of some draws."""
-        drawn = accepted(self._accept, self._space.sample(draws, self._rng))
-        return fresh(self._space, drawn, seen, num)
-
-    def state(self) -> State:
-        """See :class:`Policy`."""
-        return {"rng": self._rng.bit_generator.state}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+    def _legal(self, num: int) -> Decisions:
+        return accepted(self._draft, self._space.sample(num, self._rng))
 
 
-class DraftThenVerify:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDraws(PolicySettings):
+    """Settings of random search over legal programs that probably do not fail."""
+
+    draws: int = 128  # drawn at once; the first new programs are measured
+
+    policy: ClassVar = RandomPolicy
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`PolicySettings`."""
+        return replace(self, draws=min(population, self.draws))
+
+
+class DraftThenVerify(Policy):
     """Draft with the cheap score, verify with the learned score, measure.
 
-    ``draft=None`` skips the draft: then this is evolution with the learned model alone.
-    ``learner=None`` measures the programs that the draft ranks best. While the learner has no
-    training data, programs are taken at random from the drafted set, or with `draft_leads` by the
-    draft's score.
+    Without a draft this is evolution with the learned model alone; without a learner the best
+    drafted programs are measured. While the learner has no data, programs are random of the drafted
+    set, or with `draft_leads` the best of it.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        draft: ScoreFunction | None,
-        learner: Learner | None,
-        settings: RoundSettings,
-        rng: np.random.Generator,
-    ) -> None:
-        self._space, self._draft, self._learner = space, draft, learner
-        self._settings, self._rng = settings, rng
+    _settings: RoundSettings
+
+    def _begin(self) -> None:
         self._round = 0
-        self._drafted = np.zeros((0, space.num_slots), np.int64)
+        self._drafted = np.zeros((0, self._space.num_slots), np.int64)
         self._led = self._drafted  # programs that the draft led to
         self._proposer = None
-        if settings.first == "lm":
+        if self._settings.first == "lm":
             # here: it imports torch, which workers do without
-            from pruner.search.proposer import Proposer, proposal_model
+            from pruner.search.propose_lm import Proposer, proposal_model
 
-            self._proposer = Proposer(space, proposal_model(None))
+            self._proposer = Proposer(self._space, proposal_model(None))
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
@@ -290,8 +178,7 @@ class DraftThenVerify:
         if draft is not None and how is not None:
             self._drafted = self._explored(draft, how, start, seen)
         self._round += 1
-        # Ansor's use_measured_ratio: measured programs are parents, `exclude` keeps them out of the
-        # batch.
+        # Ansor's use_measured_ratio: measured programs are parents, not part of the batch.
         best = history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
         # Rounded down as Ansor does: 1 of 10 is random here, 0 of 10 with Ansor's own 0.05.
@@ -322,12 +209,12 @@ class DraftThenVerify:
 
     def state(self) -> State:
         """See :class:`Policy`."""
-        rng = self._rng.bit_generator.state
-        return {"rng": rng, "round": self._round, "drafted": self._drafted, "led": self._led}
+        own = {"round": self._round, "drafted": self._drafted, "led": self._led}
+        return {**super().state(), **own}
 
     def load_state(self, state: State) -> None:
         """See :class:`Policy`."""
-        self._rng.bit_generator.state = state["rng"]
+        super().load_state(state)
         self._round, self._drafted = int(state["round"]), state["drafted"]
         self._led = state.get("led", self._led)  # earlier versions had none
 
@@ -338,10 +225,7 @@ class DraftThenVerify:
         seen: Decisions,
         history: History,
     ) -> ScoreFunction | None:
-        """The score that verifies; minus infinity for programs illegal by the draft.
-
-        With a prior both scores count: see :func:`weighed`. None: no score to verify with yet.
-        """
+        """The score that verifies, minus infinity for illegal programs; None: none yet."""
         prior = self._settings.prior
         if draft is None or model is draft:
             return model
@@ -377,6 +261,75 @@ class DraftThenVerify:
         return found.decisions[rows]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings(PolicySettings):
+    """Settings of one tuning round; defaults of the release (docs/paper.md section 3)."""
+
+    draft: ExplorerSettings | None = _DRAFT  # None: no round drafts, as in Ansor
+    # first population of the draft: random programs, or "lm": those of the language model
+    first: str = "random"
+    verify: ExplorerSettings = _VERIFY
+    random_sample: int = 1536
+    redraft_period: int = 2  # rounds between drafts
+    measured_share: float = 0.1  # best measured programs in the verified population
+    epsilon: float = 0.1  # share of a batch that is random
+    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
+    prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
+    # without a model: measure the best drafted programs; else random ones of them
+    draft_leads: bool = False
+    # likeness penalty (log seconds) among the first programs that the draft leads to: see `kept`.
+    # None: of the device's kind, see `for_device`
+    first_apart: float | None = 0.0
+
+    takes_model: ClassVar[bool] = True
+    policy: ClassVar = DraftThenVerify
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` for a bad first population or penalty."""
+        if self.first_apart is not None and self.first_apart < 0:
+            raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
+        if self.first_apart and not self.trusts_draft:
+            raise PrunerError(
+                f"policy.first_apart={self.first_apart:g} has no effect here: the draft does not "
+                "choose this policy's first programs; leave it out, or set policy.draft_leads=true"
+            )
+        if self.first not in ("random", "lm"):
+            raise PrunerError(f"policy.first={self.first}: it must be random or lm")
+        if self.first == "lm" and self.draft is None:
+            raise PrunerError(
+                "policy.first=lm is the first population of the draft, and this policy has no "
+                "draft; leave it out, or choose a policy with a draft, such as pruner_live"
+            )
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See :class:`PolicySettings`."""
+        return self.draft is not None and self.draft_leads
+
+    def for_device(self, *, gpu: bool) -> Self:
+        """Fill in the default of ``first_apart``: GPU spaces have many near-copies."""
+        if self.first_apart is not None:
+            return self
+        return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`PolicySettings`."""
+
+        def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
+            return replace(explorer, population=min(population, explorer.population))
+
+        draft = None if self.draft is None else fewer(self.draft)
+        # All drafted scores are equal then: further generations would only wander at random.
+        if draft is not None and not can_draft:
+            draft = replace(draft, generations=0)
+        return replace(
+            self,
+            draft=draft,
+            verify=fewer(self.verify),
+            random_sample=min(population, self.random_sample),
+        )
+
+
 def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:
     """The vectors with a finite score; every vector without a score."""
     return decisions if score is None else decisions[np.isfinite(score(decisions))]
@@ -392,9 +345,8 @@ def weighed(
 ) -> ScoreFunction:
     """Mix standard scores; the draft's weight is ``prior / (prior + measured)``.
 
-    Ours, not the paper's: a model trained on a few dozen programs orders them worse than the
-    analyzer does. Both scores are standardised over the programs `seen`; `measured` counts the
-    finite entries of `latency_s` [N].
+    Ours, not the paper's: a model of a few dozen programs orders worse than the analyzer.
+    Standardised over the programs `seen`; `measured`: finite entries of `latency_s` [N].
     """
     measured = np.isfinite(latency_s).sum()
     learned, drafted = standard(model, seen), standard(draft, seen)

@@ -1,17 +1,11 @@
 """Select scored programs: the best, apart from each other, some at random.
 
-A draft ranks by formulas that are wrong in their own ways: its first programs are near-copies of
-one favourite, so one error of the formula spoils the complete batch. Among good programs the
-differences of its score mean little. Two options, off by default for shortlists (the first programs
-of a search on a GPU are selected apart):
-
-* *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998). The next program has
-  the largest ``score - apart * likeness``, where likeness is the largest share of decisions that it
-  shares with a program already selected;
-* *noise*: the score's own error, in its units (log seconds). A program left out whose score is less
-  than that below the last selected score is indistinguishable from it. The share of such programs
-  among all programs left out is the share of places that are filled at random. Where everything is
-  within the noise, the selection is random, so the draft does no harm.
+* *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998), because the first
+  programs of a draft are near-copies. The next program has the largest ``score - apart *
+  likeness``, the largest share of decisions that it shares with a program already selected;
+* *noise*: the score's own error (log seconds). Programs left out that score less than that below
+  the last selected score are indistinguishable from it; their share of all that are left out is
+  the share of places that are filled at random.
 """
 
 from __future__ import annotations
@@ -33,10 +27,8 @@ def kept(
 ) -> Ints:
     """Positions of at most `num` selected programs, in the order of selection.
 
-    ``beside``: programs selected earlier, from which these lie `apart`, too.
-    Scores of minus infinity are never selected. With neither `apart` (which needs `decisions`) nor
-    `noise` these are the best, ties in their order. Random programs come last. `rng` is used only
-    with `noise`.
+    ``beside``: programs selected earlier, from which these lie `apart` (needs `decisions`), too.
+    Random programs (`noise`, which alone uses `rng`) come last. Minus infinity: never.
     """
     legal = np.flatnonzero(np.isfinite(score))
     order = legal[np.argsort(-score[legal], kind="stable")]

@@ -13,10 +13,7 @@ _SEED = 20250330  # equal keys in every process: a resumed run recognises its pr
 
 
 class SearchSpace(Protocol):
-    """A space to sample, to mutate, and to compare vectors in.
-
-    Random generators are passed in.
-    """
+    """A space to sample, to mutate, and to compare vectors in."""
 
     num_slots: int
 

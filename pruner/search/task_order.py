@@ -1,15 +1,13 @@
 """Choose the next task: round-robin, or by the gradient of total latency.
 
-The gradient scheduler is Ansor's [Zheng2020, section 6, and TVM 0.19, auto_scheduler,
-task_scheduler.py]: a task's gradient mixes its recent improvement a trial with an optimistic guess,
-weighted by how often the task occurs. The guess uses similar tasks, grouped as in Ansor: the same
-operator with the same order of magnitude of arithmetic.
+The gradient is Ansor's [Zheng2020, section 6, and TVM 0.19, task_scheduler.py]: recent improvement
+a trial and an optimistic guess by similar tasks, weighted by how often the task occurs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -27,9 +25,8 @@ _FIRST_SHARE, _FIRST_LEAST, _FIRST_MOST = 0.3, 4, 10
 class TaskProgress:
     """Best latency (seconds, infinite without program) after every batch of a task.
 
-    ``operator``: tasks of the same operator may be similar (None: to no other). ``alone``: the task
-    turned out to be similar to no other, see :func:`stays_behind`. ``awaited``: the results of its
-    latest batch are missing. ``exhausted``: its search has no programs left.
+    ``operator``: None is similar to none; ``alone``: see :func:`stays_behind`; ``awaited``: the
+    latest results are missing; ``exhausted``: no programs left.
     """
 
     weight: float
@@ -63,10 +60,9 @@ class TaskProgress:
 class GradientSettings:
     """Ansor's constants, and `fruitless`, which is ours.
 
-    ``alpha``: weight of the recent slope, which looks ``window`` batches back. ``beta``: similar
-    tasks reach speeds within this factor. A task that is slower after ``patience`` batches more
-    than any other task of its group is not similar after all. ``fruitless``: after so many batches
-    without a program that runs, a task is no longer urgent.
+    ``alpha``: weight of the slope of ``window`` batches; ``beta``: similar tasks reach speeds
+    within it, unless slower for ``patience`` batches more than others. ``fruitless``: after so many
+    batches without a program that runs, a task is no longer urgent.
     """
 
     alpha: float = 0.2
@@ -86,10 +82,7 @@ def check_order(order: str) -> None:
 
 
 def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
-    """Number of candidates of a round; a task's first round is small.
-
-    So a small budget reaches every one of several tasks, and most of it is spent by the gradient.
-    """
+    """Number of candidates of a round; small in the first of several tasks' rounds."""
     if not first or tasks == 1:
         return batch
     share = max(_FIRST_LEAST, int(_FIRST_SHARE * trials / tasks))
@@ -99,13 +92,7 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task; None when every task is exhausted.
-
-    Every task gets one batch first.
-
-    Raises:
-        PrunerError: unknown order.
-    """
+    """Index of the next task, each first once; None at the end; raise `PrunerError`."""
     check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not live:
@@ -139,10 +126,7 @@ def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings =
 def stays_behind(
     tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT
 ) -> bool:
-    """Whether a task is still slower than its group after many batches.
-
-    Such a task is not similar to the others; callers set its ``alone``.
-    """
+    """Whether a task is slower than its group after many batches, so set ``alone``."""
     task, others = tasks[index], _similar(tasks, index)
     if not others:
         return False
@@ -152,8 +136,45 @@ def stays_behind(
 
 
 def _similar(tasks: Sequence[TaskProgress], index: int) -> list[TaskProgress]:
-    """The other tasks of the task's group."""
     group = tasks[index].group
     if group is None:
         return []
     return [t for i, t in enumerate(tasks) if i != index and t.group == group]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Latency of all tasks together (seconds): ``sum weight * best``.
+
+    Unmeasured tasks count with the mean speed of the others, a ``measured_share`` of the
+    arithmetic.
+    """
+
+    latency_s: float
+    measured_share: float
+
+    @staticmethod
+    def of(tasks: Iterable[tuple[float, float, float]]) -> Estimate:
+        """Sum (weight, operations of a call, seconds or infinity); infinite while none is."""
+        total = known = known_s = 0.0
+        missing = False
+        for weight, flops, latest_s in tasks:
+            total += weight * flops
+            if latest_s == float("inf"):
+                missing = True
+                continue
+            known += weight * flops
+            known_s += weight * latest_s
+        if not missing:
+            return Estimate(latency_s=known_s, measured_share=1.0)
+        # Scaling by the share of arithmetic is the same as giving the missing tasks the mean speed.
+        share = known / total if total else 0.0
+        return Estimate(latency_s=known_s / share if share else float("inf"), measured_share=share)
+
+
+def has_settled(latency_s: Sequence[float], rounds: int | None, tolerance: float) -> bool:
+    """Whether `rounds` (None: never) changed the estimate by less than a `tolerance`."""
+    if rounds is None or len(latency_s) <= rounds:
+        return False
+    before_s = latency_s[-1 - rounds]
+    return abs(before_s - latency_s[-1]) < tolerance * before_s

@@ -5,7 +5,7 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS, FeatureSpec, batch, featurize_records
-from pruner.program.te import apply_batch
+from pruner.program import replay
 from pruner.program.te.lower import lower
 from tests.features.recorded import recorded_task
 
@@ -71,7 +71,7 @@ def failing_at_16(schedule):
 
 def test_one_program_on_which_the_engine_fails_costs_itself_only(monkeypatch):
     """Of many replayed at once: they are divided down to the one at fault."""
-    monkeypatch.setattr(apply_batch, "lower", failing_at_16)
+    monkeypatch.setattr(replay, "lower", failing_at_16)
     threads = [8, 32, 16, 64, 16, 8, 128]
     found = compute([relu(number) for number in threads])
     assert found.valid.tolist() == [number != 16 for number in threads]
@@ -86,7 +86,7 @@ def test_programs_that_all_fail_are_not_tried_one_by_one_for_ever(monkeypatch):
         tried.append(schedule.num_programs)
         raise KeyError("loop")
 
-    monkeypatch.setattr(apply_batch, "lower", failing)
+    monkeypatch.setattr(replay, "lower", failing)
     found = compute([relu(2 ** (n % 4)) for n in range(500)])
     assert found.failures == dict.fromkeys(range(500), "replay-error")
     assert len(tried) < 100
@@ -94,7 +94,7 @@ def test_programs_that_all_fail_are_not_tried_one_by_one_for_ever(monkeypatch):
 
 def test_a_chunk_in_which_all_failed_says_nothing_of_the_next(monkeypatch):
     """Of 64 a time: no program of the first chunk can be replayed, one of the second cannot."""
-    monkeypatch.setattr(apply_batch, "lower", failing_at_16)
+    monkeypatch.setattr(replay, "lower", failing_at_16)
     monkeypatch.setattr(batch, "_CHUNK", 64)
     found = compute([relu(16)] * 64 + [relu(8)] * 63 + [relu(16)])
     assert found.valid.tolist() == [False] * 64 + [True] * 63 + [False]

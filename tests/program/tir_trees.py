@@ -7,7 +7,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
 from pruner.program.tir import primitives
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 

@@ -7,16 +7,14 @@ import pytest
 
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.adatune import (
-    AdaTunePolicy,
     AdaTuneSettings,
-    decision_columns,
     expected_improvement,
 )
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.history import History
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
-from pruner.search.policy import RandomPolicy
+from pruner.search.policy import RandomDraws
 
 
 def test_expected_improvement_by_hand():
@@ -58,7 +56,7 @@ SMALL = AdaTuneSettings(explorer=ExplorerSettings(population=128, generations=2,
 def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
     space = RecordedSpace(np.array([[i, j] for i in range(4) for j in range(5)]))
     latency_s = np.linspace(1, 2, 20)
-    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0))
+    policy = SMALL.make(space, None, None, np.random.default_rng(0))
     curve = run_session(
         policy, RecordedMeasurer(space, latency_s, np.ones(20), Clock()), trials=50, batch=4
     )
@@ -72,7 +70,7 @@ def test_what_is_not_legal_is_never_proposed():
     def legal(decisions):
         return np.where(decisions[:, 1] > 4, -np.inf, 0.0)
 
-    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), accept=legal)
+    policy = SMALL.make(space, legal, None, np.random.default_rng(0))
     measurer = RecordedMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
     history = History(space)
     for _ in range(4):
@@ -88,8 +86,8 @@ def test_it_beats_random_on_average():
         space, latency_s = pool(seed)
         rng = np.random.default_rng(seed)
         policies = {
-            "adatune": AdaTunePolicy(space, decision_columns, SMALL, rng),
-            "random": RandomPolicy(space, np.random.default_rng(seed)),
+            "adatune": SMALL.make(space, None, None, rng),
+            "random": RandomDraws(draws=512).make(space, None, None, np.random.default_rng(seed)),
         }
         for name, policy in policies.items():
             measurer = RecordedMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())

@@ -2,12 +2,11 @@
 
 import pytest
 
-from pruner.search.estimate import Estimate, has_settled
-from pruner.search.task_order import TaskProgress
+from pruner.search.task_order import Estimate, TaskProgress, has_settled
 
 
 def task(weight, flops, *best_s):
-    return TaskProgress(weight=weight, flops=flops, best_s=best_s)
+    return weight, flops, TaskProgress(weight=weight, flops=flops, best_s=best_s).latest_s
 
 
 def test_tasks_count_as_often_as_they_are_called():

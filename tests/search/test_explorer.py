@@ -11,7 +11,7 @@ from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import (
     DraftThenVerify,
-    RandomPolicy,
+    RandomDraws,
     RoundSettings,
     weighed,
 )
@@ -94,7 +94,11 @@ def test_replay_charges_recorded_costs_and_never_measures_twice(space, draft):
             return super().measure(decisions)
 
     measurer = Spy(pool, latency_s, np.full(len(pool), 2.0), clock)
-    curve = run_session(RandomPolicy(pool, np.random.default_rng(0)), measurer, trials=200)
+    curve = run_session(
+        RandomDraws(draws=512).make(pool, None, None, np.random.default_rng(0)),
+        measurer,
+        trials=200,
+    )
     assert len(set(measured)) == len(measured) == 200
     assert clock.measuring_s == 400.0
     assert 0 < clock.thinking_s < 10
@@ -113,7 +117,7 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
         pool, latency_s, known = pool_of(space, draft, seed)
         costs = np.ones(len(pool))
         ours = DraftThenVerify(pool, known, None, settings, np.random.default_rng(seed))
-        chance = RandomPolicy(pool, np.random.default_rng(seed))
+        chance = RandomDraws(draws=512).make(pool, None, None, np.random.default_rng(seed))
         results = [
             run_session(p, RecordedMeasurer(pool, latency_s, costs, Clock()), trials=30).best_s[-1]
             for p in (ours, chance)
@@ -251,7 +255,7 @@ def test_programs_that_are_being_measured_cost_no_random_share():
         assert len(np.unique(proposed)) == 10
         assert proposed[5:].max() < 175
         assert proposed[5:].min() < 120  # by chance
-    random = RandomPolicy(pool, np.random.default_rng(0))
+    random = RandomDraws(draws=512).make(pool, None, None, np.random.default_rng(0))
     drawn = random.propose(200, History(pool), pool.keys(pending))
     assert drawn.max() < 180
 

@@ -6,7 +6,7 @@ import pytest
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.history import History
-from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
+from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
 
 POWERS = 2 ** np.arange(7)
 
@@ -48,7 +48,7 @@ def policies(space, score, rng):
     rounds = RoundSettings(draft=small, verify=small, random_sample=64)
     return {
         "draft": DraftThenVerify(space, score, None, rounds, rng),
-        "random": RandomPolicy(space, rng, accept=score, draws=128),
+        "random": RandomDraws().make(space, score, None, rng),
         "unlearned": DraftThenVerify(space, score, lambda *_: None, rounds, rng),
     }
 

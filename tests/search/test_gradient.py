@@ -89,7 +89,7 @@ def test_recorded_programs_and_settings_that_cannot_work_are_refused():
     for wrong in ({"starts": 1}, {"anchors": 0}, {"rate": 0}, {"draft": None}):
         with pytest.raises(PrunerError, match=r"policy\."):
             DescentSettings(**wrong)
-    undescribed = SimpleNamespace(spaces=[], analyzer=None, relaxed=max)
+    undescribed = SimpleNamespace(spaces=[], analyzer=None, symbols=max, options=max, relaxed=max)
     with pytest.raises(PrunerError, match="needs a description of the device"):
         DescentSettings().make(undescribed, None, None, np.random.default_rng(0))
     fewer = DescentSettings().limited(64, can_draft=True)

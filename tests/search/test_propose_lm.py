@@ -13,7 +13,7 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.history import History
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
-from pruner.search.policy import RandomPolicy, RoundSettings
+from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.search.propose_lm import ProposeLmSettings
 from tests.models.proposals.tiny import factorisations, tiny_space
 
@@ -58,7 +58,12 @@ def test_on_an_extent_never_seen_it_beats_random_search(weights):
     space, latency_s = space_of(240)
     ours = best_after(policy_of(space, weights), space, latency_s, 4)
     chance = [
-        best_after(RandomPolicy(space, np.random.default_rng(seed)), space, latency_s, 4)
+        best_after(
+            RandomDraws(draws=512).make(space, None, None, np.random.default_rng(seed)),
+            space,
+            latency_s,
+            4,
+        )
         for seed in range(20)
     ]
     assert ours == latency_s.min()
@@ -90,10 +95,10 @@ def test_records_without_tokens_are_drawn_at_random_and_a_line_reports_it(weight
 
 
 def test_the_draft_may_start_from_the_models_programs(weights, monkeypatch):
-    from pruner.search import proposer
+    from pruner.search import propose_lm
 
-    model = proposer.proposal_model(weights)
-    monkeypatch.setattr(proposer, "proposal_model", lambda _: model)
+    model = propose_lm.proposal_model(weights)
+    monkeypatch.setattr(propose_lm, "proposal_model", lambda _: model)
     space, latency_s = space_of(240)
     how = ExplorerSettings(population=8, generations=0, keep=8)
     found = {}

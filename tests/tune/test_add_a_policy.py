@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.search.policy import NO_KEYS, RandomDraws, RoundSettings, fresh
+from pruner.search.policy import NO_KEYS, Policy, PolicySettings, RandomDraws, RoundSettings, fresh
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
@@ -16,37 +16,24 @@ pytestmark = pytest.mark.tvm
 # --- pruner/search/largest_first.py ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargestFirst:
-    """Settings of a policy that proposes the legal draws with the largest sum of decisions."""
-
-    draws: int = 64
-
-    takes_model: ClassVar[bool] = False
-    trusts_draft: ClassVar[bool] = False
-
-    def make(self, space, draft, learner, rng):
-        return LargestFirstPolicy(space, draft, self, rng)
-
-    def limited(self, population, *, can_draft):
-        return LargestFirst(draws=min(population, self.draws))
-
-
-class LargestFirstPolicy:
-    def __init__(self, space, draft, settings, rng):
-        self._space, self._draft, self._settings, self._rng = space, draft, settings, rng
-
+class LargestFirstPolicy(Policy):
     def propose(self, num, history, pending=NO_KEYS):
         drawn = self._space.sample(self._settings.draws, self._rng)
         drawn = drawn[np.isfinite(self._draft(drawn))]
         drawn = drawn[np.argsort(-drawn[:, 1:].sum(axis=1), kind="stable")]
         return fresh(self._space, drawn, np.concatenate([history.keys, pending]), num)
 
-    def state(self):
-        return {"rng": self._rng.bit_generator.state}
 
-    def load_state(self, state):
-        self._rng.bit_generator.state = state["rng"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestFirst(PolicySettings):
+    """Settings of a policy that proposes the legal draws with the largest sum of decisions."""
+
+    draws: int = 64
+
+    policy: ClassVar = LargestFirstPolicy
+
+    def limited(self, population, *, can_draft):
+        return LargestFirst(draws=min(population, self.draws))
 
 
 # --- the test that follows it ---

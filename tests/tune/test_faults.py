@@ -106,7 +106,7 @@ def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatc
     ],
 )
 def test_a_head_goes_on_only_without_what_it_took_away(design, monkeypatch, error, expected):
-    from pruner.tune.spaces.batched import head
+    from pruner.tune.spaces.batched import trace
     from pruner.tune.tvm_import import load_tvm
 
     def get(self, value):
@@ -117,10 +117,10 @@ def test_a_head_goes_on_only_without_what_it_took_away(design, monkeypatch, erro
         n for n, inst in enumerate(design.trace.insts) if inst.kind.name.startswith("Sample")
     )
     if expected:
-        assert head._apply_head(design, length)[1] == {}
+        assert trace._apply_head(design, length)[1] == {}
     else:
         with pytest.raises(type(error), match=str(error)):
-            head._apply_head(design, length)
+            trace._apply_head(design, length)
 
 
 def test_vectors_of_real_programs_meet_no_fault(design, caplog):

@@ -27,10 +27,7 @@ class Access:
 
 
 def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:
-    """Return index expressions of a load inside a store's value.
-
-    An update reads its own element.
-    """
+    """Return indices of a load in a store; updates read their own element."""
     if load.stage == store.buffer.key and not load.indices:
         return store.indices
     return tuple(map(store.sum_of, load.indices))
@@ -45,10 +42,7 @@ def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
 
 
 def store_accesses(buffers: Buffers, store: BufferStore) -> list[Access]:
-    """Return a store's buffers in order of first touch.
-
-    The written buffer, then the reads.
-    """
+    """Return a store's buffers by first touch: the written buffer, then the reads."""
     written = Access(store.buffer, WRITE, [store.indices])
     found: dict[int, Access] = {store.buffer.key: written}
     for load in _loads_in_visit_order(store.value):

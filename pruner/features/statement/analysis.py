@@ -54,10 +54,7 @@ class StoreAnalysis:
     def record(
         self, place: int, touches: TouchTable, marked: dict[int, Floats], *, is_gpu: bool
     ) -> None:
-        """Record the touches and marked loops of the member at ``place``, after those before.
-
-        ``marked``: products of marked loops by buffer, of the nest's stores before.
-        """
+        """Record touches and marked loops (products by buffer) of the member at ``place``."""
         member, rows, programs = self.members[place], self._rows[place], self.programs[place]
         touched = [(foot.access, foot.elements[rows, programs]) for foot in self._feet]
         self._seen.append((touches.record(member.store, member.loops, touched), rows, programs))
@@ -105,10 +102,7 @@ class StoreAnalysis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedStore:
-    """The programs of one nest in the analysis of a store.
-
-    ``programs``: their places; the analysis may have equal stores of other nests, too.
-    """
+    """The programs of one nest, by their places, in the analysis of a store."""
 
     analysis: StoreAnalysis
     programs: slice
@@ -136,8 +130,7 @@ def analyse(
     for one, some in zip(nests, every, strict=True):
         touches, marked, is_gpu = TouchTable(one, node_keys), dict[int, Floats](), False
         for member in some:
-            # feature.cc sets its flag at the first GPU index and never resets it: stores before
-            # keep 0.
+            # feature.cc never resets the flag of the first GPU index: stores before keep 0.
             is_gpu = is_gpu or any(loop.is_bound for loop in member.store.loops)
             analysis, place = place_of[member]
             analysis.record(place, touches, marked, is_gpu=is_gpu)

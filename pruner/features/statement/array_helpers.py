@@ -49,10 +49,7 @@ def slog(x: ArrayLike) -> Floats:
 def pick_row(
     rows: Sequence[NDArray[Number]] | NDArray[Number], row: NDArray[np.int64]
 ) -> NDArray[Number]:
-    """Return ``rows[row[n]][n]`` [N] of L arrays [N].
-
-    Programs mostly agree, or take one of a few neighbouring rows, so only these are stacked.
-    """
+    """Return ``rows[row[n]][n]`` [N] of L arrays [N], stacking only the rows taken."""
     first, last = int(row.min()), int(row.max())
     if first == last:
         return rows[first]
@@ -60,10 +57,7 @@ def pick_row(
 
 
 def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the place of the first True along axis -2.
-
-    The number of places where there is none.
-    """
+    """Return the place of the first True along axis -2, else their number."""
     levels, num = mask.shape[-2:]
     if num < _WIDE and levels:
         return np.asarray(np.where(mask.any(-2), mask.argmax(-2), levels))
@@ -74,10 +68,7 @@ def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
-    """Return the product of ``values`` [L, N] where ``mask`` holds.
-
-    ``mask``: [.., L, N]; returns [.., N].
-    """
+    """Return the product of ``values`` [L, N] over a ``mask`` [.., L, N]."""
     num = values.shape[-1]
     if num < _WIDE:
         return np.asarray(np.where(mask, values, 1.0).prod(-2))
@@ -90,10 +81,7 @@ def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
 def runs_of(
     widths: Sequence[Floats], sizes: Sequence[Floats], shape: tuple[int, ...]
 ) -> tuple[Floats, Floats]:
-    """Return the neighbouring elements of a box, and how many such runs it has.
-
-    ``widths`` of the box and ``sizes`` of its buffer by dimension; both results have ``shape``.
-    """
+    """Return the neighbouring elements of a box, and the number of such runs."""
     run = rows = np.ones(shape)
     inside: Floats | float = 1.0  # elements of the dimensions further in
     for width, size in zip(reversed(widths), reversed(sizes), strict=True):
@@ -104,10 +92,7 @@ def runs_of(
 
 
 def fitting_depth(footprints: Floats, size: Floats | float) -> tuple[Ints, Ints]:
-    """Return the outermost depth whose footprint fits ``size``, and the depth around it.
-
-    ``footprints`` [L + 1, N] by depth, the last that of one iteration, which counts as fitting.
-    """
+    """Return the outermost depth whose footprint fits, and the depth around it."""
     fits = footprints <= size
     fits[-1] = True
     depth = fits.argmax(0)
@@ -130,11 +115,9 @@ def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any
 
 
 def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple[Levels, Levels]:
-    """Bound an index at every level, with only the inner loops moving.
+    """Return the bounds of an index at every level, where only inner loops move.
 
-    Returns ``lo`` and ``hi``: at a level, loops at that depth or deeper move, and the other loops
-    stand at 0. Neighbouring levels between which no loop moves the index have the very same
-    objects.
+    Neighbouring levels between which no loop moves the index have the very same objects.
     """
     own: dict[int, list[tuple[IntLike, IntLike]]] = {}
     composites: list[Levels] = []

@@ -1,7 +1,7 @@
 """Statement features: a row per written buffer, for N programs.
 
 Definition: ``GetPerStoreFeature`` of TenSet's Ansor (src/auto_scheduler/feature.cc in the fork that
-TenSet and the official Pruner release use). The functions below carry the original's groups.
+TenSet and the official Pruner release use).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
-from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
     COUNT_COLUMNS,
@@ -21,6 +20,7 @@ from pruner.features.columns import (
     MAX_BUFFERS,
     STATEMENT_COLUMNS,
     STATEMENT_INDEX,
+    ColumnValues,
 )
 from pruner.features.statement.analysis import MARKS, AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import column, first_row, pick, slog
@@ -34,11 +34,7 @@ _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx
 
 
 def statement_features(nests: LoopNests, stores: Sequence[AnalysedStore]) -> NDArray[np.float32]:
-    """Compute feature rows of the N programs of ``nests``, given its stores.
-
-    Returns:
-        float32 [N, S, statement columns], S = number of written buffers, in order of first store.
-    """
+    """Compute feature rows, float32 [N, S, column], of the S written buffers in order."""
     # feature.cc keys its rows by buffer: the last store wins.
     last = {store.analysis.store.buffer.key: store for store in stores}
     out = np.empty((nests.num_programs, len(last), len(STATEMENT_COLUMNS)), np.float32)
@@ -88,8 +84,7 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis) -> Logs:
     for mark, name in zip((*BLOCKS, *THREADS), _GPU_AXES, strict=True):
         rows = frame.marked(mark)
         if rows:
-            # Of nested indices of one axis (a cooperative fetch inside threads) the innermost
-            # counts.
+            # Of nested indices of one axis (a fetch inside threads) the innermost counts.
             logs[f"{name}_len"] = frame.extents[rows[-1]]
         else:
             # Absent GPU indices count as extent 1, whose shifted logarithm is 1.
@@ -100,10 +95,7 @@ def _computation(table: ColumnValues, analysis: StoreAnalysis) -> Logs:
 
 
 def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Fill group 2: up to five buffers in the order of feature.cc.
-
-    By (reuse distance, unique bytes, unique lines, kind).
-    """
+    """Fill group 2: buffers by (reuse distance, unique bytes, unique lines, kind)."""
     blocks = [a.log_columns() for a in analysis.accesses]  # [access columns, N] each
     ranks = _ranks(analysis.accesses)
     for place in range(min(len(blocks), MAX_BUFFERS)):
@@ -135,11 +127,10 @@ def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
-    """Fill group 3: log2(ops) / log2(bytes) at 10 points.
+    """Fill group 3: log2(ops) / log2(bytes) at 10 points, from inside out.
 
-    The curve follows the nest from inside out. A missing loop repeats the point of the loop inside
-    it, so it never is the first to pass a sample; loops missing at the very inside are skipped by
-    ``start``.
+    A missing loop repeats the point of the loop inside it; ``start`` skips those at the very
+    inside.
     """
     frame = analysis.frame
     levels = len(frame.extents)

@@ -1,7 +1,4 @@
-"""Features of a buffer access: bytes, cache lines, reuse, stride.
-
-Group 2 of feature.cc.
-"""
+"""Features of a buffer access, group 2 of feature.cc: bytes, cache lines, reuse, stride."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
-from pruner.features.column import ColumnValues
-from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX
+from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX, ColumnValues
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.array_helpers import (
     column,
@@ -96,10 +92,7 @@ class Footprint:
 
 
 def footprint(access: Access, frame: LoopFrame) -> Footprint:
-    """Measure the touched region per loop.
-
-    Product over dimensions of the width of the index's interval.
-    """
+    """Measure the touched region per loop: the box of the index's intervals."""
     levels, num = frame.extents.shape
     widths: list[list[Width]] = []
     for d in range(len(access.indices[0])):
@@ -130,10 +123,7 @@ def _product(first: Width, *others: Width) -> Width:
 
 @dataclass(slots=True, eq=False)
 class AccessFeatures:
-    """Values of one access before the logarithm, each [N].
-
-    ``foot``: the region that it touches.
-    """
+    """Values of one access to the region ``foot`` before the logarithm, each [N]."""
 
     foot: Footprint
     bytes: Floats
@@ -150,11 +140,7 @@ class AccessFeatures:
         return self.foot.access
 
     def log_columns(self, *, kept: bool = False) -> Floats:
-        """Return the columns of an access, [column, N], as logarithms.
-
-        slog of all, which leaves 0 and 1 unchanged. ``kept``: see :class:`Reuse`. Do not change the
-        result, which is cached.
-        """
+        """Return slog of the access's columns, [column, N], cached: do not change it."""
         if self._columns is None:
             self._columns = self._made_columns()
         if not kept or self.reuse.kept_bytes is self.reuse.distance_bytes:
@@ -166,11 +152,7 @@ class AccessFeatures:
     def flow_columns(
         self, location: str, ops: Floats | float, size: Floats | float, *, kept: bool = False
     ) -> Floats:
-        """Return the dataflow columns of an access, [column, N], as logarithms.
-
-        ``ops``: operations of the row; ``size``: bytes of the allocation; ``kept``: see
-        :meth:`log_columns`.
-        """
+        """Return slog of the dataflow columns of ``ops`` and an allocation of ``size`` bytes."""
         out = ColumnValues(DATAFLOW_INDEX, len(self.bytes))
         out["float_ops"], out["alloc_size"] = slog(ops), slog(size)
         out[f"location.{location}"] = 1.0
@@ -237,17 +219,13 @@ def _lines_and_strides(
 
 
 def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
-    """Return bytes of the innermost dimensions that the region covers whole.
-
-    [N], of ``last_region``.
-    """
+    """Return bytes of innermost dimensions that ``last_region`` covers whole, [N]."""
     out = np.full(num, float(access.buffer.bytes_per_element))
     open_ = np.ones(num, bool)
     shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
         match = open_ & (last_region[d] == column(shape[d], num))
-        # feature.cc breaks at the first dimension that matches, from inside: at most one is
-        # counted.
+        # feature.cc breaks at the first matching dimension from inside: at most one counts.
         out = np.where(match, out * last_region[d], out)
         open_ &= ~match
     return out

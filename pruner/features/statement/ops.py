@@ -1,12 +1,6 @@
-"""Count the arithmetic of a store's iteration after TVM's Simplify.
-
-Every count is an int64 array [N] or an int: index arithmetic differs between programs because loops
-of extent 1 disappear and guards that provably hold are dropped.
-"""
+"""Count the arithmetic of a store's iteration after TVM's Simplify."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
@@ -26,7 +20,7 @@ from pruner.program.dag.expr import (
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened
-from pruner.program.index.lookup import is_sum
+from pruner.program.index.regions import is_sum
 from pruner.program.nests import BufferStore
 
 FLOAT, INT = COUNT_INDEX["float_mad"], COUNT_INDEX["int_mad"]  # the first of each group
@@ -43,12 +37,7 @@ _GROUP = {
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-@dataclass(slots=True, eq=False)
-class _Truth:
-    """Where a condition provably holds or fails."""
-
-    always: IntLike
-    never: IntLike
+_Truth = tuple[IntLike, IntLike]  # where a condition provably holds, and where it fails
 
 
 class OpCounter:
@@ -67,8 +56,7 @@ class OpCounter:
         match expr:
             case Const():
                 return
-            # Simplify sorts sums of loop variables as a whole, but keeps integer min and max as
-            # they are.
+            # Simplify sorts sums of loop variables as a whole, but keeps integer min and max.
             case Axis() | Binary(dtype="int32" | "int64") if _has_no_choice(expr) and is_sum(expr):
                 self._affine(self._store.sum_of(expr), live)
             case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, or with a choice
@@ -93,8 +81,7 @@ class OpCounter:
             case Cast(a=a):
                 self._expr(a, live)
             case Select(cond=cond, then=then, other=other):
-                # ``live``: the share of programs (0 or 1) in which the expression is not simplified
-                # away.
+                # ``live``: the share of programs (0 or 1) that keep the expression.
                 self._choice(cond, then, other, live, SELECT_OP)
             case Call(name="if_then_else", args=(cond, then, other)):
                 column = (FLOAT if expr.dtype.startswith(("float", "bfloat")) else INT) + _MATH
@@ -107,12 +94,12 @@ class OpCounter:
 
     def _choice(self, cond: Expr, then: Expr, other: Expr, live: IntLike, column: int) -> None:
         """Count a select or if_then_else; gone where its condition is decided."""
-        truth = self._decide(cond)
-        open_ = live * (1 - truth.always) * (1 - truth.never)
+        always, never = self._decide(cond)
+        open_ = live * (1 - always) * (1 - never)
         self._bump(column, open_)
         self._condition(cond, open_)
-        self._expr(then, live * (1 - truth.never))
-        self._expr(other, live * (1 - truth.always))
+        self._expr(then, live * (1 - never))
+        self._expr(other, live * (1 - always))
 
     def _affine(self, a: Affine, live: IntLike) -> None:
         """Count additions, products and divisions of a simplified index."""
@@ -140,20 +127,19 @@ class OpCounter:
     def _decided(self, cond: Expr) -> _Truth:
         match cond:
             case Binary(op="and", a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
-                return _Truth(x.always * y.always, 1 - (1 - x.never) * (1 - y.never))
+                (holds, fails), (holds_too, fails_too) = self._decide(a), self._decide(b)
+                return holds * holds_too, 1 - (1 - fails) * (1 - fails_too)
             case Binary(op="or", a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
-                return _Truth(1 - (1 - x.always) * (1 - y.always), x.never * y.never)
+                (holds, fails), (holds_too, fails_too) = self._decide(a), self._decide(b)
+                return 1 - (1 - holds) * (1 - holds_too), fails * fails_too
             case Not(a=a):
-                x = self._decide(a)
-                return _Truth(x.never, x.always)
+                return self._decide(a)[::-1]
             case Binary(op=op, a=a, b=b) if op in _COMPARISONS and _are_indices(a, b):
                 return self._compare(op, a, b)
             case Const(value=value):
-                return _Truth(int(bool(value)), int(not value))
+                return int(bool(value)), int(not value)
             case _:
-                return _Truth(0, 0)
+                return 0, 0
 
     def _compare(self, op: str, a: Expr, b: Expr) -> _Truth:
         difference = af.add(self._store.sum_of(a), self._store.sum_of(b), -1)
@@ -170,17 +156,14 @@ class OpCounter:
             "eq": (zero, apart),
             "ne": (apart, zero),
         }
-        return _Truth(*table[op])
+        return table[op]
 
     def _condition(self, cond: Expr, live: IntLike) -> None:
         """Count comparisons and connectives that remain undecided."""
         match cond:
             case Binary(op=("and" | "or") as op, a=a, b=b):
-                x, y = self._decide(a), self._decide(b)
-                # ``a and true`` is a, ``a or false`` is a: the connective goes with the decided
-                # side.
-                x_gone = x.always if op == "and" else x.never
-                y_gone = y.always if op == "and" else y.never
+                # ``a and true`` is a, ``a or false`` is a: the decided side goes.
+                x_gone, y_gone = (self._decide(side)[op == "or"] for side in (a, b))
                 self._bump(BOOL_OP, live * (1 - x_gone) * (1 - y_gone))
                 self._condition(a, live * (1 - x_gone))
                 self._condition(b, live * (1 - y_gone))
@@ -204,10 +187,7 @@ class OpCounter:
                 self._expr(cond, live)
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
-        """Return both sides of an integer comparison.
-
-        A constant moves to the side without loops.
-        """
+        """Return both sides of an integer comparison."""
         left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
@@ -237,10 +217,7 @@ def _compared(a: Affine, *, ordered: bool) -> Affine:
 
 def _without_factor(a: Affine) -> Affine:
     """Drop the coefficient, or the divisor, of a single term."""
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    out = Affine()
+    count, out = af.num_terms(a), Affine()
     for t in a.terms:
         single = (count == 1) & (t.coef != 0)
         scaled = single & (t.coef != 1)
@@ -258,10 +235,7 @@ def _without_factor(a: Affine) -> Affine:
 
 
 def _has_no_choice(expr: Expr) -> bool:
-    """Return whether an expression has sums, products and divisions only.
-
-    The simplifier sorts such an expression of loop variables.
-    """
+    """Return whether an expression has sums, products and divisions only."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 

@@ -1,9 +1,8 @@
 """Compute data reuse of a store's accesses (``ComputeReuse`` of feature.cc).
 
-For N programs at once. Scanning loops from the inside out: loops whose variable is in the indices
-lengthen the reuse distance; the first loop that is not starts the reuse count, which ends at the
-next loop that moves the access. A loop in which the buffer was touched before ends the scan with
-serial reuse.
+From the inside out: loops that move the access lengthen the reuse distance; the first that does not
+starts the reuse count, which ends at the next that does. A loop in which the buffer was touched
+before ends the scan with serial reuse.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Reuse:
 
 
 def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
-    """Return each access's values at a loop's ``place`` from inside, [A, N].
-
-    Places outside the outermost loop take the outermost loop's values.
-    """
+    """Return values at a loop's ``place`` from inside, at most the outermost, [A, N]."""
     row = np.maximum(len(rows) - 1 - place, 0)
     return np.array([pick_row(rows, one) for one in row])
 
@@ -52,11 +48,7 @@ def _near_bytes(
     moved: NDArray[np.bool_],
     start: NDArray[np.int64],
 ) -> tuple[Floats, Floats]:
-    """Return bytes touched before the reuse begins, and as kept.
-
-    In the outermost loop that moves the access. Without such a loop: one element of every access in
-    the loop where the reuse begins.
-    """
+    """Return bytes touched before the reuse begins, and as kept."""
     outermost = moved.shape[1] - 1 - first_row(moved[:, ::-1])
     no_move = outermost < 0
     last_moved = np.where(no_move, 0, outermost)
@@ -77,11 +69,9 @@ def compute_reuse(
 ) -> list[Reuse]:
     """Compute the reuse of a store's A accesses, loops outermost first.
 
-    Args:
-        seen: touches so far, including the store's own.
-        moves: bool [A, L, N], the loop's variable is in the indices.
-        present: bool [L, N], the loop exists.
-        extents: float64 [L, N].
+    ``seen``: touches so far, including the store's own; ``moves`` bool [A, L, N]: the loop's
+    variable is in the indices; ``present`` bool [L, N]: the loop exists; ``extents`` float64 [L,
+    N].
     """
     levels, num = extents.shape
     if levels == 0:
@@ -94,8 +84,7 @@ def compute_reuse(
     # loop reuse ends at the next loop that moves it
     end = first_row(present & moves & (order > start[:, None]))
     serial_at = first_row(present & seen.shared[:, ::-1])
-    # Whichever comes first from inside: a loop that saw the buffer before, or the end of loop
-    # reuse.
+    # Whichever is first from inside: a loop that saw the buffer before, or the end of reuse.
     serial = serial_at < end
 
     distance = product_where(extents, lead)

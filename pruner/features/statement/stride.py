@@ -1,8 +1,7 @@
 """Compute the stride of a loop's consecutive iterations in a buffer.
 
-feature.cc finds a loop's coefficient by walking the printed expression and remembering the last
-constant factor (``CoefficientExtractor``). In a simplified sum, whose terms stand in descending
-order of coefficient, that memory has a closed form, computed here for N programs at once.
+feature.cc remembers the last constant factor of the printed expression (``CoefficientExtractor``);
+for a simplified sum, in descending order of coefficients, that has a closed form.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class Target:
 
 
 def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
-    """Return the target's coefficient in ``index``, as feature.cc computes it.
-
-    Returns (where the target appears, coefficient there).
-    """
+    """Return where the target appears in ``index``, and feature.cc's coefficient there."""
     # Sums of plain variables have the closed form below; nested sums need the walk itself.
     if any(isinstance(t.index, Affine) for t in index.terms):
         return _Walk(target).run(index) if any_nonzero(target.inside(index)) else (False, 1)
@@ -65,8 +61,7 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
         if any_nonzero(has):
             present = present | has
             largest = most(largest, where(has, t.coef, 0))
-            # No "* factor" is printed for coefficient 1, so the walk remembers an earlier factor or
-            # none.
+            # No "* factor" is printed for coefficient 1: an earlier factor is remembered, or none.
             tail = tail | (has & (t.coef == 1))
     if not any_nonzero(present):
         return False, 1
@@ -132,10 +127,7 @@ class _Walk:
 
 
 def _print_order(index: Affine) -> list[IntLike]:
-    """Return every term's rank in the printed sum.
-
-    By coefficient, then lower and upper factor, descending.
-    """
+    """Return terms' ranks in the printed sum: by coefficient, lower, upper, descending."""
     terms = index.terms
     ranks: list[IntLike] = [0] * len(terms)
     for i, t in enumerate(terms):
@@ -144,8 +136,7 @@ def _print_order(index: Affine) -> list[IntLike]:
             first, same = u.coef > t.coef, u.coef == t.coef
             if any_nonzero(same):
                 tied = (u.lower == t.lower) & (u.upper >= t.upper)
-                # canonical_simplify.cc sorts equal coefficients by lower factor, then by upper
-                # factor.
+                # canonical_simplify.cc sorts equal coefficients by lower, then by upper factor.
                 first = first | (same & ((u.lower > t.lower) | tied))
             ranks[i] = ranks[i] + where(first, 1, 0)
             ranks[j] = ranks[j] + where(first, 0, 1)
@@ -155,10 +146,7 @@ def _print_order(index: Affine) -> list[IntLike]:
 def touch_stride(
     indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], target: Target
 ) -> IntLike:
-    """Return the target loop's stride in elements (``ComputeStride``).
-
-    The least over all touches.
-    """
+    """Return the target loop's least stride over touches, in elements (``ComputeStride``)."""
     best: IntLike = INF
     for index in indices:
         row: IntLike = 1

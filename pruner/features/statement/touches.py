@@ -1,10 +1,7 @@
-"""Record the touches of every loop (``for_touch_regions_`` of feature.cc).
+"""Record how much of a buffer a loop touches (``for_touch_regions_``).
 
-The original walks the stores in program order and appends, for every loop around a store and every
-buffer the store touches, how much of the buffer one run of the loop touches. Reuse reads the
-touches of earlier stores, so the order of stores matters. And it keys its tables by the address of
-a loop's node, which for GPU indices is a temporary that the allocator hands out again: a defect of
-feature.cc that the released models were trained with, followed by :func:`number_loops`.
+The original keys its tables by the address of a loop's node, which for GPU indices is a temporary
+that is handed out again: a defect of the released models, followed by :func:`number_loops`.
 """
 
 from __future__ import annotations
@@ -43,8 +40,7 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
             free += [numbers[loop][0] for loop in reversed(opened[kept:]) if loop.is_bound]
         for depth in range(kept, len(store.loops)):
             loop = store.loops[depth]
-            # Ordinary loops are nodes of the program and live on; only the temporaries of GPU
-            # indices are freed.
+            # Ordinary loops are nodes of the program; only temporaries of GPU indices are freed.
             if loop.is_bound and free:
                 inner = any(around.is_bound for around in store.loops[:depth])
                 numbers[loop] = free.pop(), inner & refills
@@ -68,11 +64,9 @@ def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
 def _refills(nests: LoopNests) -> Truth:
     """Return where the allocator's free list runs out at a thread loop.
 
-    After simplification glibc's per-thread list holds one node for every ordinary loop of the
-    kernel's outermost stage, and one more; block, virtual thread and thread take three. With two
-    such loops the next request refills the list, and the node freed afterwards is not the next to
-    be handed out. Found on the golden features, where 153 of the 157 programs that can decide it
-    agree; with several kernels the list's length is unknown.
+    glibc's per-thread list holds one node for every ordinary loop of the outermost stage, and one
+    more; block, virtual thread and thread take three. With two such loops the next request refills
+    the list. 153 of the 157 golden programs that can decide it agree.
     """
     kernels = [key for key, a in nests.allocations.items() if not a.loops]
     if len(kernels) != 1:
@@ -93,17 +87,13 @@ class _Totals:
     entry_bytes: Floats
 
     def forget(self, where: Truth) -> None:
-        """Drop the totals for the programs ``where``."""
         for name in ("all_bytes", "read_bytes", "entry_bytes"):
             setattr(self, name, np.where(where, 0.0, getattr(self, name)))
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """Touches of one buffer in one loop.
-
-    ``count`` of touches; elements of the ``first`` and of the ``least``.
-    """
+    """Touches of one buffer in one loop: ``count``, elements of ``first`` and ``least``."""
 
     count: int
     first: Floats
@@ -114,10 +104,8 @@ class _Entry:
 class Seen:
     """Touches of the L loops around a store so far, outermost first.
 
-    ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, an
-    array [N] a loop; ``first``, ``least``: elements of each access's buffer in its first touch and
-    in its smallest, by access and loop; ``shared``: where the buffer was touched before, too, [A,
-    L, N].
+    ``*_bytes``: see :class:`TouchTable`, [N] a loop; ``first``, ``least``: elements of each
+    access's buffer in its first and its smallest touch; ``shared``: touched before, too, [A, L, N].
     """
 
     all_bytes: Sequence[Floats]
@@ -130,10 +118,7 @@ class Seen:
 
     @staticmethod
     def joined(parts: Sequence[tuple[Seen, Rows, slice]], levels: int, num: int) -> Seen:
-        """Join the touches of all parts in ``levels`` loops of ``num`` programs.
-
-        A part comes with the places of its loops, and of its programs; zeros in other loops.
-        """
+        """Join the touches of parts at the places of their loops and programs."""
         if len(parts) == 1:
             return parts[0][0]
         accesses = len(parts[0][0].shared)
@@ -152,9 +137,8 @@ class Seen:
 class TouchTable:
     """Touches of one nest's stores, recorded in program order.
 
-    Running totals by loop: bytes of all touches (``all_bytes``) and of reading touches
-    (``read_bytes``), and one element of each touch (``entry_bytes``); ``kept_bytes`` are as
-    ``all_bytes``, but never dropped.
+    Totals by loop: bytes of all (``all_bytes``; ``kept_bytes``, never dropped) and of reading
+    touches (``read_bytes``), and one element of each touch (``entry_bytes``).
     """
 
     def __init__(self, nests: LoopNests, node_keys: NodeKeys = "recycled") -> None:
@@ -167,13 +151,8 @@ class TouchTable:
     def record(
         self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
     ) -> Seen:
-        """Append a store's accesses, and return the touches of its loops so far.
-
-        Each access comes with its elements in ``loops`` [L, N]: the loops around the store that a
-        program has.
-        """
-        # On first entry the row is emptied where the allocator made a fresh node (see
-        # `number_loops`).
+        """Append accesses with their elements in ``loops`` [L, N]; return the touches so far."""
+        # A row is emptied where the allocator made a fresh node (see `number_loops`).
         for loop in store.loops:
             row, fresh = self._row_of[loop]
             if loop not in self._entered and any_nonzero(fresh):
@@ -205,7 +184,6 @@ class TouchTable:
                 entry.least = np.minimum(entry.least, touched)
 
     def _seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
-        """Return the touches of loops ``rows``, overall and by buffer."""
         totals = [self._totals[row] for row in rows]
         entries = [[self._buffers[access.buffer.key][row] for row in rows] for access in accesses]
         shared = np.array([[entry.count > 1 for entry in some] for some in entries])

@@ -1,19 +1,16 @@
 """CPU symbols of the analyzer: register tile, caches, lanes, cores.
 
-Per statement (the last store of a stage) and for the whole program unless said otherwise; the idea
-is the paper's (Table 2: capacity, work and traffic of each level), the levels are those of a
-CPU. Sources of the formulas:
+Per statement (the last store of a stage) and for the whole program unless said otherwise; after the
+paper's Table 2 with the levels of a CPU:
 
-* *Register tile*: the spatial loops inside the innermost reduction loop, as in the GPU symbol S1
-  [Pruner, Table 2]; their operands are loaded once per step and their results stay in registers
-  when the tile is unrolled [BLIS: Van Zee and van de Geijn, 2015, section 3: micro-kernel].
+* *Register tile*: the spatial loops inside the innermost reduction loop (S1); their operands are
+  loaded once per step, and their results stay in registers [BLIS: Van Zee and van de Geijn, 2015].
 * *Footprint* of the loops from depth ``l`` inwards: sum over buffers of the box they touch, in
   whole cache lines [Wolf and Lam, 1991, reuse in tiled loops].
-* *Traffic* into a cache of ``C`` bytes: the outermost depth ``l`` whose footprint fits is run
-  without misses between its iterations, so a buffer crosses once for the loop around it, as far as
-  that loop moves it, and once more for every iteration further out: ``bytes[l - 1] * prod of
-  extents outside l - 1`` [the capacity rule of the ECM model: Stengel et al., 2015, section 2].
-  Measurements repeat the program, so that what fits whole is warm and does not cross.
+* *Traffic* into a cache of ``C`` bytes: a buffer crosses once for the loop around the outermost
+  depth ``l`` whose footprint fits, as far as that loop moves it, and once for every iteration
+  further out: ``bytes[l - 1] * prod of extents outside l - 1`` [ECM model: Stengel et al., 2015,
+  section 2]. What fits whole is warm, because measurements repeat the program.
 * *Balance*: ``P / (ceil(P / cores) cores)`` of ``P`` parallel iterations (the paper's P_l2,c).
 """
 
@@ -53,10 +50,7 @@ _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 
 
 def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
-    """Compute symbols of N programs on ``device``.
-
-    One row a statement, in program order.
-    """
+    """Compute symbols of N programs on ``device``, one row a statement in order."""
     return cpu_symbols_of([nests], device)[0]
 
 
@@ -100,7 +94,6 @@ class _CpuRow:
         self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.symbol_table.CPU_COLUMNS`."""
         operations = self._operations
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores
@@ -135,12 +128,7 @@ class _CpuRow:
         return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
 
     def _unrolled_depth(self) -> Depths:
-        """Return the first own loop of the body unrolled into one block.
-
-        By the pragma, or else by the compiler. A long reduction stays a loop. The spatial loop
-        around the block belongs to it: it is the innermost loop left, which compilers run in
-        vectors.
-        """
+        """Return the first own loop that the pragma or the compiler unrolls."""
         depth = np.full(self._num, len(self._own))
         open_, inside, reduced = (np.ones(self._num, t) for t in (bool, float, float))
         limit = np.maximum(self._s.unroll, _COMPILER_UNROLLS)
@@ -151,17 +139,13 @@ class _CpuRow:
                 reduced = reduced * loop.extent
                 open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
             open_ &= (loop.mark != "parallel") | (loop.extent == 1)
-            # A spatial loop that exceeds the limit is still taken, since it runs in vectors; it
-            # ends the body.
+            # A spatial loop beyond the limit still runs in vectors; it ends the body.
             depth = np.where(open_, place, depth)
             open_ &= inside <= limit
         return depth
 
     def _vector_loop(self) -> dict[StatementLoop, ProgramMask]:
-        """Return the loop that runs in vectors, per program.
-
-        The marked loop, or the body's innermost spatial loop.
-        """
+        """Return per program the marked loop, or the body's innermost spatial loop."""
         chosen: dict[StatementLoop, ProgramMask] = {}
         open_ = np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
@@ -183,22 +167,14 @@ class _CpuRow:
         return pick(np.stack([*runs, np.ones(self._num)]), self._body)
 
     def _used_lanes(self) -> PerProgram:
-        """Return elements per vector operation, of v iterations and w lanes.
-
-        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; otherwise the rest
-        after whole vectors is done in smaller powers of two: ``v / (v div w + ones of v mod w)``.
-        """
+        """Return elements per vector operation: the last vector is widened, or done in halves."""
         whole, rest = np.divmod(self._vector.astype(np.int64), self._width)
         # The number of ones in the rest: a vector of each power of two.
         pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
         return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
 
     def _outermost_tile_loop(self) -> Depths:
-        """Return the first own loop of the register tile.
-
-        The tile is the spatial loops inside the innermost reduction loop, the body and the vector
-        loop; without a reduction the body alone.
-        """
+        """Return the first own loop of the tile; without a reduction, of the body."""
         depth = self._body
         last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
         if self._s.is_reduction:
@@ -220,10 +196,7 @@ class _CpuRow:
         return out
 
     def _reductions(self, depth: Depths, *, around: bool) -> PerProgram:
-        """Return iterations of reduction loops inside a depth.
-
-        With ``around`` also of those directly around it.
-        """
+        """Return iterations of reduction loops inside a depth, or directly ``around`` it, too."""
         out, open_ = np.ones(self._num), np.full(self._num, around)
         for place in range(len(self._own) - 1, -1, -1):
             loop, inside = self._own[place], place >= depth
@@ -234,10 +207,7 @@ class _CpuRow:
         return out
 
     def _statements_unrolled(self) -> PerProgram:
-        """Return statements of the innermost loops that the pragma unrolls.
-
-        A marked vector counts as one statement.
-        """
+        """Return statements that the pragma unrolls; a marked vector is one statement."""
         body, open_ = np.ones(self._num), np.ones(self._num, bool)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
@@ -248,17 +218,13 @@ class _CpuRow:
         return body
 
     def _loads(self) -> tuple[PerProgram, PerProgram]:
-        """Return loads of whole vectors and of single elements.
-
-        An operand is kept in registers while the tile reuses it.
-        """
+        """Return loads of vectors and of elements; the tile keeps operands in registers."""
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             loads = self._iterations
             for place, loop in enumerate(self._own):
                 if not loop.is_reduce:
-                    # A tile loop that does not move the operand reuses the register; a vector loop
-                    # broadcasts instead.
+                    # A tile loop that does not move it reuses registers, a vector loop broadcasts.
                     kept = (place >= self._tile_depth) & ~access.uses(loop.var)
                     kept &= ~self._chosen[loop]
                     loads = loads / np.where(kept, loop.extent, 1)
@@ -267,10 +233,7 @@ class _CpuRow:
         return vectors, scalars
 
     def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
-        """Split ``count`` element accesses into vector and scalar instructions.
-
-        By the stride of the lanes.
-        """
+        """Split ``count`` accesses into vector and scalar instructions, by the lanes' stride."""
         stride = np.zeros(self._num)
         for loop, here in self._chosen.items():
             stride = stride + np.where(here, access.stride(loop.var), 0)
@@ -281,10 +244,7 @@ class _CpuRow:
         return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
 
     def _memory(self) -> dict[str, PerProgram]:
-        """Return footprints and traffic of the three caches, in bytes.
-
-        In whole cache lines.
-        """
+        """Return footprints and traffic of the caches in bytes of whole cache lines."""
         footprint = self._bytes_by_depth()
         iterations = [np.ones(self._num)]
         for loop in self._loops:

@@ -1,9 +1,4 @@
-"""GPU symbols of the analyzer, of any program's loop nests.
-
-The columns are :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`. Where a loop that was
-fused from several dimensions is only partly inside a block, each dimension spans the interval of
-its index, and together never more than the iterations that move the access.
-"""
+"""GPU symbols of the analyzer, of any program's loop nests."""
 
 from collections.abc import Iterable
 
@@ -80,7 +75,6 @@ class _GpuRow:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
-        """Return the values of :data:`~pruner.features.symbols.symbol_table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
         threads = self._extent(roles.threads) * self._lanes
         blocks = self._extent(roles.blocks)
@@ -175,11 +169,7 @@ class _GpuRow:
         return self._total(n * size for n, size in zip(moved, sizes, strict=True)) / sum(moved)
 
     def _unique(self, access: NestAccess) -> PerProgram:
-        """Return elements the kernel touches, staged loops within the tile.
-
-        Fetch loops are padded to whole threads, and the terms do not show the guard that cuts the
-        rest off.
-        """
+        """Return elements the kernel touches, staged loops within the tile without padding."""
         widths = access.widths(self._everything)
         if self._stages:
             others = self._everything - moving_of(x for x in self._s.loops if x.is_own)
@@ -199,12 +189,7 @@ class _GpuRow:
         return np.minimum(access.footprint(moving), iterations)
 
     def _run_length(self) -> PerProgram:
-        """Return S7: the contiguous elements that a row of the tile covers.
-
-        The last dimension, times the one before it where rows are whole. Threads that run over
-        several dimensions at once and end anywhere touch one run of indices, less than the box that
-        it lies in.
-        """
+        """Return S7: the contiguous elements that a row of the tile covers."""
         if self._stages:
             widths, shape = self._s.write.sizes, self._s.buffer.shape
         elif self._global:
@@ -228,10 +213,7 @@ class _GpuRow:
         return np.where(touched < box, np.minimum(run, touched), rows)
 
     def _lines(self) -> PerProgram:
-        """Return cache lines of the slowest global access.
-
-        Lanes of a vector whose elements lie in different lines are added up.
-        """
+        """Return cache lines of the slowest global access, summed over split lanes."""
         loops = [*self._roles.own]
         lane = next((x.var for x in self._roles.threads if x.mark is Mark.THREAD_X), None)
         vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
@@ -256,17 +238,13 @@ class _GpuRow:
         return body
 
     def _loads(self, scope: Scope) -> tuple[PerProgram, PerProgram]:
-        """Return loads of a thread from ``scope``, plain and conflict-weighted.
-
-        The second value is weighted by bank conflicts.
-        """
+        """Return loads of a thread from ``scope``, plain and weighted by bank conflicts."""
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             if access.buffer.scope != scope:
                 continue
             loads = self._iterations
-            # Operands stay in registers over the innermost tile: loops that do not move them load
-            # nothing.
+            # Operands stay in registers over the innermost tile's loops that do not move them.
             for loop in self._roles.inner_tile:
                 loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
             for loop in self._roles.vthreads:
@@ -287,18 +265,13 @@ class _GpuRow:
 
     def _conflict(self, access: NestAccess) -> PerProgram:
         stride, lanes = self._lane_of(access)
-        # A power-of-two stride hits few banks: gcd with the number of banks is how many lanes
-        # collide.
+        # A power-of-two stride hits few banks: the gcd with their number is how many lanes collide.
         words = np.maximum(stride * access.buffer.bytes_per_element // _BANK_BYTES, 1)
         banks = np.gcd(words.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 
     def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return the step between neighbouring threads, and their number.
-
-        Elements between neighbouring threads that touch different elements, and how many such
-        threads.
-        """
+        """Return the step between threads that touch different elements, and their number."""
         threads = moving_of(self._roles.threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
         open_ = np.ones(self._num, bool)

@@ -1,7 +1,6 @@
-"""The official analyzer's symbols: 11 numbers per written buffer.
+"""The official analyzer's symbols (PSA, feature_psa.cc): 11 numbers per written buffer.
 
-Source: feature_psa.cc. These are the inputs of the released analyzer (PSA); docs/paper.md section
-2.5 has their quirks. The paper's own symbols S1 to S8 are a different, cleaner set.
+Their quirks are in section 2.5 of docs/paper.md; the paper's own symbols S1 to S8 are another set.
 """
 
 from collections.abc import Sequence
@@ -24,12 +23,7 @@ _NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no com
 def official_symbols(
     nests: LoopNests, stores: Sequence[AnalysedStore]
 ) -> Float32[np.ndarray, "program statement column"]:
-    """Compute the official symbols of N programs, whose nest is analysed alone.
-
-    Returns:
-        float32 [N, S, 11]: one row a statement in the order of :func:`statement_features`, columns
-        as in :data:`~pruner.features.symbols.symbol_table.OFFICIAL_COLUMNS`.
-    """
+    """Compute float32 [N, S, 11] of a nest analysed alone, as :func:`statement_features`."""
     num = nests.num_programs
     rows: dict[int, SymbolRow] = {}
     workload: dict[int, PerProgram] = {}
@@ -82,8 +76,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     workload[key] = workload.get(key, np.zeros(num)) + np.where(computes, touched, 0.0)
     shared = np.zeros(num)
     if analysis.store.buffer.scope is SHARED:
-        # The release counts only the first buffer of its access map, which libstdc++ visits
-        # last-inserted first.
+        # The release counts the first buffer of its map, which libstdc++ lists last-inserted first.
         shared = volume(len(moves) - 1, spatial) * threads
         dram = shared * blocks
     else:

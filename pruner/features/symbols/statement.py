@@ -1,12 +1,7 @@
 """Statements of loop nests for the symbols: operations, roles, accesses.
 
-A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
-expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
-range while all others stand at 0, and a term's reach is the width of its interval.
-
-The statement features (:mod:`pruner.features.statement`) follow feature.cc instead: they measure
-whole tensors, join all touches of a buffer to one box, ignore guards, and move the loops from a
-depth inwards. Here a load counts by itself, in the tile that is allocated and within the guards.
+*Moving* loops run over their range while all others stand at 0. Other than in
+:mod:`pruner.features.statement`, a load counts by itself, in the allocated tile, within the guards.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,10 +36,7 @@ ProgramMask = Bool[np.ndarray, " program"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one iteration: ``flops`` and ``special`` function calls.
-
-    ``flops`` include min and max; ``half``: the flops on 16-bit floats.
-    """
+    """Operations of one iteration: ``flops`` (with min, max), ``special`` calls, 16-bit share."""
 
     flops: float
     special: float
@@ -52,11 +44,7 @@ class Operations:
 
 
 def count_operations(value: Expr) -> Operations:
-    """Count a value's arithmetic of its own kind (float or integer).
-
-    On integers where the value is an integer. Index arithmetic inside loads and conditions does not
-    count.
-    """
+    """Count a value's arithmetic of its own kind, without indices and conditions."""
     counted = ("float", "bfloat") if _is_float(value.dtype) else ("float", "bfloat", "int", "uint")
     flops = special = half = 0.0
     pending = [value]
@@ -88,10 +76,7 @@ def _is_float(dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatementLoop:
-    """A loop around a statement, in N programs.
-
-    ``extent`` [N]; ``is_own``: the loop belongs to the statement's own stage.
-    """
+    """A loop of ``extent`` [N]; ``is_own``: it belongs to the statement's own stage."""
 
     var: LoopVar
     extent: PerProgram
@@ -122,9 +107,8 @@ class LoopRoles:
     def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
         """Sort loops by their marks.
 
-        A cooperative fetch has threads of its own inside the block's: they repeat the block's
-        threads, and a block fetches once for all virtual threads, whose loop does not repeat the
-        statement. Results that go out through shared memory are dealt out to threads anew, too.
+        A cooperative fetch has threads of its own inside the block's, and a block fetches once for
+        all virtual threads; so have results that go out through shared memory.
         """
         threads = [x for x in loops if x.mark in THREADS]
         # Own threads inside the block's threads: only a fetch has both.
@@ -172,21 +156,15 @@ def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
 
 
 class IndexTerm:
-    """A term ``coef * ((index mod upper) div lower)`` of an index.
-
-    ``scale`` [N] is ``|coef|``, 0 where absent.
-    """
+    """A term ``coef * ((index mod upper) div lower)``; ``scale`` [N] is ``|coef|``."""
 
     def __init__(self, term: Term, num: int) -> None:
-        self.term, self.variables = term, variables_of(term.index)
+        self.term, self.variables = term, af.variables_of(term.index)
         self.scale = column(np.abs(term.coef), num)
         self._reach: dict[Moving, PerProgram] = {}
 
     def reach(self, moving: Moving) -> PerProgram:
-        """Return the range of the quotient [N], coefficient left out.
-
-        Largest minus smallest value.
-        """
+        """Return largest less smallest quotient [N], without the coefficient."""
         # Cached by the variables that matter: most sets of moving loops share them.
         inside = self.variables & moving
         if inside not in self._reach:
@@ -206,13 +184,6 @@ def _term_bounds(term: Term, moving: Moving) -> tuple[IntLike, IntLike]:
             lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
         lo, hi = af.wrap_bounds(term, lo, hi)
     return lo, hi if af.is_endless(term.limit) else np.minimum(hi, term.limit - 1)
-
-
-def variables_of(index: LoopVar | Affine) -> Moving:
-    """Return the loop variables in an index."""
-    if isinstance(index, LoopVar):
-        return frozenset((index,))
-    return frozenset().union(*(variables_of(t.index) for t in index.terms))
 
 
 @dataclass(slots=True, eq=False)
@@ -235,10 +206,7 @@ class NestAccess:
         return frozenset().union(*(t.variables for terms in self.indices for t in terms))
 
     def widths(self, moving: Moving) -> list[PerProgram]:
-        """Return the values that each dimension's index spans [N].
-
-        Box rule: dimensions are independent.
-        """
+        """Return the values that each dimension's index spans [N], by the box rule."""
         return [_width(terms, moving, self.num) for terms in self.indices]
 
     def footprint(self, moving: Moving) -> PerProgram:
@@ -261,11 +229,7 @@ class NestAccess:
     def lines_of_warp(
         self, lane: LoopVar | None, vector: LoopVar | None
     ) -> tuple[PerProgram, PerProgram]:
-        """Return cache lines that 32 lanes touch, and split lanes.
-
-        Lines [N] in the first iteration of all loops, and the share of lanes whose second element
-        of a vector is in another line [N].
-        """
+        """Return first cache lines of a warp [N], share of split lanes [N]."""
         at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
         start = self._address(at)
         # Distinct lines are counted as steps of the sorted line numbers of the 32 lanes.
@@ -287,10 +251,7 @@ class NestAccess:
         return out * self.buffer.bytes_per_element
 
     def stride(self, var: LoopVar) -> PerProgram:
-        """Return elements between neighbouring iterations of a loop [N].
-
-        Divided indices count as if undivided.
-        """
+        """Return elements between iterations of a loop [N], divided indices as undivided."""
         out, row = np.zeros(self.num), np.ones(self.num)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
             for term in terms:
@@ -300,10 +261,7 @@ class NestAccess:
         return out
 
     def parts(self, var: LoopVar) -> PerProgram:
-        """Return the product of the ranges of this loop's own terms [N].
-
-        Terms made of this loop alone.
-        """
+        """Return the product of the ranges of terms made of this loop alone [N]."""
         out = np.ones(self.num)
         for terms in self.indices:
             for term in terms:
@@ -313,10 +271,7 @@ class NestAccess:
 
 
 def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
-    """Return ``(index mod upper) div lower`` for ``values`` of loop variables.
-
-    Other variables are 0.
-    """
+    """Return ``(index mod upper) div lower`` at ``values`` of variables, the others 0."""
     if isinstance(term.index, LoopVar):
         inside = values.get(term.index, np.zeros((1, 1), np.int64))
     else:
@@ -345,10 +300,7 @@ def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 
 
 def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
-    """Return the number of distinct values of a sum of terms.
-
-    The least over all cuts of (values of the wide-stepping terms) x (span of the others).
-    """
+    """Return the least number of distinct values over all cuts by step."""
     inside = [term for term in terms if term.variables & moving]
     if not inside:
         return np.ones(num)
@@ -363,18 +315,14 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     span, count = np.ones(num), np.ones(num)
     for scale, reach in zip(scales, reaches, strict=True):  # from the innermost term outwards
         span = span + scale * reach
-        # Either every step of this term shows all inner values, or the steps overlap and the span
-        # counts.
+        # Every step of this term shows all inner values, or the steps overlap and the span counts.
         count = np.minimum((reach + 1) * count, span)
     return count
 
 
 @dataclass(slots=True, eq=False)
 class NestStatement:
-    """A statement of N programs; ``reads`` hold each distinct load once.
-
-    The statement's own element is left out. ``unroll`` [N]: the depth of the pragma in force.
-    """
+    """A statement of N programs, each distinct load once, ``unroll`` by its pragma [N]."""
 
     value: Expr
     loops: list[StatementLoop]

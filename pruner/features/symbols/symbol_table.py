@@ -1,8 +1,7 @@
 """Tables of the analyzer's symbol columns, and their values.
 
 Per statement (the last store of a stage), in elements and operations unless a unit says otherwise.
-S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2); the other GPU columns are what a model of the
-hardware needs beyond them. A column is added here and where its group is computed, nowhere else.
+S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import rows_of
-from pruner.features.column import Column
+from pruner.features.columns import Column
 from pruner.program.nests import ACCUMULATORS, SHARED
 
 Columns = tuple[Column, ...]
@@ -140,10 +139,7 @@ OFFICIAL_COLUMNS: Columns = _columns(
 
 
 def position(columns: Columns, name: str) -> int:
-    """Return the place of a column in its table.
-
-    Raises `KeyError` for a name that the table lacks.
-    """
+    """Return the place of a column in its table; raise `KeyError` without it."""
     for place, column in enumerate(columns):
         if column.name == name:
             return place
@@ -153,11 +149,7 @@ def position(columns: Columns, name: str) -> int:
 def fill(
     columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
-    """Return rows of named values as one array in table order.
-
-    float64 [S, C, N]. Raises `KeyError` where a row lacks a column of the table, or has another
-    one.
-    """
+    """Return rows of named values, float64 [S, C, N]; raise `KeyError` unless all match."""
     for row in rows:
         if strange := row.keys() ^ {column.name for column in columns}:
             raise KeyError(f"not both computed and in the table: {', '.join(sorted(strange))}")
@@ -168,13 +160,11 @@ def fill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """Symbols of N programs of one skeleton, a row per statement.
+    """Symbols of N programs of one skeleton, a row per statement in program order.
 
-    In program order. ``scopes``: storage rank of the buffer that a statement writes;
-    ``reductions``: the statements that accumulate; ``columns``: :data:`GPU_COLUMNS` or
-    :data:`CPU_COLUMNS`. ``shared_bytes``: shared memory of a block where it is planned as a whole,
-    else None; see :meth:`block_bytes`. ``copies_ahead``: see
-    :class:`~pruner.program.nests.LoopNests`.
+    ``scopes``: storage rank of the written buffer; ``reductions``: the statements that accumulate;
+    ``shared_bytes``: of a block where it is planned as a whole, else None (:meth:`block_bytes`);
+    ``copies_ahead``: see :class:`~pruner.program.nests.LoopNests`.
     """
 
     values: Float[np.ndarray, "statement column program"]
@@ -185,10 +175,7 @@ class Symbols:
     copies_ahead: int = 0
 
     def block_bytes(self) -> PerProgram:
-        """Return bytes of shared memory of one block.
-
-        S3 of all statements, or the plan.
-        """
+        """Return bytes of a block's shared memory: S3 of all statements, or the plan."""
         if self.shared_bytes is not None:
             return self.shared_bytes
         # S3 counts elements; buffers of a block live at the same time, so their bytes add up.

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from jaxtyping import Float32
 
-from pruner.features.column import Column
+from pruner.features.columns import Column
 from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.cpu import CpuSwitches

@@ -6,8 +6,7 @@
 * `fold`: constant folding of bodies
 * `integer_value`: the value of an integer expression
 * `operators`: the standard operators
-* `tenset`: TVM's saved tensors as DAGs
+* `tenset`: TVM's saved tensors as DAGs, whose stages Ansor numbers
 * `task_index`: the DAG of a record's workload key
-* `stage_order`: how Ansor numbers stages
 * `text`: DAGs as TVM prints them
 """

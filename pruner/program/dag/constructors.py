@@ -1,8 +1,4 @@
-"""Small constructors of expressions that fold constants as TVM's operators do.
-
-``x + 0``, ``x * 1`` and the like vanish at construction, so a definition written with these
-functions has the operation counts of the same definition written in TE.
-"""
+"""Constructors of expressions that fold constants (``x + 0``) as TVM's operators do."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,10 +50,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDAG:
-    """Stages in the order that schedule steps number them (Ansor's topological order).
-
-    ``outputs`` are positions of the kernel's results; the kernel's inputs are the placeholders.
-    """
+    """Stages in the order of steps (Ansor's); ``outputs`` are places of the results."""
 
     stages: tuple[Stage, ...]
     outputs: tuple[int, ...]
@@ -60,3 +58,20 @@ class ComputeDAG:
     def readers(self, stage: int) -> tuple[int, ...]:
         """Return the positions of the stages that load from ``stage``."""
         return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)
+
+
+def post_order(reads: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
+    """List what ``outputs`` need, inputs before their user (TE's ``PostDFSOrder``)."""
+    order: list[int] = []
+    visited: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number not in visited:
+            visited.add(number)
+            for source in reads[number]:
+                visit(source)
+            order.append(number)
+
+    for output in outputs:
+        visit(output)
+    return order

@@ -1,14 +1,12 @@
-"""Scalar expressions: the value of one iteration of a stage.
+"""Scalar expressions, immutable: the value of one iteration of a stage.
 
-A tiny, closed vocabulary that mirrors the part of TE expressions which operators use. Expressions
-are immutable values; a loop variable is an :class:`Axis` slot of the stage that owns the body
-(spatial axes first, then reduce axes), so a body means the same wherever its stage is placed.
+A loop variable is an :class:`Axis` slot of the stage, spatial axes first, then reduce axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +16,12 @@ BinaryOp = Literal[
     "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
 ]  # fmt: skip
+TVM_BINARY: dict[str, BinaryOp] = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
+    "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
+    "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
+}  # fmt: skip
+"""Binary operations by the name of TVM's class."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +78,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call by name: ``if_then_else`` (lazy), ``exp``, ``sqrt``, ``tanh`` ...
-
-    ``pure`` follows TVM's effect kind (pure or annotation): the features count pure and other
-    calls apart.
-    """
+    """A call by name, such as ``if_then_else`` (lazy); ``pure`` by TVM's effect kind."""
 
     name: str
     args: tuple[Expr, ...]
@@ -162,15 +162,18 @@ def loads(expr: Expr) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
-def redirect_loads(body: Expr, source: int, target: int) -> Expr:
-    """Return ``body`` with loads of stage ``source`` turned to stage ``target``."""
+def replace_loads(body: Expr, stage: int, made: Callable[[Load], Expr]) -> Expr:
+    """Return ``body`` with ``made(load)`` in place of the loads of ``stage``."""
 
     def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == source:
-            return Load(target, node.indices, node.dtype)
-        return node
+        return made(node) if isinstance(node, Load) and node.stage == stage else node
 
     return rewrite(body, rule)
+
+
+def redirect_loads(body: Expr, source: int, target: int) -> Expr:
+    """Return ``body`` with loads of stage ``source`` turned to stage ``target``."""
+    return replace_loads(body, source, lambda load: replace(load, stage=target))
 
 
 def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:

@@ -1,9 +1,4 @@
-"""Constant folding of bodies: the part of Simplify that needs no extents.
-
-Rules of TVM's ``TryConstFold`` (src/arith/const_fold.h) and of selects whose condition is a
-literal: ``x * 1``, ``x + 0``, arithmetic of literals, casts of literals, and integer sums whose
-loop variables cancel.
-"""
+"""Fold constants of bodies without extents, by ``TryConstFold`` (src/arith/const_fold.h)."""
 
 from __future__ import annotations
 

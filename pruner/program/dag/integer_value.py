@@ -78,10 +78,7 @@ def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
 
 
 def constant_value(expr: Expr, extents: Sequence[int]) -> int | None:
-    """Return the value common to every iteration of ``extents``, else None.
-
-    Tries every iteration of the loops that occur; None also when these are more than `MAX_POINTS`.
-    """
+    """Return the value common to all (at most `MAX_POINTS`) iterations, else None."""
     used = {node.slot for node in walk(expr) if isinstance(node, Axis)}
     # A loop that the expression does not use contributes one point, so unused extents cost nothing.
     ranges = [range(extent if slot in used else 1) for slot, extent in enumerate(extents)]

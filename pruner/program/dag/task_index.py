@@ -1,8 +1,4 @@
-"""Find the compute DAG of a record's workload key.
-
-Standard operators are defined here (:mod:`pruner.program.dag.operators`); the keys of TenSet's own
-tasks are hashes, whose DAGs lie in the ``network_info`` folder of the data set.
-"""
+"""Find the compute DAG of a workload key: standard operator or TenSet task."""
 
 from __future__ import annotations
 
@@ -18,9 +14,8 @@ from pruner.program.dag.tenset import dag_from_json
 class TaskIndex:
     """The tasks of a folder of TenSet's ``*.task.pkl`` files, by workload key.
 
-    Files are read one after the other, only until the requested key is found, and graphs are
-    converted on request: of a file read earlier only the keys stay in memory. The same key has the
-    same DAG in every file (it is a hash of it), whatever the target.
+    Files are read until the requested key is found; of a file read earlier only the keys stay in
+    memory. A key has the same DAG in every file.
     """
 
     def __init__(self, network_info: Path | str) -> None:
@@ -37,8 +32,8 @@ class TaskIndex:
         """Return the DAG of a key.
 
         Raises :class:`UnsupportedProgram` (``unknown-task``, or a reason of
-        :func:`~pruner.program.dag.tenset.dag_from_json`) and :class:`DataError` when a task file
-        is damaged or unsafe.
+        :func:`~pruner.program.dag.tenset.dag_from_json`); :class:`DataError` for a damaged task
+        file.
         """
         if workload_key not in self._dags:
             # Converted once: a task has thousands of records.
@@ -75,11 +70,7 @@ class TaskIndex:
 
 
 def task_index_of(data_root: Path | str) -> TaskIndex | None:
-    """Index the task files of a TenSet data set, None where missing.
-
-    The files lie in ``<data_root>/network_info``, as downloaded. Raises :class:`DataError` when the
-    folder is there without a task file.
-    """
+    """Index ``<data_root>/network_info``, None where missing; raise `DataError` if empty."""
     folder = Path(data_root) / NETWORK_INFO
     return TaskIndex(folder) if folder.is_dir() else None
 
@@ -87,32 +78,24 @@ def task_index_of(data_root: Path | str) -> TaskIndex | None:
 def find_dag(
     workload_key: str, fused: tuple[str, ...] = (), tasks: TaskIndex | None = None
 ) -> ComputeDAG:
-    """Return a record's DAG: a standard operator or a TenSet task.
+    """Return a record's DAG: a standard operator with ``fused``, or a task of ``tasks``.
 
-    ``fused`` names the operations behind a standard operator; ``tasks`` has the DAGs of hashed
-    keys.
-
-    Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
-    :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
+    Raises as :func:`~pruner.program.dag.operators.dag_for_workload` and :meth:`TaskIndex.dag`.
     """
     try:
-        return _dag(workload_key, fused, tasks)
+        if read_key(workload_key).operator is not None:
+            return dag_for_workload(workload_key, fused)
+        if fused:
+            raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
+        if tasks is None:
+            raise UnsupportedProgram(
+                "unknown-task",
+                f"{workload_key:.120} is no operator that is defined here: define it "
+                "(CONTRIBUTING.md, Add an operator), or give network_info with its definition",
+            )
+        return tasks.dag(workload_key)
     except (PrunerError, MemoryError):
         raise
     except Exception as error:  # unforeseen arguments cost their task, not the run
         detail = f"{workload_key:.80}: {type(error).__name__} {error}"
         raise UnsupportedProgram("bad-arguments", detail) from error
-
-
-def _dag(workload_key: str, fused: tuple[str, ...], tasks: TaskIndex | None) -> ComputeDAG:
-    if read_key(workload_key).operator is not None:
-        return dag_for_workload(workload_key, fused)
-    if fused:
-        raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
-    if tasks is None:
-        raise UnsupportedProgram(
-            "unknown-task",
-            f"{workload_key:.120} is no operator that is defined here: define it (CONTRIBUTING.md, "
-            "Add an operator), or give network_info with its definition",
-        )
-    return tasks.dag(workload_key)

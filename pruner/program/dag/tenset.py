@@ -1,21 +1,22 @@
-"""Convert TVM's saved tensors (a JSON object graph) to a :class:`ComputeDAG`.
+"""Convert TVM's saved tensors (a JSON object graph of TenSet's task files) to DAGs.
 
-TenSet's task files hold one such graph a task. A graph that the vocabulary cannot express is
-refused with a reason, never approximated.
+A graph that the vocabulary cannot express is refused with a reason, never approximated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pruner.data.tenset.task_pickle import Node, NodeGraph
 from pruner.errors import DataError, UnsupportedProgram
-from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage
+from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage, post_order
 from pruner.program.dag.expr import (
+    TVM_BINARY,
     Axis,
     Binary,
-    BinaryOp,
     Call,
     Cast,
     Const,
@@ -27,7 +28,6 @@ from pruner.program.dag.expr import (
     rewrite,
 )
 from pruner.program.dag.integer_value import constant_value
-from pruner.program.dag.stage_order import schedule_order
 
 COMBINERS: dict[str, Combiner] = {
     "tir.Add": "add",
@@ -42,24 +42,13 @@ SPATIAL, REDUCE = 0, 2
 def dag_from_json(text: str) -> ComputeDAG:
     """Build the compute DAG of a saved array of tensors.
 
-    Raises :class:`UnsupportedProgram`: ``damaged-graph`` when the text is no such graph, else the
-    part that the vocabulary lacks (``unsupported-operation``, ``multi-output``,
-    ``unsupported-reduction``, ``unsupported-expression``, ``unknown-call``, ``dynamic-shape``,
-    ``axis-start``).
+    Raises :class:`UnsupportedProgram`: ``damaged-graph``, or the part that the vocabulary lacks,
+    such as ``multi-output``, ``unsupported-expression``, ``dynamic-shape``.
     """
     try:
         return _Reader(NodeGraph.parse(text)).dag()
     except (DataError, RecursionError, ZeroDivisionError) as error:
         raise UnsupportedProgram("damaged-graph", str(error)) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reduction:
-    """A reduction's source expression, combiner and identity."""
-
-    source: Node
-    combiner: Combiner
-    identity: float
 
 
 class _Reader:
@@ -87,7 +76,6 @@ class _Reader:
         )
 
     def operation(self, tensor: Node) -> int:
-        """Return the position of the operation that makes ``tensor``."""
         if tensor.type_key != "Tensor":
             raise UnsupportedProgram("damaged-graph", f"{tensor.type_key} in place of a tensor")
         if tensor.integer("value_index") != 0:
@@ -123,8 +111,10 @@ class _Reader:
         value = bodies[0]
         axes = op.ref("axis").items
         reduce_axes = op.ref("reduce_axis").items
-        reduction = _reduction(value) if value.type_key == "tir.Reduce" else None
-        if reduction is None and reduce_axes:
+        reduces = value.type_key == "tir.Reduce"
+        found: tuple[Node, Combiner | None, float] = (value, None, 0.0)
+        source, combiner, identity = _reduction(value) if reduces else found
+        if not reduces and reduce_axes:
             raise UnsupportedProgram("unsupported-reduction", "reduce axes without a reduction")
         variables = {axis.ref("var").number: i for i, axis in enumerate((*axes, *reduce_axes))}
         reader = self.reader(variables)
@@ -136,9 +126,9 @@ class _Reader:
             dtype=value.field("dtype"),
             axes=spatial,
             reduce_axes=tuple(_axis(axis, REDUCE, reader, spatial) for axis in reduce_axes),
-            body=reader.read(reduction.source if reduction else value),
-            combiner=reduction.combiner if reduction else None,
-            identity=reduction.identity if reduction else 0.0,
+            body=reader.read(source),
+            combiner=combiner,
+            identity=identity,
             tag=op.field("tag"),
             const_matrix="const_matrix" in op.ref("attrs").keys,
         )
@@ -161,27 +151,13 @@ def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
         return stage
 
     def rule(expr: Expr) -> Expr:
-        if isinstance(expr, Load):
-            return Load(position[expr.stage], expr.indices, expr.dtype)
-        return expr
+        return replace(expr, stage=position[expr.stage]) if isinstance(expr, Load) else expr
 
-    return Stage(
-        name=stage.name,
-        kind=stage.kind,
-        shape=stage.shape,
-        dtype=stage.dtype,
-        axes=stage.axes,
-        reduce_axes=stage.reduce_axes,
-        body=rewrite(stage.body, rule),
-        combiner=stage.combiner,
-        identity=stage.identity,
-        tag=stage.tag,
-        const_matrix=stage.const_matrix,
-    )
+    return replace(stage, body=rewrite(stage.body, rule))
 
 
-def _reduction(node: Node) -> _Reduction:
-    """Check that a reduction is plain: one value, one combiner, no condition."""
+def _reduction(node: Node) -> tuple[Node, Combiner, float]:
+    """Return source, combiner and identity of a plain reduction: one value, no condition."""
     reducer = node.ref("combiner")
     sources, results = node.ref("source").items, reducer.ref("result").items
     if len(sources) != 1 or len(results) != 1:
@@ -203,7 +179,7 @@ def _reduction(node: Node) -> _Reduction:
     identity = reducer.ref("identity_element").items[0]
     if identity.type_key not in ("FloatImm", "IntImm"):
         raise UnsupportedProgram("unsupported-reduction", "an identity that is no literal")
-    return _Reduction(source=sources[0], combiner=combiner, identity=float(identity.field("value")))
+    return sources[0], combiner, float(identity.field("value"))
 
 
 def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...]) -> AxisDef:
@@ -227,25 +203,7 @@ def _extent(node: Node, reader: ExprReader, spatial: tuple[AxisDef, ...] = ()) -
     return value
 
 
-BINARY: dict[str, BinaryOp] = {
-    "tir.Add": "add",
-    "tir.Sub": "sub",
-    "tir.Mul": "mul",
-    "tir.Div": "div",
-    "tir.Mod": "mod",
-    "tir.FloorDiv": "floordiv",
-    "tir.FloorMod": "floormod",
-    "tir.Min": "min",
-    "tir.Max": "max",
-    "tir.EQ": "eq",
-    "tir.NE": "ne",
-    "tir.LT": "lt",
-    "tir.LE": "le",
-    "tir.GT": "gt",
-    "tir.GE": "ge",
-    "tir.And": "and",
-    "tir.Or": "or",
-}
+BINARY = {f"tir.{name}": op for name, op in TVM_BINARY.items()}
 
 # fmt: off
 PURE_CALLS = frozenset({
@@ -261,11 +219,7 @@ PURE_CALLS = frozenset({
 
 
 class ExprReader:
-    """Reads the expressions of one stage.
-
-    ``variables`` maps node numbers of loop variables to axis slots, ``stage_of`` a tensor node to
-    its stage. A node used twice is read once.
-    """
+    """Reads the expressions of one stage, each node once; ``variables``: slots by node."""
 
     def __init__(self, *, variables: dict[int, int], stage_of: Callable[[Node], int]) -> None:
         self.variables = variables
@@ -274,8 +228,7 @@ class ExprReader:
 
     def read(self, node: Node) -> Expr:
         """Return the expression at ``node``; raise :class:`UnsupportedProgram` if unsupported."""
-        # The graph shares nodes: without this table, shared subtrees would be read exponentially
-        # often.
+        # The graph shares nodes: without this table, subtrees would be read exponentially often.
         if node.number not in self.known:
             self.known[node.number] = self._read(node)
         return self.known[node.number]
@@ -289,8 +242,7 @@ class ExprReader:
             case "tir.Var" | "tir.SizeVar":
                 if node.number not in self.variables:
                     raise UnsupportedProgram("unsupported-expression", "a free variable")
-                # Variables are told apart by node: names repeat (two loops of a stage may be called
-                # "i").
+                # By node, not by name: two loops of a stage may be called "i".
                 return Axis(self.variables[node.number], node.field("dtype"))
             case "IntImm":
                 return Const(node.integer("value"), node.field("dtype"))
@@ -305,8 +257,7 @@ class ExprReader:
             case "tir.Call":
                 return self._call(node)
             case "tir.ProducerLoad":
-                # Numbers the stage that is read, if this is its first reader (see
-                # `_Reader.operation`).
+                # Numbers the stage that is read at its first reader (`_Reader.operation`).
                 stage = self.stage_of(node.ref("producer"))
                 return Load(stage, self._all(node.ref("indices")), node.field("dtype"))
             case _:
@@ -326,3 +277,47 @@ class ExprReader:
         if op.type_key != "Op" or name not in PURE_CALLS:
             raise UnsupportedProgram("unknown-call", op.text or op.type_key)
         return Call(name, self._all(node.ref("args")), node.field("dtype"), pure=True)
+
+
+def schedule_order(
+    reads: Sequence[Sequence[int]], tensors: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the operations in stage order, and the outputs among them.
+
+    A topological order with priorities finds the outputs (``TopoSortOps`` of Ansor); a depth-first
+    walk from these numbers the stages (``Schedule`` of TE). ``reads[i]``: what operation ``i``
+    reads, each once; ``tensors``: the operations named when the DAG was made.
+    """
+    read = {source for sources in reads for source in sources}
+    outputs = [op for op in _priority_order(reads, tensors) if op not in read]
+    return post_order(reads, outputs), outputs
+
+
+def _priority_order(reads: Sequence[Sequence[int]], tensors: Sequence[int]) -> list[int]:
+    """Return a topological order; the ready operation found last goes first."""
+    priority: dict[int, int] = {}
+    users: defaultdict[int, list[int]] = defaultdict(list)
+    stack = list(tensors)
+    # A stack, not a queue: discovery order is Ansor's, and it sets the priorities.
+    while stack:
+        op = stack.pop()
+        if op in priority:
+            continue
+        priority[op] = len(priority)
+        for source in reads[op]:
+            users[source].append(op)
+            stack.append(source)
+    missing = {op: len(reads[op]) for op in priority}
+    # A negated priority makes Python's smallest-first heap a largest-first heap, as C++'s
+    # priority_queue in TopoSortOps.
+    ready = [(-priority[op], op) for op, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, op = heapq.heappop(ready)
+        order.append(op)
+        for user in users[op]:
+            missing[user] -= 1
+            if missing[user] == 0:
+                heapq.heappush(ready, (-priority[user], user))
+    return order

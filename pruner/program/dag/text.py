@@ -1,8 +1,4 @@
-"""Print compute DAGs letter by letter as TVM does.
-
-The text is shown to people beside a schedule, and it defines the workload flags of TenSet's
-features, which search it for words.
-"""
+"""Print compute DAGs letter by letter as TVM does; workload flags search the text."""
 
 from __future__ import annotations
 

@@ -2,6 +2,5 @@
 
 * `affine`: sums of loop variables with coefficients
 * `divide`: quotients and remainders of such sums
-* `regions`: the values that indices take
-* `lookup`: indices that are no sums of loop variables
+* `regions`: the values that indices take, also indices that are no sums of loop variables
 """

@@ -1,16 +1,9 @@
 """Index expressions for N programs at once.
 
-An index expression of a scheduled program is a sum of scaled loop variables, where a variable may
-first have been divided and taken modulo: ``sum_t coef_t * ((index_t mod upper_t) div lower_t) +
-base``. This is the normal form of TVM's canonical simplifier ("SplitExpr" and "SumExpr" in
-src/arith/canonical_simplify.cc); here every coefficient, factor and base may be an int64 array of
-length N, so one value stands for the simplified index of N programs. A term that is absent from a
-program has coefficient 0 there: structure is common, values are masked.
-
-Numbers that are common to all programs are plain integers, and conditions common to all are plain
-booleans: Python computes with these many times faster than NumPy, so a single program, or the
-common part of a batch, costs little. Operators serve both, and so do the first functions of this
-file.
+Sums ``sum_t coef_t * ((index_t mod upper_t) div lower_t) + base``, the normal form of TVM's
+canonical simplifier ("SplitExpr" and "SumExpr" in src/arith/canonical_simplify.cc); every number is
+int64 [N], or plain where it is common to all programs, which is many times faster. A term that is
+absent from a program has coefficient 0 there.
 """
 
 from __future__ import annotations
@@ -51,9 +44,8 @@ class Term:
 class Affine:
     """``sum(terms) + base`` for N programs.
 
-    ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none), as
-    where tiles do not divide a loop. It holds for this expression only; results of arithmetic on it
-    have none.
+    ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none);
+    results of arithmetic have none.
     """
 
     terms: list[Term] = field(default_factory=list)
@@ -91,8 +83,7 @@ def where(cond: Truth, a: IntLike, b: IntLike) -> IntLike:
     """Return ``np.where(cond, a, b)``; plain integers stay plain."""
     if not isinstance(cond, np.ndarray):
         return a if cond else b
-    # The most frequent case by far, a mask as a number: a cast is several times faster than
-    # np.where.
+    # The most frequent case, a mask as a number: a cast is several times faster.
     if isinstance(a, int) and isinstance(b, int) and a == 1 and b == 0:
         return cond.astype(np.int64)
     return np.where(cond, a, b)
@@ -116,10 +107,7 @@ def const(value: IntLike) -> Affine:
 
 
 def variable(var: LoopVar) -> Affine:
-    """Return the loop variable as index; absent where extent is 1.
-
-    Lowering removes loops of extent 1.
-    """
+    """Return the loop variable as index; lowering removes loops of extent 1."""
     present = where(var.extent > 1, 1, 0)
     return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
 
@@ -149,8 +137,7 @@ def _join(terms: list[Term]) -> None:
     # A sum without any modulo has nothing to join: skip the quadratic search.
     joined = not all(is_endless(t.upper) for t in terms)
     while joined:
-        # A join can make the next one possible (x div 8, mod 8 div 4, mod 4), so repeat until none
-        # is.
+        # A join can make the next one possible (x div 8, mod 8 div 4, mod 4): repeat.
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
@@ -165,8 +152,7 @@ def _join(terms: list[Term]) -> None:
                     fits = fits & same_index(high, low)
                 if not any_nonzero(fits):
                     continue
-                # Where it does not fit, both terms stay: the masks split the batch without
-                # splitting the arrays.
+                # Where it does not fit, both terms stay: masks split the batch, not the arrays.
                 upper = plain(where(fits, high.upper, low.upper))
                 limit = plain(where(fits, INF, low.limit))
                 terms[j] = Term(low.index, low.lower, upper, low.coef, limit)
@@ -188,7 +174,6 @@ def _is_one(factor: IntLike) -> bool:
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
-    """Add ``coef * t`` to the equal term, or to the list."""
     simple = isinstance(t.index, LoopVar)
     for i, u in enumerate(terms):
         # The usual case, tested here because calls cost more than the test.
@@ -215,10 +200,7 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
 
 
 def _overlay(u: Term, t: Term) -> Term | None:
-    """Merge two terms that no program has both of; None where impossible.
-
-    Keeps sums short and changes no value.
-    """
+    """Merge two terms that no program has both of; None where impossible."""
     mine = u.coef != 0
     if any_nonzero(mine & (t.coef != 0)):
         return None
@@ -274,6 +256,14 @@ def is_constant(a: Affine) -> Truth:
     return out
 
 
+def num_terms(a: Affine) -> IntLike:
+    """Count the terms that are present."""
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + (t.coef != 0)
+    return count
+
+
 def mul(a: Affine, scale: IntLike) -> Affine:
     """Return ``a * scale``."""
     terms = [Term(t.index, t.lower, t.upper, t.coef * scale, t.limit) for t in a.terms]
@@ -298,11 +288,15 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
     return bounds(index)
 
 
-def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi].
+def variables_of(index: LoopVar | Affine) -> frozenset[LoopVar]:
+    """Return the loop variables in an index."""
+    if isinstance(index, LoopVar):
+        return frozenset((index,))
+    return frozenset().union(*(variables_of(t.index) for t in index.terms))
 
-    Follows ``ConstIntBound`` of TVM.
-    """
+
+def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
+    """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
     if isinstance(lo, int) and lo == 0:  # loop variables: the common case
         hi = hi if is_endless(t.upper) else least(hi, t.upper - 1)
         return 0, hi if _is_one(t.lower) else hi // t.lower
@@ -320,10 +314,7 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
     """Return ``a`` with an upper bound, noted on the term where single."""
     if is_endless(limit) or not a.terms:
         return a
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    alone = (count == 1) & (a.base == 0)
+    alone = (num_terms(a) == 1) & (a.base == 0)
     terms = []
     for t in a.terms:
         here = alone & (t.coef == 1)
@@ -333,10 +324,7 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
 
 
 def bounds(a: Affine) -> tuple[IntLike, IntLike]:
-    """Return the smallest and largest value over all loops.
-
-    Interval arithmetic, each term on its own.
-    """
+    """Return the smallest and largest value over all loops, by intervals of terms."""
     lo: IntLike = a.base
     hi: IntLike = a.base
     for t in a.terms:

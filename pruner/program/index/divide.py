@@ -1,9 +1,7 @@
 """Divide index expressions by constants, for N programs at once.
 
-The rules are those of TVM's canonical simplifier (src/arith/canonical_simplify.cc), because
-features count the divisions it leaves. Its ``SplitExpr`` is :class:`Term`, its ``SumExpr`` is
-:class:`Affine`. A division of a sum goes through these steps there, and in :func:`floordiv` and
-:func:`floormod`:
+The rules of TVM's canonical simplifier (src/arith/canonical_simplify.cc), because features count
+the divisions it leaves; each works on a mask of the programs that it applies to:
 
 1. ``SeparateDivisibleParts`` (:func:`_split`): terms whose coefficient the divisor divides are
    divided exactly; only the rest is divided further;
@@ -12,13 +10,9 @@ features count the divisions it leaves. Its ``SplitExpr`` is :class:`Term`, its 
 3. a rest of one term goes to ``SplitDivConst`` or ``SplitModConst`` (:func:`_divided_term`,
    :func:`_reduced_term`), which move the divisor into the term's lower or upper factor;
 4. any other rest becomes the index of a new term, divided as a whole.
-
-Which rule applies may differ per candidate, so every rule works on its own mask.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from pruner.arrays import IntLike
 from pruner.program.index.affine import (
@@ -35,6 +29,7 @@ from pruner.program.index.affine import (
     is_endless,
     most,
     mul,
+    num_terms,
     plain,
     select,
     where,
@@ -42,10 +37,7 @@ from pruner.program.index.affine import (
 
 
 def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
-    """Split ``a`` into the terms that ``divisor`` divides and the rest.
-
-    ``SeparateDivisibleParts``.
-    """
+    """Split into terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
     whole, rest = [], []
     for t in a.terms:
         divisible = t.coef % divisor == 0
@@ -73,26 +65,12 @@ def _masked(a: Affine, keep: IntLike) -> Affine:
     return Affine(out.terms, out.base, a.limit)
 
 
-def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
-    """Return the bound of ``x div divisor`` when ``x < limit``."""
-    return limit if is_endless(limit) else -(-limit // divisor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Number of terms that remain per program, as 0/1 masks."""
-
-    single: IntLike  # exactly one term and no base
-    multi: IntLike  # anything else that is not a plain constant
-
-
-def _shape(rest: Affine, live: IntLike) -> _Shape:
-    count: IntLike = 0
-    for t in rest.terms:
-        count = count + where(t.coef != 0, 1, 0)
+def _shape(rest: Affine, live: IntLike) -> tuple[IntLike, IntLike]:
+    """Return where ``live`` programs have one term and no base, and where several."""
+    count = num_terms(rest)
     single = (count == 1) & (rest.base == 0)
-    multi = (count > 0) & fails(single)
-    return _Shape(where(single, live, 0), where(multi, live, 0))
+    multi = (count > 0) & fails(single)  # anything else that is not a plain constant
+    return where(single, live, 0), where(multi, live, 0)
 
 
 def _fits_below(rest: Affine, divisor: IntLike) -> Truth:
@@ -115,13 +93,12 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
     if not rest.terms:
         return Affine(out.terms, out.base + _divided(rest.base, divisor))
     gone = where(_fits_below(rest, divisor), 1, 0)
-    shape = _shape(rest, 1 - gone)
+    single, composite = _shape(rest, 1 - gone)
     # A rest without terms is a number, which is divided as a number.
-    has_terms = shape.single + shape.multi + gone > 0
+    has_terms = single + composite + gone > 0
     out = Affine(out.terms, out.base + where(has_terms, 0, _divided(rest.base, divisor)))
-    composite = shape.multi
     for t in rest.terms:
-        here = where(t.coef != 0, shape.single, 0)
+        here = where(t.coef != 0, single, 0)
         if any_nonzero(here):
             quotient, left = _divided_term(t, divisor, here)
             out = add(out, quotient)
@@ -135,17 +112,16 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
 def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
     """Divide a single term where ``here``; also return where no rule applied.
 
-    ``SplitDivConst``. Of ``coef * ((x mod upper) div lower)`` with ``coef`` dividing the divisor
-    and ``reach = lower * divisor / coef``: where ``reach`` divides ``upper`` the term's lower
-    factor becomes ``reach``; where ``upper <= reach`` the quotient is 0; else ``x mod upper``
-    becomes an index of its own.
+    ``SplitDivConst`` of ``coef * ((x mod upper) div lower)``, ``reach = lower * divisor / coef``:
+    where ``reach`` divides ``upper`` it becomes the lower factor; where ``upper <= reach`` the
+    quotient is 0; else ``x mod upper`` becomes an index of its own.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
     fold = fits & _divides(reach, t.upper)
     vanish = fits & (t.upper <= reach)
     inward = fits & fails(fold | vanish)
-    limit = _quotient_limit(t.limit, where(fold, scaled, 1))
+    limit = t.limit if is_endless(t.limit) else -(-t.limit // where(fold, scaled, 1))
     lower = plain(where(fold, reach, t.lower))
     out = Affine([Term(t.index, lower, t.upper, where(fold, here, 0), limit)])
     moved = where(inward, here, 0)
@@ -163,13 +139,12 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
     if not rest.terms:
         return Affine([], _modulo(rest.base, divisor))
     keep = where(_fits_below(rest, divisor), 1, 0)
-    shape = _shape(rest, 1 - keep)
+    single, composite = _shape(rest, 1 - keep)
     out = _closed_quotient(_masked(rest, keep))
-    is_const = shape.single + shape.multi + keep == 0
+    is_const = single + composite + keep == 0
     out = Affine(out.terms, out.base + where(is_const, _modulo(rest.base, divisor), 0), out.limit)
-    composite = shape.multi
     for t in rest.terms:
-        here = where(t.coef != 0, shape.single, 0)
+        here = where(t.coef != 0, single, 0)
         if any_nonzero(here):
             remainder, left = _reduced_term(t, divisor, here)
             out = add(out, remainder)
@@ -188,9 +163,8 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
 def _closed_quotient(a: Affine) -> Affine:
     """Turn a single quotient ``s div c`` into one indivisible term.
 
-    ``(s div c) mod m`` with ``s div c < m`` is ``s div c``, but the simplifier returns it as a
-    plain expression, no longer as a ``SplitExpr``. A later division of it is therefore not merged
-    with its own: ``(s div c) div d`` stays two divisions and does not become ``s div (c d)``.
+    The simplifier returns ``(s div c) mod m`` with ``s div c < m`` as a plain expression, no
+    ``SplitExpr``: ``(s div c) div d`` stays two divisions.
     """
     terms = []
     for t in a.terms:
@@ -198,7 +172,7 @@ def _closed_quotient(a: Affine) -> Affine:
             terms.append(t)
             continue
         # A quotient by itself, without factor, modulo or base.
-        closed = (t.coef == 1) & (t.lower != 1) & (_count(a) == 1)
+        closed = (t.coef == 1) & (t.lower != 1) & (num_terms(a) == 1)
         closed = closed & (t.upper >= INF) & (a.base == 0)
         if not any_nonzero(closed):
             terms.append(t)
@@ -210,10 +184,7 @@ def _closed_quotient(a: Affine) -> Affine:
 
 
 def opened(a: Affine) -> Affine:
-    """Return the same value with indivisible quotients as ordinary terms again.
-
-    See :func:`_closed_quotient`.
-    """
+    """Return the same value with indivisible quotients as ordinary terms again."""
     out = Affine([], a.base, a.limit)
     for t in a.terms:
         if isinstance(t.index, LoopVar):
@@ -226,19 +197,11 @@ def opened(a: Affine) -> Affine:
     return out
 
 
-def _count(a: Affine) -> IntLike:
-    count: IntLike = 0
-    for t in a.terms:
-        count = count + (t.coef != 0)
-    return count
-
-
 def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """Reduce a single term modulo ``divisor`` where ``here``.
+    """Reduce a term modulo ``divisor`` where ``here``; also return where no rule applied.
 
-    Also returns where no rule applied. ``SplitModConst``, with ``reach`` as in
-    :func:`_divided_term`: where ``reach`` divides ``upper`` (or there is no modulo), the upper
-    factor becomes ``reach``; where ``upper`` divides ``reach`` the term stays as it is.
+    ``SplitModConst``: where ``reach`` (:func:`_divided_term`) divides ``upper`` it becomes the
+    upper factor; where ``upper`` divides ``reach`` the term stays.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
@@ -268,10 +231,7 @@ def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Truth]:
 
 
 def _divided(base: IntLike, divisor: IntLike) -> IntLike:
-    """Return ``base div divisor``, skipping the usual base 0.
-
-    Most sums have no base, and divisions of arrays are slow.
-    """
+    """Return ``base div divisor``, skipping the usual base 0."""
     return 0 if isinstance(base, int) and base == 0 else base // divisor
 
 

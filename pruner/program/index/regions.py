@@ -1,13 +1,10 @@
-"""Regions: the values that an index expression takes, for N programs.
-
-A region is a symbolic start plus an interval of numbers. Follows TVM's interval arithmetic
-(src/arith/int_set.cc) with every end simplified to a sum.
-"""
+"""Regions: a symbolic start plus an interval of numbers, for N programs (src/arith/int_set.cc)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -24,11 +21,11 @@ from pruner.program.dag.expr import (
     Not,
     PerProgram,
     Select,
+    walk,
 )
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term, Truth
 from pruner.program.index.divide import floordiv, floormod
-from pruner.program.index.lookup import as_sum
 
 UNKNOWN_WIDTH = 1 << 40
 """Stands for a width that depends on a loop variable."""
@@ -69,17 +66,14 @@ def union(regions: list[Region]) -> Region:
     return Region(first.start, lo, hi)
 
 
-def relax(region: Region, variables: set[int]) -> Region:
-    """Let the loop variables with these ids run over their whole range.
-
-    Raises `UnsupportedProgram` (``mixed-relax``) where only part of a fused index is relaxed.
-    """
+def relax(region: Region, variables: Set[LoopVar]) -> Region:
+    """Let the variables run whole; raise `UnsupportedProgram` (``mixed-relax``) for parts."""
     if not variables:
         return region
     fixed: list[Term] = []
     lo, hi = region.lo, region.hi
     for t in region.start.terms:
-        used = variables_of(t.index)
+        used = af.variables_of(t.index)
         if not used & variables:
             fixed.append(t)
             continue
@@ -92,13 +86,6 @@ def relax(region: Region, variables: set[int]) -> Region:
     return Region(Affine(fixed, region.start.base), lo, hi)
 
 
-def variables_of(index: LoopVar | Affine) -> set[int]:
-    """Return the ids of the loop variables inside an index."""
-    if isinstance(index, LoopVar):
-        return {id(index)}
-    return set().union(*(variables_of(t.index) for t in index.terms))
-
-
 def span(last: Affine, first: Affine) -> IntLike:
     """Return ``last - first`` where that is a number, else `UNKNOWN_WIDTH`."""
     width = af.add(last, first, -1)
@@ -108,8 +95,7 @@ def span(last: Affine, first: Affine) -> IntLike:
 def evaluate_region(index: Expr, domains: list[Region]) -> Region:
     """Return an index's interval when axis slot ``s`` lies in ``domains[s]``.
 
-    An index that is no sum of loop variables may take any value. Raises `UnsupportedProgram` for
-    expressions that no index of TVM has.
+    What is no sum may take any value. Raises `UnsupportedProgram` for what no index of TVM has.
     """
     match index:
         case Axis(slot=slot):
@@ -177,10 +163,7 @@ def _divide(a: Region, divisor: IntLike) -> Region:
 
 
 def _modulo(a: Region, divisor: IntLike) -> Region:
-    """Return ``a mod divisor``; exact where the interval has one quotient.
-
-    As src/arith/int_set.cc.
-    """
+    """Return ``a mod divisor``; exact where the interval has one quotient (int_set.cc)."""
     if not a.start.terms:
         lo, hi = a.lo + a.start.base, a.hi + a.start.base
         low_q, high_q = lo // divisor, hi // divisor
@@ -204,10 +187,7 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
 
 
 def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
-    """Return an index expression with axis slots replaced by simplified values.
-
-    An index that is no sum of loop variables is replaced by a sum that moves like it.
-    """
+    """Return an index of simplified axis slots, or a sum that moves like it."""
     if isinstance(index, Axis):
         return roots[index.slot]
     points = [Region(roots[s], 0, 0) for s in range(len(roots))]
@@ -215,3 +195,96 @@ def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
     if not _is_point(region):
         region = evaluate_region(as_sum(index), points)
     return af.add(region.start, af.const(region.lo))
+
+
+_HALF = Fraction(1, 2)
+_ROUNDING = {"floor": Fraction(0), "trunc": Fraction(0), "round": _HALF, "nearbyint": _HALF}
+_MOST = 1 << 12  # of a denominator: float32 holds no more of a scale that is a ratio of sizes
+
+
+def as_sum(index: Expr) -> Expr:
+    """Return a sum of loop variables and quotients that moves like ``index``.
+
+    ``A[t[i]]`` moves as ``A[i]`` (a permutation); ``min(max(i, 0), n)`` and ``i < 0 ? i + n : i``
+    as ``i``; ``floor(i * 0.125 - 0.4375)``, of resizing, as ``(2 i - 7) div 16``.
+    """
+    match index:
+        case Load(indices=indices):
+            return _added([as_sum(i) for i in indices])
+        case Select(then=then, other=other) | Call(name="if_then_else", args=(_, then, other)):
+            # The shorter branch is the index itself, the longer its correction at the border.
+            return as_sum(min(then, other, key=_size))
+        case Binary(op=("min" | "max"), a=a, b=b):
+            return as_sum(b if isinstance(a, Const) else a)
+        case Binary(op=op, a=a, b=b, dtype=dtype):
+            return Binary(op, as_sum(a), as_sum(b), dtype)
+        # ceil(a) = -floor(-a): one rule serves both.
+        case Cast(a=Call(name="ceil", args=(a,))):
+            down = _divided(Binary("mul", a, Const(-1.0, "float32"), "float32"), Fraction(0))
+            return Binary("mul", down, Const(-1), "int64")
+        case Cast(a=Call(name=name, args=(a,))) if name in _ROUNDING:
+            return _divided(a, _ROUNDING[name])
+        case Cast(a=a):
+            return as_sum(a)
+        case Axis() | Const():
+            return index
+        case _:
+            return Const(0)
+
+
+def _size(expr: Expr) -> int:
+    return sum(1 for _ in walk(expr))
+
+
+def _added(parts: list[Expr]) -> Expr:
+    out: Expr = Const(0)
+    for part in parts:
+        out = part if out == Const(0) else Binary("add", out, part, "int64")
+    return out
+
+
+def _divided(value: Expr, shift: Fraction) -> Expr:
+    """Return ``floor(value + shift)`` of a float linear in one integer, else 0."""
+    found = _linear(value)
+    if found is None:
+        return Const(0)
+    # Float scales are rounded ratios of sizes: the nearest small fraction is exact again.
+    scale, core, offset = found[0].limit_denominator(_MOST), found[1], found[2] + shift
+    offset = offset.limit_denominator(_MOST)
+    bottom = scale.denominator * offset.denominator
+    top = Binary("mul", as_sum(core), Const(scale.numerator * offset.denominator), "int64")
+    moved = Binary("add", top, Const(offset.numerator * scale.denominator), "int64")
+    return Binary("floordiv", moved, Const(bottom), "int64")
+
+
+def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
+    """Return (scale, core, offset) of ``scale * core + offset``, core integer, or None."""
+    match value:
+        case Const(value=number):
+            return Fraction(0), Const(0), Fraction(number)
+        case Cast(a=a) if a.dtype.startswith(("int", "uint")):
+            return Fraction(1), a, Fraction(0)
+        case Binary(op=("add" | "sub") as op, a=a, b=b):
+            x, y = _linear(a), _linear(b)
+            sign = 1 if op == "add" else -1
+            # Only one side may hold the integer: scale and core describe a single one.
+            if x is None or y is None or (x[0] and y[0]):
+                return None
+            return x[0] + sign * y[0], x[1] if x[0] else y[1], x[2] + sign * y[2]
+        case Binary(op=("mul" | "div") as op, a=a, b=b):
+            x, y = _linear(a), _linear(b)
+            if x is None or y is None:
+                return None
+            if op == "mul" and not x[0]:
+                x, y = y, x
+            if y[0] or (op == "div" and not y[2]):
+                return None
+            factor = y[2] if op == "mul" else 1 / y[2]
+            return x[0] * factor, x[1], x[2] * factor
+        case _:
+            return None
+
+
+def is_sum(expr: Expr) -> bool:
+    """Return whether an index has loop variables and numbers only, for arithmetic."""
+    return all(isinstance(node, (Axis, Const, Cast, Binary)) for node in walk(expr))

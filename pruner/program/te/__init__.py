@@ -7,13 +7,11 @@ The mirror image of :mod:`pruner.program.tir`; files of the same name do the sam
 * ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
 * ``apply``: :func:`~apply.apply`, one function a step (``tir/apply_trace``, ``tir/trace``,
   ``tir/primitives``, ``tir/rfactor``)
-* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/scopes``)
+* ``bounds``: how large loops and buffers are (``tir/regions``)
 * ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
   (``tir/lower``)
-* ``apply_batch``: :class:`~apply_batch.Replay`, apply and lower in batches, tolerating faulty
-  programs (``tir/apply_trace``)
-* ``fusion``: the operators that a record has fused, inferred from its steps
-* ``recorded_task``: a record's operator and the order of its arguments, confirmed by its splits
+* ``recorded_task``: a record's operator, the order of its arguments and the operators fused behind
+  it, confirmed by its splits and stages
 
 There is no ``verify``: records are of programs that were measured.
 """

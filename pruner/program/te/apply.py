@@ -1,14 +1,16 @@
 """Apply a skeleton's primitives once, for N decision vectors.
 
-Each primitive is one function, documented as the rewrite it makes; together they follow
-``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's schedule_dataflow_rewrite.cc.
+Follows ``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's
+schedule_dataflow_rewrite.cc.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -24,8 +26,8 @@ from pruner.program.dag.expr import (
     redirect_loads,
     substitute_axes,
 )
+from pruner.program.index.affine import plain
 from pruner.program.nests import LoopKind, Mark
-from pruner.program.te import steps as p
 from pruner.program.te.schedule import (
     Attach,
     FuseRelation,
@@ -36,6 +38,7 @@ from pruner.program.te.schedule import (
     initial_schedule,
     touched_by,
 )
+from pruner.program.te.steps import Slot, Step
 
 MAX_LOOPS = 128
 """Of one stage; tuners make a fifth of it, and the work grows with the square."""
@@ -44,29 +47,22 @@ MAX_LOOPS = 128
 @dataclass(slots=True, eq=False)
 class _State:
     schedule: Schedule
-    skeleton: tuple[p.Primitive, ...]
+    skeleton: tuple[Step, ...]
     decisions: Decisions
     extents: Iterator[Ints]  # as logged, of each split in turn
 
-    def value(self, slot: int) -> IntLike:
+    def value(self, slot: Slot) -> IntLike:
         """Return decision ``slot`` as array [N], or int where all agree."""
-        column = self.decisions[:, slot]
-        first = int(column[0])
-        return first if bool((column == first).all()) else column
+        return plain(self.decisions[:, slot.number])
 
     def lengths(self, source: int) -> list[IntLike]:
         step = self.skeleton[source]
-        if not isinstance(step, p.Split):
+        if step.tag != "SP":
             raise UnsupportedProgram("malformed-step", f"step {source} is not a split")
-        return [self.value(slot) for slot in step.slots]
+        return [self.value(slot) for slot in step.fields[2]]
 
     def compare(self, position: int, loop: int) -> None:
-        """Mark the programs whose log gives the split loop another extent.
-
-        Of a stage that is computed inside another stage, the loop's extent depends on later steps,
-        and Ansor logs the extent that it had in the program before mutation: such stages are not
-        compared.
-        """
+        """Mark the programs whose log gives the split loop another extent."""
         logged = next(self.extents, None)
         stage = self.schedule.at(position)
         if logged is not None and stage.attach == "root":
@@ -77,25 +73,21 @@ class _State:
 
 def apply(
     dag: ComputeDAG,
-    skeleton: tuple[p.Primitive, ...],
+    skeleton: tuple[Step, ...],
     decisions: Decisions,
     extents: Ints | None = None,
 ) -> Schedule:
     """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
 
-    Returns the schedule with all relations recorded; loop extents are those of whole tensors, as
-    long as bounds are not inferred. ``extents`` int64 [N, splits] are compared with them
-    (`Schedule.contradicted`).
-
-    Raises:
-        UnsupportedProgram: a primitive refers to stages or loops that do not exist, or makes more
-            than `MAX_LOOPS` of a stage.
+    Loop extents are those of whole tensors until bounds are inferred; ``extents`` int64 [N, splits]
+    are compared with them (`Schedule.contradicted`). Raises `UnsupportedProgram` for stages or
+    loops that do not exist, and more than `MAX_LOOPS` of a stage.
     """
     logged = iter(()) if extents is None else iter(extents.T)
     state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions, logged)
     for number, step in enumerate(skeleton):
         try:
-            _APPLY[type(step)](state, step)
+            _APPLY[step.tag](state, *step.fields)
         except (UnsupportedProgram, MemoryError):
             raise
         except Exception as error:  # wrong steps show as any error: bad index, missing loop, ...
@@ -104,88 +96,67 @@ def apply(
     return state.schedule
 
 
-def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) -> list[IterVar]:
-    """Split a loop into inner lengths ``factors``; return outer first.
-
-    ``for i`` -> ``for i.0: ... for i.k``.
-    """
-    made: list[IterVar] = []
-    outer = loop
-    # From the innermost outwards, as TE's split by factor: each outer loop is what is left.
-    for factor in reversed(factors):
-        parent, inner = outer, IterVar(loop.name + ".i", loop.kind, factor)
-        outer = IterVar(loop.name + ".o", loop.kind, -(-parent.extent // factor))
-        stage.relations.append(SplitRelation(parent, outer, inner, factor=factor))
-        made.insert(0, inner)
-    return [outer, *made]
-
-
-def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> list[IterVar]:
-    """Split a loop into outer counts ``parts``; return outer first.
-
-    ``for i`` -> ``for i.0: ... for i.k``.
-    """
-    made: list[IterVar] = []
-    inner = loop
-    for nparts in parts:
-        parent, outer = inner, IterVar(loop.name + ".o", loop.kind, nparts)
-        inner = IterVar(loop.name + ".i", loop.kind, -(-parent.extent // nparts))
-        stage.relations.append(SplitRelation(parent, outer, inner, nparts=nparts))
-        made.append(outer)
-    return [*made, inner]
-
-
 def _apply_split(
     stage: StageState, position: int, lengths: list[IntLike], *, inner_to_outer: bool
 ) -> None:
-    loop = stage.leaves[position]
+    """Split a loop into inner lengths, or into outer counts."""
+    rest = loop = stage.leaves[position]
     if len(stage.leaves) + len(lengths) > MAX_LOOPS:
         raise ValueError(f"more than {MAX_LOOPS} loops")
-    split = _split_by_factors if inner_to_outer else _split_by_parts
-    stage.leaves[position : position + 1] = split(stage, loop, lengths)
+    made: list[IterVar] = []
+    kept, other = ("i", "o") if inner_to_outer else ("o", "i")
+    # As TE's split: by factors from the innermost outwards, each outer loop is what is left.
+    for length in reversed(lengths) if inner_to_outer else lengths:
+        parent, part = rest, IterVar(f"{loop.name}.{kept}", loop.kind, length)
+        rest = IterVar(f"{loop.name}.{other}", loop.kind, -(-parent.extent // length))
+        outer, inner = (rest, part) if inner_to_outer else (part, rest)
+        stage.relations.append(SplitRelation(parent, outer, inner, length, inner_to_outer))
+        made.append(part)
+    made.append(rest)
+    stage.leaves[position : position + 1] = made[::-1] if inner_to_outer else made
 
 
-def _split(s: _State, step: p.Split) -> None:
-    lengths = [s.value(slot) for slot in step.slots]
-    s.compare(step.stage, step.iter)
-    _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer)
+def _split(
+    s: _State, number: int, loop: int, slots: tuple[Slot, ...], inner_to_outer: bool
+) -> None:
+    lengths = [s.value(slot) for slot in slots]
+    s.compare(number, loop)
+    _apply_split(s.schedule.at(number), loop, lengths, inner_to_outer=inner_to_outer)
 
 
-def _follow_split(s: _State, step: p.FollowSplit) -> None:
-    source = s.lengths(step.source)
-    if not 1 <= step.num <= len(source) + 1:
-        raise ValueError(f"{len(source)} lengths cannot be followed by {step.num}")
+def _follow_split(s: _State, number: int, loop: int, followed: int, num: int) -> None:
+    """Split like step ``followed``: its first ``num - 1`` lengths, the others multiplied."""
+    source = s.lengths(followed)
+    if not 1 <= num <= len(source) + 1:
+        raise ValueError(f"{len(source)} lengths cannot be followed by {num}")
     # FollowSplitStep::ExtractSplitLengths: lengths from `num` on are multiplied into the last one.
-    rest: IntLike = 1
-    for length in source[step.num - 1 :]:
-        rest = rest * length
-    lengths = [*source[: step.num - 1], rest]
-    _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=True)
+    rest = math.prod(source[num - 1 :])
+    _apply_split(s.schedule.at(number), loop, [*source[: num - 1], rest], inner_to_outer=True)
 
 
-def _follow_fused_split(s: _State, step: p.FollowFusedSplit) -> None:
+def _follow_fused_split(
+    s: _State, number: int, loop: int, sources: tuple[int, ...], level: int, by_factor: bool
+) -> None:
     # FollowFusedSplitStep: the fused loop of the followed splits has the product of their lengths.
-    length: IntLike = 1
-    for source in step.sources:
-        length = length * s.lengths(source)[step.level]
-    _apply_split(s.schedule.at(step.stage), step.iter, [length], inner_to_outer=step.by_factor)
+    length = math.prod(s.lengths(source)[level] for source in sources)
+    _apply_split(s.schedule.at(number), loop, [length], inner_to_outer=by_factor)
 
 
-def _reorder(s: _State, step: p.Reorder) -> None:
-    stage = s.schedule.at(step.stage)
-    if sorted(step.order) != list(range(len(stage.leaves))):
+def _reorder(s: _State, number: int, order: tuple[int, ...]) -> None:
+    stage = s.schedule.at(number)
+    if sorted(order) != list(range(len(stage.leaves))):
         raise ValueError(f"order does not name the {len(stage.leaves)} loops once each")
-    stage.leaves = [stage.leaves[i] for i in step.order]
+    stage.leaves = [stage.leaves[i] for i in order]
 
 
-def _fuse(s: _State, step: p.Fuse) -> None:
-    stage = s.schedule.at(step.stage)
-    if not step.iters:  # TE's fuse of nothing: a loop of extent 1 in front
+def _fuse(s: _State, number: int, loops: tuple[int, ...]) -> None:
+    stage = s.schedule.at(number)
+    if not loops:  # TE's fuse of nothing: a loop of extent 1 in front
         loop = IterVar("singleton", "spatial", 1)
         stage.leaves.insert(0, loop)
         return
-    first, last = step.iters[0], step.iters[-1]
-    if last >= len(stage.leaves) or step.iters != tuple(range(first, last + 1)):
+    first, last = loops[0], loops[-1]
+    if last >= len(stage.leaves) or loops != tuple(range(first, last + 1)):
         raise ValueError(f"of {len(stage.leaves)} loops only neighbours can be fused")
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
@@ -197,48 +168,63 @@ def _fuse(s: _State, step: p.Fuse) -> None:
     stage.leaves[first : last + 1] = [fused]
 
 
-def _annotate(s: _State, step: p.Annotate) -> None:
-    stage = s.schedule.at(step.stage)
-    if step.kind == "tensorize":
+def _annotate(s: _State, number: int, loop: int, kind: str) -> None:
+    stage = s.schedule.at(number)
+    if kind == "tensorize":
         raise UnsupportedProgram("tensorize", "tensorised loops are not understood")
-    if step.kind != "none":
-        stage.marks[stage.leaves[step.iter]] = Mark(step.kind)
+    if kind != "none":
+        stage.marks[stage.leaves[loop]] = Mark(kind)
 
 
-def _unroll(s: _State, step: p.UnrollPragma) -> None:
-    stage = s.schedule.at(step.stage)
-    if step.iter > 0 and step.iter >= len(stage.leaves):
+def _unroll(s: _State, number: int, loop: int, depth: Slot) -> None:
+    stage = s.schedule.at(number)
+    if loop > 0 and loop >= len(stage.leaves):
         raise IndexError(f"there are {len(stage.leaves)} loops")
-    # The unroll pragma of a stage without loops (a scalar) has nothing to act on; Ansor logs it
-    # with iterator 0.
+    # The pragma of a stage without loops has nothing to act on; Ansor logs it with iterator 0.
     if stage.leaves:
-        stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
+        stage.unroll[stage.leaves[loop]] = s.value(depth)
 
 
-def _compute_at(s: _State, step: p.ComputeAt) -> None:
-    target = s.schedule.at(step.target)
-    loop = target.leaves[step.target_iter]
+def _compute_at(s: _State, number: int, other: int, inside: int) -> None:
+    target, stage = s.schedule.at(other), s.schedule.at(number)
+    loop = target.leaves[inside]
     around = target
     # A cycle of attachments would make every later walk endless; TVM fails on it, too.
-    while around.key != s.schedule.at(step.stage).key:
+    while around.key != stage.key:
         if not isinstance(around.attach, Attach):
             break
         around = s.schedule.pool[around.attach.stage]
     else:
         raise ValueError("a stage cannot be computed inside itself")
-    s.schedule.at(step.stage).attach = Attach(target.key, loop)
+    stage.attach = Attach(target.key, loop)
 
 
-def _compute_inline(s: _State, step: p.ComputeInline) -> None:
-    s.schedule.at(step.stage).attach = "inline"
-
-
-def _compute_root(s: _State, step: p.ComputeRoot) -> None:
-    s.schedule.at(step.stage).attach = "root"
+def _place(s: _State, number: int, *, where: Literal["root", "inline"]) -> None:
+    s.schedule.at(number).attach = where
 
 
 def _copy_axes(stage: StageState) -> list[IterVar]:
     return [IterVar(f"ax{i}", "spatial", axis.extent) for i, axis in enumerate(stage.axes)]
+
+
+def _derived(
+    s: _State,
+    stage: StageState,
+    suffix: str,
+    axes: list[IterVar],
+    reduce: list[IterVar],
+    body: Expr | None,
+) -> StageState:
+    return StageState(
+        key=len(s.schedule.pool),
+        name=f"{stage.name}.{suffix}",
+        dtype=stage.dtype,
+        shape=stage.shape,
+        axes=axes,
+        reduce=reduce,
+        body=body,
+        leaves=[*axes, *reduce],
+    )
 
 
 def _load_of(stage: StageState) -> Load:
@@ -246,62 +232,36 @@ def _load_of(stage: StageState) -> Load:
     return Load(stage.key, indices, stage.dtype)
 
 
-def _cache_read(s: _State, step: p.CacheRead) -> None:
-    source = s.schedule.at(step.stage)
-    axes = _copy_axes(source)
-    cache = StageState(
-        key=len(s.schedule.pool),
-        name=f"{source.name}.{step.scope}",
-        dtype=source.dtype,
-        shape=source.shape,
-        axes=axes,
-        reduce=[],
-        body=_load_of(source),
-        scope=step.scope,
-        leaves=list(axes),
-    )
-    readers = [s.schedule.at(r) for r in step.readers]
+def _cache_read(s: _State, number: int, scope: str, readers: tuple[int, ...]) -> None:
+    source = s.schedule.at(number)
+    cache = _derived(s, source, scope, _copy_axes(source), [], _load_of(source))
+    cache.scope = scope
+    stages = [s.schedule.at(r) for r in readers]
     # Only the named readers use the copy: other stages go on reading the source.
-    for reader in readers:
+    for reader in stages:
         assert reader.body is not None
         reader.body = redirect_loads(reader.body, source.key, cache.key)
     s.schedule.new_stage(cache, source, after=True)
 
 
-def _cache_write(s: _State, step: p.CacheWrite) -> None:
-    stage = s.schedule.at(step.stage)
+def _cache_write(s: _State, number: int, scope: str) -> None:
+    stage = s.schedule.at(number)
     if stage.relations:
-        # TE would carry the splits over to the cache; Ansor caches before it splits, so nothing is
-        # lost.
+        # TE would carry the splits over to the cache; Ansor caches before it splits.
         raise UnsupportedProgram("late-cache-write", "cache_write after a split")
-    axes = _copy_axes(stage)
-    cache = StageState(
-        key=len(s.schedule.pool),
-        name=f"{stage.name}.{step.scope}",
-        dtype=stage.dtype,
-        shape=stage.shape,
-        axes=axes,
-        reduce=stage.reduce,
-        body=stage.body,
-        combiner=stage.combiner,
-        identity=stage.identity,
-        const_matrix=stage.const_matrix,
-        scope=step.scope,
-        leaves=[*axes, *stage.reduce],
-    )
+    cache = _derived(s, stage, scope, _copy_axes(stage), stage.reduce, stage.body)
+    cache.combiner, cache.identity = stage.combiner, stage.identity
+    cache.const_matrix, cache.scope = stage.const_matrix, scope
     # The stage keeps its name and readers, and becomes a copy of the cache.
     stage.body, stage.combiner, stage.reduce = _load_of(cache), None, []
     stage.leaves = list(stage.axes)
     s.schedule.new_stage(cache, stage, after=False)
 
 
-def _rfactor(s: _State, step: p.RFactor) -> None:
-    """Make a reduction loop an axis of a partial result, reduced afterwards.
-
-    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``.
-    """
-    stage = s.schedule.at(step.stage)
-    factor = stage.leaves[step.iter]
+def _rfactor(s: _State, number: int, loop: int, factor_axis: int) -> None:
+    """Make a reduction loop an axis of a partial result ``C.rf[f, i]``, reduced afterwards."""
+    stage = s.schedule.at(number)
+    factor = stage.leaves[loop]
     if factor.kind != "reduce" or stage.body is None:
         raise ValueError("rfactor of a loop that is not a reduction")
     # Only reduction axes that the loop is made of move into the partial result (Schedule::rfactor).
@@ -312,37 +272,26 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     keep = [r for r in stage.reduce if r not in touched]
     moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
     # A negative axis counts from the end, of axes with the new one.
-    position = step.factor_axis if step.factor_axis >= 0 else len(stage.axes) + 1 + step.factor_axis
+    position = factor_axis if factor_axis >= 0 else len(stage.axes) + 1 + factor_axis
     if not 0 <= position <= len(stage.axes):
-        raise ValueError(f"{len(stage.axes)} axes have no place {step.factor_axis}")
+        raise ValueError(f"{len(stage.axes)} axes have no place {factor_axis}")
     rf_axis = IterVar(factor.name, "spatial", factor.extent)
     axes = _copy_axes(stage)
     axes.insert(position, rf_axis)
     reduce = [*keep, *(IterVar(m.name, "reduce", m.extent) for m in moved)]
     slot_of: dict[IterVar, int] = {factor: position}
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
-    # The old reduction axes, expressed by the loops that remain: the partial body reads through
-    # them.
+    # The partial body reads the old reduction axes through the loops that remain.
     root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
     table: list[Expr] = [
         *spatial,
         *(Axis(len(axes) + keep.index(r)) if r in keep else root_values[r] for r in stage.reduce),
     ]
-    partial = StageState(
-        key=len(s.schedule.pool),
-        name=f"{stage.name}.rf",
-        dtype=stage.dtype,
-        shape=tuple(a.extent for a in axes),
-        axes=axes,
-        reduce=reduce,
-        body=substitute_axes(stage.body, table),
-        combiner=stage.combiner,
-        identity=stage.identity,
-        leaves=[*axes, *reduce],
-    )
-    # The old stage reduces over the new axis alone; its earlier splits went with the partial
-    # result.
+    partial = _derived(s, stage, "rf", axes, reduce, substitute_axes(stage.body, table))
+    partial.shape = tuple(a.extent for a in axes)
+    partial.combiner, partial.identity = stage.combiner, stage.identity
+    # The old stage reduces over the new axis alone; its splits went with the partial result.
     total = IterVar(f"{factor.name}.v", "reduce", factor.extent)
     indices: list[Expr] = [Axis(i) for i in range(len(stage.axes))]
     indices.insert(position, Axis(len(stage.axes)))
@@ -357,15 +306,10 @@ def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
     known = dict.fromkeys(roots)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation) and rel.parent in known:
-            extent = rel.parent.extent
-            given = rel.factor if rel.factor is not None else rel.nparts
-            assert given is not None
+            kept, other = rel.parts
             # Rounded up: the last tile of a loop that the factor does not divide is partial.
-            other = -(-extent // given)
-            rel.inner.extent, rel.outer.extent = (
-                (given, other) if rel.factor is not None else (other, given)
-            )
-            known |= dict.fromkeys((rel.inner, rel.outer))
+            kept.extent, other.extent = rel.factor, -(-rel.parent.extent // rel.factor)
+            known |= dict.fromkeys(rel.parts)
         elif isinstance(rel, FuseRelation) and rel.outer in known and rel.inner in known:
             rel.fused.extent = rel.outer.extent * rel.inner.extent
             known[rel.fused] = None
@@ -387,27 +331,22 @@ def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, E
 
 
 def _const(value: IntLike) -> Const:
-    """Return a constant that may differ per program."""
     return Const(value if isinstance(value, int) else np.asarray(value))  # type: ignore[arg-type]
 
 
-def _storage_align(_s: _State, _step: p.StorageAlign) -> None:
-    """Ignore row padding: it changes addresses only, which no feature reads."""
-
-
-_APPLY: dict[type, Callable[[_State, Any], None]] = {
-    p.Split: _split,
-    p.FollowSplit: _follow_split,
-    p.FollowFusedSplit: _follow_fused_split,
-    p.Reorder: _reorder,
-    p.Fuse: _fuse,
-    p.Annotate: _annotate,
-    p.UnrollPragma: _unroll,
-    p.ComputeAt: _compute_at,
-    p.ComputeInline: _compute_inline,
-    p.ComputeRoot: _compute_root,
-    p.CacheRead: _cache_read,
-    p.CacheWrite: _cache_write,
-    p.RFactor: _rfactor,
-    p.StorageAlign: _storage_align,
+_APPLY: dict[str, Callable[..., None]] = {
+    "SP": _split,
+    "FSP": _follow_split,
+    "FFSP": _follow_fused_split,
+    "RE": _reorder,
+    "FU": _fuse,
+    "AN": _annotate,
+    "PR": _unroll,
+    "CA": _compute_at,
+    "CI": partial(_place, where="inline"),
+    "CR": partial(_place, where="root"),
+    "CHR": _cache_read,
+    "CHW": _cache_write,
+    "RF": _rfactor,
+    "SA": lambda *_: None,  # row padding changes addresses only, which no feature reads
 }

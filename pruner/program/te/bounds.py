@@ -1,10 +1,8 @@
 """Infer bounds for N programs: the extent of every loop and buffer.
 
-Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): walking from the
-outputs to the inputs, a stage's axes cover what its consumers touch inside the attach point; loops
-of the consumers that lie inside the attach point, and threads that share the buffer, are relaxed
-to their whole range. A region is a symbolic start plus an interval of numbers, so perfect tiles
-give exact boxes and everything else gives what interval arithmetic gives.
+Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): a stage's axes cover
+what its consumers touch inside the attach point; loops inside it, and threads that share the
+buffer, are relaxed to their whole range.
 """
 
 from __future__ import annotations
@@ -38,11 +36,9 @@ from pruner.program.te.schedule import (
 
 @dataclass(slots=True, eq=False)
 class Bounds:
-    """Result of inference.
+    """Result of inference: bodies after inlining, starts and scopes by key.
 
-    ``bodies``: body by stage key after inlining; ``mins``: start of every root axis; ``scopes``:
-    storage scope of every computed stage by key; ``resolved``: where every buffer has a size that
-    is a number (TVM fails on the other programs).
+    ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
     """
 
     bodies: dict[int, Expr]
@@ -52,11 +48,7 @@ class Bounds:
 
 
 def infer_bounds(schedule: Schedule) -> Bounds:
-    """Fill in every loop's extent and variable; return starts, bodies and scopes.
-
-    Raises:
-        UnsupportedProgram: an index or an attachment that has no batched region.
-    """
+    """Fill in extents and variables; raise `UnsupportedProgram` without a batched region."""
     _legalize_attach(schedule)
     bodies = inline_bodies(schedule)
     out = Bounds(bodies, {}, {})
@@ -83,10 +75,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
 
 
 def _legalize_attach(schedule: Schedule) -> None:
-    """Move attach points to loops that later splits or fusions left.
-
-    The inner loop of a split, the fused loop of a fusion (TE's ``Schedule::normalize``).
-    """
+    """Move attach points to inner or fused loops (TE's ``Schedule::normalize``)."""
     for stage in schedule.pool:
         if not isinstance(stage.attach, Attach):
             continue
@@ -107,10 +96,7 @@ def _legalize_attach(schedule: Schedule) -> None:
 
 
 def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, IterVar]]:
-    """Return the loops around ``stage``, innermost first, with owners.
-
-    ``CreateAttachPath`` of TE.
-    """
+    """Return the loops around ``stage``, innermost first, with owners (``CreateAttachPath``)."""
     path: list[tuple[StageState, IterVar]] = []
     spec = stage.attach
     while isinstance(spec, Attach):
@@ -135,8 +121,7 @@ def scope_of(schedule: Schedule, stage: StageState) -> Scope:
 
 
 def _needs_relax(owner: StageState, loop: IterVar, found: bool, rank: int) -> bool:
-    # NeedRelax of bound.cc: ordinary loops inside the attach point, and threads that share the
-    # buffer.
+    # NeedRelax of bound.cc: loops inside the attach point, and threads that share the buffer.
     thread = thread_rank(owner.marks.get(loop))
     return not found if thread is None else rank <= thread
 
@@ -154,8 +139,7 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
             continue
         domains = _consumer_domains(schedule, consumer, attach_loop, out, stage)
         for read in reads:
-            # Every read counts by itself: two reads of one stage (a stencil) cover a union of
-            # intervals.
+            # Every read counts by itself: two reads of one stage (a stencil) cover a union.
             for d, index in enumerate(read.indices):
                 region = evaluate_region(index, domains)
                 regions[d].append(clip_to_shape(region, stage.shape[d]))
@@ -190,12 +174,13 @@ def _consumer_domains(
         else:
             assert loop.var is not None
             state[loop] = Region(af.variable(loop.var), 0, 0)
-    relaxed: set[int] = set()
+    relaxed: set[LoopVar] = set()
     # Loops around the consumer may share the buffer, too (threads of an outer stage).
     for owner, loop in attach_path(schedule, consumer):
         found = found or loop is attach_loop
         if _needs_relax(owner, loop, found, rank):
-            relaxed.add(id(loop.var))
+            assert loop.var is not None
+            relaxed.add(loop.var)
     if attach_loop is not None and not found:
         raise UnsupportedProgram("bad-compute-at", f"{stage.name} is outside {consumer.name}")
     _domains_up(consumer, state)
@@ -209,10 +194,7 @@ def _consumer_domains(
 
 
 def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
-    """Propagate regions from leaf to root loops; None: whole range.
-
-    ``PassUpDomain`` of message_passing.cc.
-    """
+    """Propagate regions from leaf to root loops; None: whole range (``PassUpDomain``)."""
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
             outer, inner = state[rel.outer], state[rel.inner]
@@ -237,10 +219,7 @@ def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
 def _whole_where_covered(
     parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
 ) -> Region:
-    """Return the parent's region, whole where both loops have extent 1.
-
-    A loop of extent 1 counts as its whole range: then the parent keeps its exact extent.
-    """
+    """Return the parent's region, whole where both loops have extent 1."""
     whole_outer = rel.outer.extent == 1 if outer is not None else True
     whole_inner = rel.inner.extent == 1 if inner is not None else True
     hi = af.where(whole_outer & whole_inner, rel.parent.extent - 1, parent.hi)
@@ -248,10 +227,7 @@ def _whole_where_covered(
 
 
 def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
-    """Return the outer and inner part of a fused loop's region.
-
-    ``PassUpDomain`` of a fuse relation.
-    """
+    """Return the outer and inner part of a fused loop's region (``PassUpDomain``)."""
     width = fused.hi - fused.lo + 1
     start = af.add(fused.start, af.const(fused.lo))
     point = width == 1
@@ -290,20 +266,14 @@ def _extents_down(stage: StageState) -> None:
         if not isinstance(rel, SplitRelation):
             rel.fused.extent = rel.outer.extent * rel.inner.extent
             continue
-        extent = rel.parent.extent
-        kept, other = (rel.inner, rel.outer) if rel.factor is not None else (rel.outer, rel.inner)
-        given = rel.factor if rel.factor is not None else rel.nparts
-        assert given is not None
+        extent, (kept, other) = rel.parent.extent, rel.parts
         # A tile larger than its loop shrinks to the loop, but a thread index keeps the launch size.
-        kept.extent = given if kept in bound else af.least(extent, given)
-        other.extent = -(-extent // given)
+        kept.extent = rel.factor if kept in bound else af.least(extent, rel.factor)
+        other.extent = -(-extent // rel.factor)
 
 
 def feeds_thread(stage: StageState) -> set[IterVar]:
-    """Return the loops from which a thread-bound leaf is made.
-
-    ``PassUpThreadBinding``.
-    """
+    """Return the loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
     bound = {leaf for leaf in stage.leaves if is_bound(stage.marks.get(leaf))}
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
@@ -315,11 +285,7 @@ def feeds_thread(stage: StageState) -> set[IterVar]:
 
 
 def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
-    """Return each remaining stage's body with inlined stages substituted.
-
-    By stage key. Winograd's constant matrices become the constant 1, as Ansor's feature extraction
-    has it.
-    """
+    """Return stage bodies with inlined stages; Winograd's constants become 1, as Ansor's."""
     inlined = {s.key: s for s in schedule.pool if s.attach == "inline" and s.body is not None}
 
     def rule(node: Expr) -> Expr:

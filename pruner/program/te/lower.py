@@ -1,9 +1,8 @@
 """Lower a schedule with its bounds to loop nests.
 
-Follows TE's ``ScheduleOps`` (src/te/schedule/schedule_ops.cc: ``MakePipeline``, ``InjectAttach``)
-for the nesting of stages, ``MakeLoopNest`` (src/te/operation/op_utils.cc) for the loops, and
-``MakeReduction`` and ``MakeCrossThreadReduction`` (src/te/operation/compute_op.cc,
-cross_thread_reduction.cc) for reductions. Its mirror image is :mod:`pruner.program.tir.lower`.
+Follows TE's ``ScheduleOps`` (src/te/schedule/schedule_ops.cc: ``MakePipeline``, ``InjectAttach``),
+``MakeLoopNest`` (src/te/operation/op_utils.cc), ``MakeReduction`` and ``MakeCrossThreadReduction``
+(src/te/operation/compute_op.cc, cross_thread_reduction.cc).
 """
 
 from __future__ import annotations
@@ -46,12 +45,7 @@ Around = tuple[Loop, ...]
 def lower(schedule: Schedule) -> LoopNests:
     """Lower the N programs of a schedule; infer their bounds first.
 
-    Args:
-        schedule: the result of :func:`pruner.program.te.apply.apply`; its loops get extents.
-
-    Raises:
-        UnsupportedProgram: as :func:`infer_bounds`; `ReplayFailed` for anything else that the
-            steps of a damaged record lead to.
+    Raises `UnsupportedProgram` as :func:`infer_bounds`, `ReplayFailed` for damaged steps.
     """
     try:
         return _lowered(schedule)
@@ -114,8 +108,7 @@ class _Lowering:
         """Emit a stage's loops around its store; initialise a reduction before."""
         axes = dict.fromkeys(stage.axes, _SPATIAL) | dict.fromkeys(stage.reduce, _REDUCES)
         flags = touched_by(stage, axes)
-        # The initial value is stored right outside the first loop that any reduction axis went
-        # into.
+        # The initial value is stored right outside the first loop made of a reduction axis.
         first_reduce = next(
             (i for i, leaf in enumerate(stage.leaves) if flags.get(leaf, 0) & _REDUCES),
             len(stage.leaves),
@@ -162,8 +155,7 @@ class _Lowering:
         """Emit ``C[...] = identity`` under its own loops, before the first reduction."""
         own = dict(values)
         for leaf in stage.leaves[first:]:
-            # A loop made of reduction axes only has no part in the output's index: not repeated for
-            # the init.
+            # A loop of reduction axes only has no part in the output's index: no loop of the init.
             if flags.get(leaf, 0) == _REDUCES:
                 own[leaf] = Affine()
                 continue
@@ -176,11 +168,7 @@ class _Lowering:
         self._store(stage, "init", Const(stage.identity, stage.dtype), loops, own, unroll)
 
     def _emit_cross_thread(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
-        """Emit a cross-thread reduction: only its final write is a store.
-
-        The partial sums live in registers that are not buffers and the reduction itself is a call;
-        loops of the reduction that are not bound surround the partial sums alone.
-        """
+        """Emit a cross-thread reduction: only its final write is a store."""
         values: dict[IterVar, Affine] = {}
         whole: dict[IterVar, Affine] = {}
         every = loops
@@ -200,8 +188,7 @@ class _Lowering:
         buffer = self.nests.buffers[stage.key]
         # The update inside the call is kept beside the visible store: symbols count its work.
         hidden = BufferStore(buffer, "update", update, every, slots, unroll)
-        # The stored value is a call (the result of tvm_thread_allreduce), which has no operations
-        # to count.
+        # The stored value is a call (tvm_thread_allreduce), which has no operations to count.
         value = Const(0.0, stage.dtype)
         self._store(stage, "allreduce", value, loops, values, unroll, hidden)
 
@@ -213,20 +200,14 @@ def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:
 
 
 def _unroll_under(stage: StageState, leaf: IterVar, unroll: IntLike) -> IntLike:
-    """Return the unroll depth in force under ``leaf``.
-
-    Lowering drops pragmas of loops bound to GPU indices.
-    """
+    """Return the unroll depth under ``leaf``; GPU indices drop their pragmas."""
     if is_bound(stage.marks.get(leaf)):
         return unroll
     return stage.unroll.get(leaf, unroll)
 
 
 def _update(stage: StageState, body: Expr) -> Binary:
-    """Return ``self op body``; the empty load is the store's own element.
-
-    Its stage key marks it.
-    """
+    """Return ``self op body``; the empty load is the store's own element."""
     if stage.combiner is None:
         raise UnsupportedProgram("unknown-reduction", stage.name)
     return Binary(stage.combiner, Load(stage.key, (), stage.dtype), body, stage.dtype)
@@ -245,7 +226,6 @@ class _Quotient:
         return floordiv(self.total, self.divisor)
 
     def divided(self, by: IntLike) -> _Quotient:
-        """Divide the quotient once more."""
         # The floordiv rules match a bare sum only: after a division nothing is pulled out.
         pulls = (self.divisor == 1) & (self.lead > 0) & (self.lead % by == 0)
         pulls = pulls | (by == 1)
@@ -258,15 +238,11 @@ class _Quotient:
 class _PassUp:
     """Values of a stage's axes from its loops (``PassUpIndex`` of message_passing.cc).
 
-    Walks the relations of the stage from the leaves to the roots; a fused loop is taken apart by
-    repeated division. The rewriting simplifier pulls the outer part of ``outer * factor + inner``
-    out of a division where the divisor divides the factor (the ``floordiv`` rules of
-    src/arith/rewrite_simplify.cc), and otherwise collapses nested divisions into one before the
-    canonical form is made. Both leave different numbers of divisions behind, which features count,
-    so the pieces of every fused value are kept.
-
-    Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
-    loop and for what it was fused from; the simplifier uses the guards (``MakeBoundCheck``).
+    Fused loops are taken apart by repeated division. The rewriting simplifier pulls ``outer *
+    factor`` out of a division that divides the factor, and else collapses nested divisions (the
+    ``floordiv`` rules of src/arith/rewrite_simplify.cc): features count the divisions, so the
+    pieces of every fused value are kept. Where tiles do not divide a loop, the store is guarded
+    with ``value < extent`` for the loop and what it was fused from (``MakeBoundCheck``).
     """
 
     def __init__(self, leaves: dict[IterVar, Affine]) -> None:
@@ -292,8 +268,7 @@ class _PassUp:
         fused, extent = self.values[rel.fused], rel.inner.extent
         self.guarded[rel.outer] = self.guarded[rel.inner] = self.guarded.get(rel.fused, 0)
         outer = fused.divided(extent)
-        # A divided total is no longer the loop's own value: the guard's bound holds for it
-        # undivided only.
+        # A divided total is no longer the loop's value: the guard's bound holds undivided only.
         whole = outer.divisor == 1
         total = self._guard(outer.total, rel.outer, whole)
         self.values[rel.outer] = _Quotient(total, outer.divisor, outer.lead)
@@ -301,7 +276,6 @@ class _PassUp:
         self.values[rel.inner] = _Quotient(remainder, 1, 0)
 
     def of(self, root: IterVar) -> Affine:
-        """Return the value of a root axis."""
         return self._guard(self.values[root].value, root)
 
     def _guard(self, value: Affine, loop: IterVar, where: Truth = True) -> Affine:

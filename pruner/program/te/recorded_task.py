@@ -1,25 +1,24 @@
 """Find the operator, arguments and fused operators of a record of Ansor.
 
-Authors of logs name their operators themselves: ``["conv2d_layer", ...]`` has N, CI, H, W, CO here
-and N, H, W, CO, CI in TVM's tutorial. Ansor logs the extent of each loop that it splits, so a
-reading of the arguments is checked: the loops of its compute DAG must have the logged extents.
+Authors of logs order arguments in their own ways: the logged extents of split loops decide.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from pruner.data.steps import is_trace
-from pruner.data.workload import ARGUMENTS, parse_workload, workload_key
+from pruner.data.workload import ARGUMENTS, FUSABLE, parse_workload, workload_key
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
-from pruner.program.te.fusion import fused_in_steps
 from pruner.program.te.skeleton import group_programs
 
 log = logging.getLogger(__name__)
@@ -41,23 +40,17 @@ Task = tuple[str, tuple[str, ...]]  # workload key, fused operators
 
 
 class TaskReader:
-    """Reads the tasks of records.
-
-    The reading that a record confirms holds for its workload key.
-    """
+    """Reads the tasks of records; a confirmed reading holds for its workload key."""
 
     def __init__(self) -> None:
         self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._contradicted: Counter[str] = Counter()
 
     def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
-        """Return a record's workload key and its fused operators.
+        """Return a record's workload key (of the table if known) and its fused operators.
 
-        The key is of an operator of the table; unknown operators keep theirs. ``named``: fused
-        operators by the log's name.
-
-        Raises `UnsupportedProgram`: ``unknown-fusion`` as :func:`fused_in_steps`, or
-        ``other-arguments`` where the steps contradict every reading of the arguments.
+        ``named``: operators by the log's name. Raises `UnsupportedProgram`: ``unknown-fusion`` as
+        :func:`fused_in_steps`, ``other-arguments`` where the steps contradict every reading.
         """
         if is_trace(steps):
             return key, named
@@ -109,10 +102,7 @@ def _readings(key: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
 def _arguments(operator: str, names: tuple[str, ...], given: list[Any]) -> list[Any] | None:
-    """Return the table's arguments of an operator; None without a fit.
-
-    Compute DAGs are float32, and have one stride for both axes.
-    """
+    """Return the table's arguments of an operator (float32, one stride), or None."""
     if len(given) > len(names) and given[-1] == _DTYPE:
         given = given[:-1]
     if names[0].startswith("*"):
@@ -134,3 +124,71 @@ def _agrees(key: str, fused: tuple[str, ...], steps: list[list[Any]]) -> bool | 
     (group,), _ = group_programs([steps])
     schedule = apply(dag, group.skeleton, group.decisions, group.extents)
     return not np.any(schedule.contradicted)
+
+
+FromSteps = tuple[tuple[str, ...], ...]
+
+
+def stages_reached(steps: Sequence[Sequence[Any]]) -> int:
+    """Count the stages of the compute DAG up to the last named, the result.
+
+    ``CHW`` and ``RF`` insert a stage before the one they name, ``CHR`` one behind it.
+    """
+    named = ((s[0], s[1], s[2]) if s[0] == "CA" else (s[0], s[1]) for s in steps)
+    return _reached(tuple(named))
+
+
+@lru_cache(maxsize=1024)  # the programs of a log mostly differ in numbers that are no stages
+def _reached(named: tuple[tuple[Any, ...], ...]) -> int:
+    """Count like :func:`stages_reached`, given (tag, stage, attach stage) of steps."""
+    inserted: list[int] = []  # current numbers of stages that are not of the DAG
+    last = -1
+    for tag, stage, *place_of in named:
+        for number in (stage, *place_of):
+            if number not in inserted:
+                # From the step's number to the DAG's: subtract the inserted stages below it.
+                last = max(last, number - sum(other < number for other in inserted))
+        if tag in ("CHW", "RF", "CHR"):
+            place = stage + 1 if tag == "CHR" else stage
+            # Every insertion shifts the stages behind it.
+            inserted = [other + (other >= place) for other in inserted] + [place]
+    return last + 1
+
+
+def fused_in_steps(
+    workload_key: str, steps: Sequence[Sequence[Any]], named: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the operators fused behind a standard operator, judged by steps.
+
+    ``named`` where it fits the number of stages, else the epilogue with as many stages as the steps
+    reach (of equals the sum, ``add``). Other workloads, and steps that do not reach the result,
+    keep ``named``. Raises `UnsupportedProgram` (``unknown-fusion``) where no epilogue has enough.
+    """
+    if parse_workload(workload_key).operator is None or is_trace(steps):
+        return named  # a trace schedules the function with all that is fused into it
+    try:
+        known = _epilogues_by_stages(workload_key)
+    except UnsupportedProgram:  # an operator without a compute DAG, or sizes that no DAG has
+        return named
+    reached = stages_reached(steps)
+    fitting = known.get(reached, ())
+    if named in fitting or reached < min(known):
+        return named
+    if not fitting:
+        raise UnsupportedProgram(
+            "unknown-fusion",
+            f"its steps name {reached} stages; {workload_key} has {min(known)}, and {max(known)} "
+            f"with {', '.join(FUSABLE)} fused behind it",
+        )
+    return fitting[0]
+
+
+@lru_cache(maxsize=4096)
+def _epilogues_by_stages(workload_key: str) -> dict[int, FromSteps]:
+    """Map the number of stages to its epilogues, likeliest (no bias) first."""
+    found: dict[int, FromSteps] = {}
+    for length in range(len(FUSABLE) + 1):
+        for fused in sorted(combinations(FUSABLE, length), key=lambda names: "bias" in names):
+            stages = len(dag_for_workload(workload_key, fused).stages)
+            found[stages] = (*found.get(stages, ()), fused)
+    return found

@@ -1,8 +1,4 @@
-"""The scheduled state of an operator: stages, loops and their relations.
-
-One :class:`Schedule` stands for N programs with the same skeleton: lists and relations are common,
-split factors are int64 arrays of length N. Extents are filled in by bound inference.
-"""
+"""The scheduled state of an operator, for N programs: stages, loops and their relations."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pruner.arrays import IntLike, Mask
-from pruner.program.dag.dag import Combiner, ComputeDAG
+from pruner.program.dag.dag import Combiner, ComputeDAG, post_order
 from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import LoopKind, Mark
@@ -20,10 +16,7 @@ from pruner.program.nests import LoopKind, Mark
 
 @dataclass(eq=False, slots=True)
 class IterVar:
-    """A loop of a stage (TE's ``IterVar``): a root axis or derived.
-
-    Splits and fusions make new loops from root axes.
-    """
+    """A loop of a stage (TE's ``IterVar``): a root axis or derived."""
 
     name: str
     kind: LoopKind
@@ -33,13 +26,18 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitRelation:
-    """``parent = outer * factor + inner``, from ``factor`` or ``nparts``."""
+    """``parent = outer * extent(inner) + inner``; ``factor``: of inner or outer."""
 
     parent: IterVar
     outer: IterVar
     inner: IterVar
-    factor: IntLike | None = None
-    nparts: IntLike | None = None
+    factor: IntLike
+    of_inner: bool
+
+    @property
+    def parts(self) -> tuple[IterVar, IterVar]:
+        """The loop whose extent is ``factor``, and the other loop."""
+        return (self.inner, self.outer) if self.of_inner else (self.outer, self.inner)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,9 +101,8 @@ class StageState:
 class Schedule:
     """All stages of one operator, for N programs.
 
-    ``pool`` holds stages by key; ``order`` are keys in the numbering that steps use; ``nest_order``
-    are keys in TE's depth-first order, which orders the stages of one attach point.
-    ``contradicted``: programs whose log gives a split loop another extent than it has.
+    ``pool`` by key; ``order``: keys as steps number them; ``nest_order``: keys in TE's depth-first
+    order; ``contradicted``: programs whose log gives a split loop another extent.
     """
 
     pool: list[StageState]
@@ -122,8 +119,7 @@ class Schedule:
         """Insert ``stage`` next to ``near`` in both orders."""
         self.pool.append(stage)
         for keys in (self.order, self.nest_order):
-            # Steps number stages by position, so an insertion shifts the stages behind it, as in
-            # Ansor.
+            # Steps number stages by position: an insertion shifts the later ones, as in Ansor.
             keys.insert(keys.index(near.key) + (1 if after else 0), stage.key)
 
 
@@ -153,29 +149,12 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
             )
         )
     # Two orders: steps count in Ansor's order, nests follow TE's.
-    return Schedule(pool, list(range(len(pool))), _depth_first(dag), num)
-
-
-def _depth_first(dag: ComputeDAG) -> list[int]:
-    """Return stage keys in post-order of the reads (TE's ``PostDFSOrder``)."""
-    seen: dict[int, None] = {}
-
-    def visit(key: int) -> None:
-        if key not in seen:
-            for read in dag.stages[key].reads:
-                visit(read)
-            seen[key] = None
-
-    for output in dag.outputs:
-        visit(output)
-    return list(seen)
+    nest_order = post_order([stage.reads for stage in dag.stages], dag.outputs)
+    return Schedule(pool, list(range(len(pool))), nest_order, num)
 
 
 def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, int]:
-    """Pass flags of root loops down to every loop made from them.
-
-    ``PassDownBitMaskOr``.
-    """
+    """Pass flags of root loops down to loops made from them (``PassDownBitMaskOr``)."""
     flags = dict(loops)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation):

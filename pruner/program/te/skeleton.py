@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.te.steps import Primitive, parse_steps, unroll_depth
+from pruner.program.te.steps import Step, parse_steps, unroll_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class SkeletonGroup:
     int64 [N, splits]: the logged extent of each split loop, 0 where the log has none.
     """
 
-    skeleton: tuple[Primitive, ...]
+    skeleton: tuple[Step, ...]
     rows: NDArray[np.int64]
     decisions: NDArray[np.int64]
     extents: NDArray[np.int64] | None = None
@@ -48,10 +48,7 @@ _COMPARED = 16  # skeletons of one length, found by comparison before outlines a
 
 
 class _Columns:
-    """Compare step lists of one length field by field with ``first``.
-
-    ``decisions``, ``extents``: the fields that may differ, a column of all programs each.
-    """
+    """Compare step lists of one length with ``first``; columns of fields that may differ."""
 
     def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
         self._first, self._programs = first, programs
@@ -60,8 +57,7 @@ class _Columns:
 
     def fitting(self) -> list[bool] | None:
         """Return the programs that may equal the first; None: all."""
-        # Column by column, so C code (`count`) compares: a Python loop over programs is ten times
-        # slower.
+        # Column by column, so that C code (`count`) compares, ten times faster than a loop.
         for column, wanted in self._fixed():
             if column.count(wanted) < len(column):
                 return [value == wanted for value in column]
@@ -103,10 +99,7 @@ def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
 
 
 def _depth(text: str) -> int | None:
-    """Return the depth of an unroll pragma; None where damaged.
-
-    The full reader (`parse_steps`) gives the reason.
-    """
+    """Return the depth of an unroll pragma; None where damaged (`parse_steps` has why)."""
     try:
         return unroll_depth(text)
     except ValueError:
@@ -167,10 +160,7 @@ def _table(columns: Sequence[_Column], num: int) -> NDArray[np.int64]:
 
 
 def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
-    """Return space and number of decisions of a trace; otherwise None.
-
-    A task may have thousands of spaces.
-    """
+    """Return space and number of decisions of a trace; otherwise None."""
     if len(steps) != 1:
         return None
     match steps[0]:
@@ -214,11 +204,7 @@ def _groups_of(
 
 
 def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
-    """Group rows that may share a skeleton by their outline.
-
-    Where there are many skeletons this costs less than comparing the first program of each with all
-    others.
-    """
+    """Group rows that may share a skeleton by their outline."""
     parts: dict[Hashable, list[int]] = {}
     for row in rows:
         parts.setdefault(_outline(steps_list[row]), []).append(row)
@@ -236,10 +222,7 @@ def _outline(part: Any) -> Hashable:
 def group_programs(
     steps_list: Sequence[_Steps],
 ) -> tuple[list[SkeletonGroup], dict[int, UnsupportedProgram]]:
-    """Group step lists by skeleton.
-
-    Returns the groups (largest first) and, for rows that cannot be read, the reason by position.
-    """
+    """Return groups by skeleton, largest first, and the reason of each unread row."""
     alike: dict[Hashable, list[int]] = {}
     for row, steps in enumerate(steps_list):
         alike.setdefault((len(steps), _kind(steps)), []).append(row)

@@ -8,7 +8,6 @@ same job.
 * ``tree``: the state that instructions change, loops, blocks and buffers (``te/schedule``)
 * ``trace``: the vocabulary, one handler an instruction (``te/steps``, ``te/apply``)
 * ``apply_trace``: :func:`~apply_trace.apply`, and many programs with a tree for each structure
-  (``te/apply_batch``)
 * ``copies``: copies of a tree, also for some of its programs
 * ``primitives``, ``rfactor``: the rewrites of the tree that instructions make (``te/apply``)
 * ``layouts``: new dimensions and strides of buffers
@@ -18,12 +17,11 @@ same job.
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
 * ``autocopy``: copies whose loops TVM makes when it lowers a program; ``pipeline``: how many copies
   of a buffer a software pipeline keeps
-* ``regions``: the elements that blocks read and write, relaxed over loops (``te/bounds``)
-* ``scopes``: the loop that a buffer lives under, and its stored extents (``te/bounds``)
+* ``regions``: the elements that blocks read and write, relaxed over loops; the loop that a buffer
+  lives under, and its stored extents (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
   (``te/lower``)
 * ``saved``: design spaces as files, needed to replay records of traces
 * ``verify``, ``shared``, ``vectors``: the programs that TVM's check of GPU code accepts: threads,
-  shared memory, vectors
-* ``stages``: programs in which TVM finds that a padded result covers its reads
+  shared memory, vectors; and programs whose padded results cover their reads
 """

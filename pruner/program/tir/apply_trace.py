@@ -1,12 +1,8 @@
 """Apply one trace to many programs: one tree for each structure.
 
-The location of blocks is decided last in a trace, and every location is a tree of its own. All
-programs go together as far as they agree, and the instructions before are applied once. Locations
-in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`), as do programs in
-which a block stays and programs in which it moves into the loops directly behind it; where
-locations part the programs, each part goes on with a copy of the tree. A program that parts from
-the others in the middle of an instruction begins anew, and so does a program that a shared tree
-cannot express.
+Programs go together as far as they agree; locations in loops of one run share a tree
+(:func:`pruner.program.tir.locations.shared`), else each part goes on with a copy. A program that
+parts in the middle of an instruction, or that a shared tree cannot express, begins anew.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from pruner.arrays import Decisions, Ints, Mask
 from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.tir import locations as places
 from pruner.program.tir.copies import Copy
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.trace import LOCATE, Instruction, TraceProgram, TraceState, settled
 from pruner.program.tir.tree import Diverges, Tree, uniform
 
@@ -32,20 +28,12 @@ Found = TypeVar("Found")
 
 
 def apply(program: TraceProgram, decisions: Decisions) -> Tree:
-    """Return the tree of N programs after all instructions and postprocessors.
-
-    Raises:
-        Diverges: candidates need different trees.
-        UnsupportedProgram: an instruction that has no batched form.
-    """
+    """Return the finished tree; raise `Diverges`, or `UnsupportedProgram` without a form."""
     return _applied(program, decisions).tree
 
 
 def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) -> dict[int, int]:
-    """Return the extent of the loop that each perfect tile divides.
-
-    By the slot where the tile starts. ``decision`` int64 [d]. Raises as :func:`apply`.
-    """
+    """Return the extent that each perfect tile divides, by slot; raises as :func:`apply`."""
     return {
         slot: uniform(extent) for slot, extent in _applied(program, decision[None]).tiled.items()
     }
@@ -54,10 +42,10 @@ def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) ->
 def apply_groups(
     program: TraceProgram, decisions: Decisions, *, strict: bool = False
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
-    """Return (rows, tree) for every structure of N decision vectors, and refusals.
+    """Return (rows, tree) of every structure of N programs, and reasons by refused row.
 
-    Refusals are reasons by row. With ``strict`` foreign decisions are refused where they are no
-    factors of their loop, or no candidate; decisions that were drawn here always are.
+    With ``strict`` foreign decisions are refused where they are no factors of their loop, or no
+    candidate; decisions that were drawn here always are.
     """
 
     def finished(state: TraceState) -> Tree:
@@ -73,10 +61,9 @@ def apply_groups(
 def location_options(
     program: TraceProgram, decisions: Decisions, slot: int
 ) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
-    """Return the locations offered at the ``sample_compute_location`` of ``slot``.
+    """Return locations of a ``slot`` [L], and bool [N, L] where each is offered.
 
-    Returns int64 [L] locations and bool [N, L] where each is offered; a program that cannot be
-    replayed has no location, and :func:`apply_groups` gives its reason.
+    A program that cannot be replayed has none; :func:`apply_groups` gives its reason.
     """
     until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
 
@@ -114,10 +101,7 @@ def _started(program: TraceProgram, decisions: Decisions, *, strict: bool = Fals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """Programs that share a tree so far; ``done`` counts applied instructions.
-
-    ``apart``: every location has a tree of its own; ``mixed``: some locations share this one.
-    """
+    """Programs that share a tree so far; ``done`` counts applied instructions."""
 
     rows: Ints
     state: TraceState
@@ -126,10 +110,7 @@ class _Branch:
     mixed: bool = False
 
     def grown(self, instructions: Sequence[Instruction]) -> list[_Branch]:
-        """Return this branch after the instructions, or its parts by location.
-
-        Raises as :meth:`TraceState.take`.
-        """
+        """Return this branch after the instructions, or its parts by location."""
         for number in range(self.done, len(instructions)):
             if instructions[number].kind == LOCATE:
                 return self._located(instructions[number], number + 1)
@@ -190,8 +171,7 @@ def _structures(
             else:
                 found.append((branch.rows, found_of(branch.state)))
         except Diverges as parts:
-            # The instruction may have changed the tree half-way: each kind starts again from the
-            # first one.
+            # The tree may be changed half-way: each kind starts again from the first instruction.
             for value in np.unique(parts.values):
                 begin(branch.rows[parts.values == value], apart=branch.apart)
         except UnsupportedProgram as error:

@@ -1,10 +1,8 @@
 """Give automatic copies (``ReadAt``, ``WriteAt``) their loops, as TVM's MemHammer does.
 
-A schedule only names the memories and the loop of a copy; its block is opaque to the instructions
-after it. ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) then deals a copy into shared
-memory out to all threads, in vectors, and writes results of ``mma`` out through shared memory,
-eight rows of every warp at a time. It also pads shared memory against bank conflicts, but not here:
-lanes of whole vectors either share a row, or fill rows evenly, or its analysis gives up on them.
+``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) deals a copy into shared memory out to all
+threads, in vectors, and writes results of ``mma`` out through shared memory, eight rows of every
+warp at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Mask, dtype_bytes
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Load, rewrite
+from pruner.program.dag.expr import Axis, Load, replace_loads
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import ACCUMULATORS, DYNAMIC_SHARED, WARP_LANES, Buffer, Mark, Scope
@@ -30,7 +28,7 @@ from pruner.program.tir.primitives import (
     split,
     unblockize,
 )
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -38,7 +36,7 @@ from pruner.program.tir.tree import (
     LoopNode,
     Tree,
     insert,
-    renamed,
+    nest,
 )
 
 AUTO_COPY = "auto_copy"
@@ -73,11 +71,7 @@ def _opaque(tree: Tree, copy: Block) -> Block:
 
 
 def lower_auto_copies(tree: Tree) -> None:
-    """Give every automatic copy its loops, threads and stages (``LowerAutoCopy``).
-
-    Raises:
-        UnsupportedProgram: a copy between other memories than those of tensor-core programs.
-    """
+    """Give every automatic copy its loops; raise `UnsupportedProgram` for other memories."""
     for block in list(tree.blocks()):
         if AUTO_COPY not in block.annotations:
             continue
@@ -103,10 +97,7 @@ def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -
 
 
 def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode) -> None:
-    """Write eight rows of each warp to shared, then to global memory.
-
-    All threads of the block copy the rows out.
-    """
+    """Write eight rows of each warp to shared, then to global memory."""
     source = next((k for k in block.loads if tree.buffers[k].scope in ACCUMULATORS), None)
     if source is None or len(loops) != 2 or len(block.loads_of(source)) != 1:
         raise UnsupportedProgram("auto-copy", block.name)
@@ -114,42 +105,37 @@ def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode)
     row, rows = split(tree, loops[0], [None, _SUBTILE])
     column, columns = split(tree, loops[1], [None, _SUBTILE])
     reorder(tree, [row, column, rows, columns])
-    # The staging buffer holds one such step of all warps of the block, indexed by warp, column,
-    # row.
+    # The staging buffer holds one step of all warps, indexed by warp, column, row.
     tile = [warps.var, column.var, rows.var, columns.var]
-    staging = _staging(tree, tree.buffers[source], [var.extent for var in tile])
-    out = _copied_out(tree, block, source, staging, tile)
+    name = f"{tree.buffers[source].name}_{DYNAMIC_SHARED}"
+    staging = tree.new_buffer(name, tree.buffers[source], DYNAMIC_SHARED)
+    staging.shape = tuple(var.extent for var in tile)
+    out = _copied_out(block, source, staging, tile)
     load = block.loads_of(source)[0]
     block.value, block.init, block.guards = load, None, ()
     block.name = f"{block.name}_store"
     block.buffer, block.indices = staging.key, _follow(block, tile)
     block.list_reads()
     blockize(tree, rows).name = block.name.removesuffix("_o")
-    nest = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
-    _fill(tree, row, out, nest, dict(zip(tile, (node.var for node in nest), strict=True)))
-    fused = fuse(tree, nest)
+    copying = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
+    names = dict(zip(tile, (node.var for node in copying), strict=True))
+    out.bindings = [tree.rebound(b, tree.uses(out, n), names) for n, b in enumerate(out.bindings)]
+    insert(row, len(row.body), nest(copying, [out]))
+    fused = fuse(tree, copying)
     # The copy out uses all threads in order, whatever warp made the element.
     made = split(tree, fused, [None, warps.extent, WARP_LANES])
     made[1].mark, made[2].mark = Mark.THREAD_Y, Mark.THREAD_X
-
-
-def _staging(tree: Tree, source: Buffer, extents: list[IntLike]) -> Buffer:
-    made = tree.new_buffer(f"{source.name}_{DYNAMIC_SHARED}", source, DYNAMIC_SHARED)
-    made.shape = tuple(extents)
-    return made
 
 
 def _follow(block: Block, tile: list[LoopVar]) -> tuple[Axis, ...]:
     """Add an iterator per loop to the block; return them as indices."""
     first = len(block.iters)
     block.iters += tuple(BlockIter("spatial", var.extent) for var in tile)
-    block.bindings = [*block.bindings, *(Binding(af.variable(var), {var: 1}) for var in tile)]
+    block.bindings = [*block.bindings, *map(Binding.of, tile)]
     return tuple(Axis(first + place) for place in range(len(tile)))
 
 
-def _copied_out(
-    tree: Tree, block: Block, source: int, staging: Buffer, tile: list[LoopVar]
-) -> Block:
+def _copied_out(block: Block, source: int, staging: Buffer, tile: list[LoopVar]) -> Block:
     """Return a block writing the same elements, read from the staging buffer."""
     out = Block(
         name=block.name,
@@ -161,46 +147,18 @@ def _copied_out(
         guards=block.guards,
     )
     indices = _follow(out, tile)
-
-    def rule(node: object) -> object:
-        if isinstance(node, Load) and node.stage == source:
-            return Load(staging.key, indices, node.dtype)
-        return node
-
-    out.value = rewrite(out.value, rule)  # type: ignore[arg-type]
+    out.value = replace_loads(
+        out.value, source, lambda load: Load(staging.key, indices, load.dtype)
+    )
     out.list_reads()
     return out
-
-
-def _fill(
-    tree: Tree,
-    above: LoopNode,
-    block: Block,
-    nest: list[LoopNode],
-    names: dict[LoopVar, LoopVar],
-) -> None:
-    """Put ``block`` at the end of ``above``, under its own loops.
-
-    ``names`` maps the loops that it was bound to onto its own.
-    """
-    bindings = []
-    for place, binding in enumerate(block.bindings):
-        uses = {names.get(v, v): s for v, s in tree.uses(block, place).items()}
-        bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
-    block.bindings = bindings
-    inner: LoopNode | Block = block
-    for node in reversed(nest):
-        node.body, inner.parent = [inner], node
-        inner = node
-    insert(above, len(above.body), inner)
 
 
 def layouts_permute(tree: Tree) -> Mask:
     """Return where TVM can permute rows of all permuted copies, [N].
 
-    On other programs its pass ``InjectPermutedLayout`` stops the compiler, after every check of a
-    schedule has accepted them; and where the columns are no power of two, the exclusive or of
-    column and row stays a vector of 8 integers, which nvcc does not take as TVM writes it.
+    Else ``InjectPermutedLayout`` stops the compiler after every check; and where the columns are no
+    power of two, nvcc does not take the vector of 8 integers that TVM writes.
     """
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():

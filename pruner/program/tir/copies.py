@@ -1,9 +1,4 @@
-"""Copy a tree: to schedule it, or for some of its programs.
-
-Loop variables, sums and expressions are values, and are shared as long as none of their numbers
-differs between programs. Loops, blocks and buffers change while a tree is scheduled, so every copy
-has its own.
-"""
+"""Copy a tree, also for some of its programs; equal values are shared."""
 
 from __future__ import annotations
 
@@ -64,8 +59,7 @@ class Copy:
         """Return an array's rows; other values stay as they are."""
         if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
             return value
-        # A number that differed in the batch may be common in the part: `plain` makes it an int
-        # again.
+        # A number that differed in the batch may be common in the part: `plain` makes it an int.
         return plain(value[self._rows])
 
     def _mask(self, value: Mask | np.bool_) -> Mask | np.bool_:

@@ -1,10 +1,7 @@
 """Invert the indices of an access to the block's iterators, for inlining.
 
-TVM inlines a block whose indices are a one-to-one map of its iterators, which may merge them
-(``v0 * 64 + v1``) or split them (``v0 // 64, v0 % 64``); it inverts the map
-(``InverseAffineIterMap`` of src/arith/iter_affine_map.cc). Each dimension is a number whose digits,
-in a mixed radix, are *parts* ``(v mod upper) div lower`` of iterators, and each iterator is a
-number whose digits are its parts.
+``InverseAffineIterMap`` (src/arith/iter_affine_map.cc): the digits of a dimension, in a mixed
+radix, are *parts* ``(v mod upper) div lower`` of iterators, which are the digits of each iterator.
 """
 
 from __future__ import annotations
@@ -23,10 +20,7 @@ from pruner.program.tir.tree import Block
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``(v mod upper) div lower`` of an iterator, with ``size`` values.
-
-    ``digit``: the part as an expression of an index.
-    """
+    """``(v mod upper) div lower`` of an iterator, with ``size`` values."""
 
     slot: int
     lower: int
@@ -35,11 +29,7 @@ class _Part:
 
 
 def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
-    """Return every iterator of ``block`` where ``Axis(d)`` is ``indices[d]``.
-
-    Raises:
-        UnsupportedProgram: the indices are no one-to-one map of the iterators.
-    """
+    """Return the iterators at ``indices``; raise `UnsupportedProgram` without inverse."""
     taken = [index.slot for index in indices if isinstance(index, Axis)]
     # The common case, each index an iterator by itself, needs no digits.
     if len(set(taken)) == len(taken) and all(isinstance(i, (Axis, Const)) for i in indices):
@@ -81,8 +71,7 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
         return None
     out: list[_Part] = []
     weight = 1
-    # Digits from the least significant one: each coefficient must be the product of the sizes
-    # below.
+    # Each coefficient must be the product of the sizes below it, from the least digit on.
     ordered = sorted(index.terms, key=lambda t: _whole(t.coef) or 0)
     for place, t in enumerate(ordered):
         assert isinstance(t.index, LoopVar)

@@ -1,14 +1,12 @@
 """Change layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM.
 
-The new dimensions of a buffer are quotients and remainders of its old ones, so that old indices can
-be computed from new ones; divisors may differ between programs
-(src/s_tir/schedule/primitive/layout_transformation.cc, block_annotate.cc).
+Sources: layout_transformation.cc and block_annotate.cc of src/s_tir/schedule/primitive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +18,8 @@ from pruner.program.dag.expr import (
     Binary,
     Const,
     Expr,
-    Load,
     PerProgram,
-    rewrite,
+    replace_loads,
     substitute_axes,
 )
 from pruner.program.index.affine import plain
@@ -41,11 +38,7 @@ class Piece:
 
 
 def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
-    """Change the layout of the buffer that ``block`` writes, in all readers.
-
-    Raises:
-        UnsupportedProgram: the pieces do not divide the buffer, or a reader is no plain copy.
-    """
+    """Change the layout that ``block`` writes; raise `UnsupportedProgram` for odd pieces."""
     buffer = tree.buffers[block.buffer]
     old = buffer.shape
     shape = []
@@ -64,14 +57,10 @@ def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
         if len(loads) != 1:
             raise UnsupportedProgram("index-map", f"{reader.name} reads {buffer.name} twice")
         reads[reader] = loads[0].indices
-
-    def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == buffer.key:
-            return Load(node.stage, _at(form, node.indices), node.dtype)
-        return node
-
     for other in [block, *reads]:
-        other.value = rewrite(other.value, rule)
+        other.value = replace_loads(
+            other.value, buffer.key, lambda load: replace(load, indices=_at(form, load.indices))
+        )
     block.indices = _at(form, block.indices)
     buffer.shape = tuple(shape)
     # The old indices are kept: a later reverse_compute_inline needs them to invert the epilogue.
@@ -109,10 +98,7 @@ def _number(value: IntLike) -> Const:
 
 
 def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
-    """Align strides of dimension ``axis`` to ``offset`` modulo ``factor``.
-
-    In elements, of the buffer that the block writes.
-    """
+    """Align strides of dimension ``axis`` to ``offset`` modulo ``factor`` elements."""
     block.annotations[_ALIGN] = (axis, factor, offset)
 
 

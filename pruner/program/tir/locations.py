@@ -1,18 +1,13 @@
-"""Find the loops that a block may be computed in.
-
-``CollectComputeLocation`` and ``SampleComputeLocation`` of TVM.
-"""
+"""Find a block's loops: ``CollectComputeLocation`` and ``SampleComputeLocation`` of TVM."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
 
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.index.affine import plain
-from pruner.program.tir.primitives import can_inline, cut, is_data_parallel, reducing_variables
+from pruner.program.tir.primitives import can_inline, cut, is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 # TVM's numbers in the decisions of traces.
@@ -34,20 +29,12 @@ def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
-    """A candidate loop: its location in each program, and where offered."""
-
-    location: IntLike
-    offered: Mask | np.bool_
+_Offer = tuple[IntLike, Mask | np.bool_]  # location in each program, and where offered
 
 
 def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
-    """Return the offers of candidate loops.
-
-    Left out are unit loops, parallel loops inside reductions, and trailing reductions.
-    """
-    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    """Return the offers of candidate loops: no unit, inner parallel or trailing reduction loops."""
+    reducing = tree.reducing_in(loops)
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
     # A reduction without a parallel loop inside is trailing: CollectComputeLocation drops it.
     leads = np.zeros((len(loops) + 1, tree.num_programs), bool)  # to a parallel loop
@@ -56,7 +43,7 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
     below: Mask | np.bool_ = np.bool_(False)  # inside a reduction that is no unit loop
     closed: Mask | np.bool_ = np.bool_(False)  # and inside a parallel loop in there
     location: IntLike = 0
-    out = []
+    out: list[_Offer] = []
     for i, (loop, parallel) in enumerate(zip(loops, kinds, strict=True)):
         if not leads[i].any():
             break
@@ -65,24 +52,21 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
             closed = closed | (exists & below)
         else:
             below = below | exists
-        out.append(_Offer(location, exists & ~closed & leads[i]))
+        out.append((location, exists & ~closed & leads[i]))
         # Locations count the loops that a program has, so an absent loop takes no number there.
         location = plain(location + 1 - np.asarray(loop.absent))
     return out
 
 
 def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
-    """Return where each location is offered: bool [N] by location.
-
-    -2: inline, -1: stay, i: the i-th loop of a program.
-    """
+    """Return where each location is offered: bool [N] by location (-2 inline, -1 stay)."""
     out: dict[int, Mask | np.bool_] = {}
     if can_inline(tree, block):
         out[INLINE] = np.bool_(True)
     out[ROOT] = np.bool_(True)
-    for offer in _offers(tree, candidate_loops(tree, block)):
-        for location in np.unique(offer.location).tolist():
-            here = offer.offered & np.equal(offer.location, location)
+    for locations, offered in _offers(tree, candidate_loops(tree, block)):
+        for location in np.unique(locations).tolist():
+            here = offered & np.equal(locations, location)
             out[location] = out.get(location, np.bool_(False)) | here
     return out
 
@@ -90,14 +74,12 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
 def settle(
     tree: Tree, block: Block, wanted: Int64[np.ndarray, " program"]
 ) -> Int64[np.ndarray, " program"]:
-    """Return the location taken: as decided, or the last before it.
-
-    A loop is named by its place among the candidates, of which a program may lack some.
-    """
+    """Return the loop taken, by its place: as decided, or the last before it."""
     best = np.full(wanted.shape, ROOT)
-    for place, offer in enumerate(_offers(tree, candidate_loops(tree, block))):
+    offers = _offers(tree, candidate_loops(tree, block))
+    for place, (location, offered) in enumerate(offers):
         # SampleComputeLocation falls back to the last location that is not after the decision.
-        best = np.where(offer.offered & (offer.location <= wanted), place, best)
+        best = np.where(offered & (location <= wanted), place, best)
     if can_inline(tree, block):
         return np.where(wanted <= INLINE, INLINE, best)
     return best
@@ -106,14 +88,12 @@ def settle(
 def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
     """Return equal numbers where locations can share a tree, see :func:`shared`.
 
-    Two neighbouring loops of one chain can share where both stand outside of the first reduction,
-    or both from the first reduction to the last, or both inside the last: the start of reductions,
-    the other statements of these loops and the tile inside the last reduction then have one place
-    in all programs. Staying in place goes with the outermost loops where it is directly before
-    them.
+    Two neighbouring loops of a chain can share outside of the first reduction, from the first to
+    the last, or inside the last: all else then has one place in all programs. Staying in place goes
+    with the outermost loops directly behind.
     """
     loops = candidate_loops(tree, block)
-    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    reducing = tree.reducing_in(loops)
     serial = [i for i, loop in enumerate(loops) if loop.var in reducing]
     borders = (serial[0], serial[-1] + 1) if serial else ()
     runs = list(range(len(loops)))
@@ -129,7 +109,6 @@ def _is_simple(loop: LoopNode) -> bool:
 
 
 def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
-    """Return whether the block's own simple nest is directly before ``loop``."""
     path, body = tree.path(block), tree.root.body
     if not path or loop.parent is not tree.root:
         return False
@@ -140,9 +119,8 @@ def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
 def shared(tree: Tree, block: Block, taken: Ints) -> LoopNode | int:
     """Return a loop, or a location without a loop, for :func:`alike` locations.
 
-    A loop that is around the block in some programs and inside its loop in others is cut in two
-    halves, of which a program has one. Where a block stays in its place in some programs, none of
-    them has the loop.
+    A loop that is around the block in some programs and inside in others is cut in two halves, of
+    which a program has one; none of them where the block stays in place.
     """
     first, last = int(taken.min()), int(taken.max())
     # All inline or all stay: no loop at all.

@@ -1,8 +1,8 @@
 """Lower block trees to loop nests, for features, symbols and the draft.
 
-Two forms. ``ansor`` is the form of the released data and models: a fetch's own threads are loops
-inside the block's, and indices count in the whole tensor. ``metaschedule`` is the form of TVM's
-``PerStoreFeature``: threads of one axis are one loop and buffers are cut to their used box.
+``ansor`` is the form of the released models: a fetch's own threads are loops inside the block's,
+and indices count in the whole tensor. ``metaschedule`` is the form of TVM's ``PerStoreFeature``:
+threads of one axis are one loop and buffers are cut to their used box.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from pruner.program.nests import (
 )
 from pruner.program.tir.pipeline import copies_ahead
 from pruner.program.tir.primitives import reduces_over_threads
-from pruner.program.tir.regions import start_of
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes, start_of
 from pruner.program.tir.shared import dynamic_bytes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
 
@@ -51,13 +50,9 @@ class _Lowering:
 
 
 def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
-    """Lower the N programs of a finished tree to loop nests.
+    """Lower the N programs of a finished tree to loop nests of a ``form``.
 
-    A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
-    store's ``reduction`` is the same as an ordinary update, which a draft counts.
-
-    Args: ``tree``, the result of :func:`pruner.program.tir.apply_trace.apply`; ``form``, see the
-    module.
+    A reduction over threads becomes a call, as in Ansor's features, with its ``reduction``.
     """
     places = buffer_scopes(tree)  # first: it may find programs uncertain
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
@@ -112,7 +107,7 @@ def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: Int
     inner = (Loop(v, v.extent, Mark.TENSORIZE, e.kinds.get(v)) for v in block.inner)
     loops = (*loops, *inner)
     if block.init is not None and reduces_over_threads(e.tree, block):
-        reducing = _reduction_vars(e.tree, block)
+        reducing = e.tree.reducing(block)
         # Loops of the reduction without threads surround the hidden partial sums only, as in TE.
         kept = tuple(x for x in loops if x.is_bound or x.var not in reducing)
         value = Const(0.0, e.tree.buffers[block.buffer].dtype)
@@ -139,10 +134,7 @@ def _store(
     loops: tuple[Loop, ...],
     unroll: IntLike,
 ) -> BufferStore:
-    """Emit a store; each index of its loads becomes an axis slot.
-
-    The slots are simplified beforehand.
-    """
+    """Emit a store; each index of its loads becomes a simplified axis slot."""
     values = [renamed(value, e.unified) for value in e.tree.values(block)]
     table = dict(enumerate(values))
     slots = [*_indices(e, block.buffer, block.indices, table), *values]
@@ -186,22 +178,13 @@ def _indices(
     return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
 
 
-def _reduction_vars(tree: Tree, block: Block) -> set[LoopVar]:
-    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
-    return {var for slot in slots for var in tree.uses(block, slot)}
-
-
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
-    """Return the kind of every loop around reductions.
-
-    "reduce" where a block accumulates over it. A partial result and its total may stand under one
-    loop, over which only one of them accumulates: the block of the later buffer decides.
-    """
+    """Return "reduce" for loops that blocks accumulate over; of two, the later decides."""
     kinds: dict[LoopVar, LoopKind] = {}
     # In order of buffers, so that the later one overwrites.
     for block in sorted(tree.blocks(), key=lambda block: block.buffer):
         if block.reduces:
-            reducing = _reduction_vars(tree, block)
+            reducing = tree.reducing(block)
             for var in (*(loop.var for loop in tree.path(block)), *block.inner):
                 kinds[var] = "reduce" if var in reducing else "spatial"
     return kinds

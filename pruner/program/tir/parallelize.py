@@ -1,14 +1,8 @@
 """Make parallel, vector and unrolled loops of CPU programs.
 
-Follows the postprocessor ``RewriteParallelVectorizeUnroll``
-(src/s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc): for every block,
-``AdjustParallelVectorize`` counts how many outer loops may be fused into a parallel loop and how
-many inner loops into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
-``RewriteVectorize`` then fuse and mark them, and ``RewriteUnroll`` sets the pragma.
-
-The number of fused loops differs between programs, so TVM's ``fuse`` would give different trees.
-Here one parallel loop and one vector loop are added; a loop that went into one of them keeps its
-place with extent 1, and all programs share a tree.
+Follows s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc of TVM. The numbers of
+fused loops differ between programs: a loop that went into the added parallel or vector loop keeps
+its place with extent 1, and all programs share a tree.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Mark
-from pruner.program.tir.primitives import is_data_parallel, reducing_variables
+from pruner.program.tir.primitives import is_data_parallel
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, replace_child
 
@@ -32,12 +26,7 @@ _NO_LOOPS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PragmaSettings:
-    """Settings that MetaSchedule's rule ``ParallelizeVectorizeUnroll`` wrote at the root block.
-
-    ``parallel``: most iterations of the parallel loop, ``vectorize``: most lanes, ``unroll``: depth
-    of the unroll pragma; None where the rule does not set it. They are the annotations
-    ``meta_schedule.parallel``, ``.vectorize`` and ``.unroll_explicit`` or ``_implicit``.
-    """
+    """Settings of the rule ``ParallelizeVectorizeUnroll`` at the root block; None: unset."""
 
     parallel: IntLike | None
     vectorize: IntLike | None
@@ -46,10 +35,7 @@ class PragmaSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """The loops around a block, outermost first, with arrays [L, N].
-
-    ``extents`` of the loops, and the programs in which each ``exists``.
-    """
+    """The loops around a block, outermost first: ``extents``, ``exists`` [L, N]."""
 
     loops: list[LoopNode]
     extents: Ints
@@ -57,7 +43,6 @@ class _Path:
 
     @staticmethod
     def of(tree: Tree, loops: list[LoopNode]) -> _Path:
-        """Build a path from at least one loop."""
         absent = np.empty((len(loops), tree.num_programs), bool)
         for row, loop in enumerate(loops):
             absent[row] = loop.absent
@@ -66,11 +51,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """The loops of a block to fuse: masks [L, N].
-
-    ``whole`` [N]: programs in which all loops are fused and then split into a parallel loop and
-    vectors of ``lanes``.
-    """
+    """Loops to fuse [L, N]; ``whole`` [N]: all, split then into ``lanes``."""
 
     outer: Mask
     inner: Mask
@@ -106,7 +87,7 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
 
 def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _Plan:
     exists, count = path.exists, path.exists.sum(0)
-    reducing = reducing_variables(tree, path.loops[0])
+    reducing = tree.reducing_in(path.loops)
     usable, single = _usable(path, reducing), _single(path)
     fusible = contiguous_loops(tree, block, path)
     outer, inner = np.full(count.shape, _NO_LOOPS), np.full(count.shape, _NO_LOOPS)
@@ -128,10 +109,7 @@ def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _P
 
 
 def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
-    """Return where loops are data parallel and neither annotated nor bound.
-
-    The first tests of a loop in ``AdjustParallelVectorize``.
-    """
+    """Return where loops are data parallel, not annotated, not bound."""
     out = np.ones(path.exists.shape, bool)
     for row, loop in enumerate(path.loops):
         if not is_data_parallel(loop, reducing) or loop.annotations:
@@ -145,10 +123,7 @@ def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
 
 
 def _single(path: _Path) -> Mask:
-    """Return where each loop of a path has one child only.
-
-    The children of an absent loop stand in the loop around it.
-    """
+    """Return where each loop has one child, counting through absent loops."""
     out = np.ones(path.exists.shape, bool)
     several = False  # children of a loop further in
     for row in range(len(path.loops) - 1, -1, -1):
@@ -160,11 +135,7 @@ def _single(path: _Path) -> Mask:
 
 
 def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints:
-    """Count outer loops to fuse until their iterations exceed ``most``.
-
-    -1 where they have one iteration in all. ``max_parallel_extent`` of AdjustParallelVectorize: the
-    loop that exceeds it is still taken, and a loop with several children ends the run.
-    """
+    """Count outer loops to fuse until beyond ``most`` (included); -1: all of 1."""
     exists, product = path.exists, np.where(path.exists, path.extents, 1)
     ends = exists & ~usable
     ends[1:] |= (exists & (np.greater(product.cumprod(0), most) | ~single))[:-1]
@@ -173,11 +144,7 @@ def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints
 
 
 def _inner_loops(path: _Path, usable: Mask, single: Mask, most: IntLike, fusible: Ints) -> Ints:
-    """Count inner loops to fuse while accesses stay contiguous within ``most`` lanes.
-
-    -1 where they have one iteration in all. ``max_vectorize_extent`` of AdjustParallelVectorize:
-    here the loop that exceeds it stays out.
-    """
+    """Count inner contiguous loops to fuse within ``most`` lanes; -1: all of extent 1."""
     exists = path.exists[::-1]
     product = np.where(exists, path.extents[::-1], 1)
     inside = exists.cumsum(0) - exists  # loops further in
@@ -194,11 +161,7 @@ def _counted(taken: Mask, extents: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fusion:
-    """Loops fused together, with arrays [L, N].
-
-    ``masks``: where a loop is fused; ``steps``: iterations of the fused loop for one of the loop's;
-    ``first``: whether it is the outermost fused loop; ``total``: iterations of the fused loop [N].
-    """
+    """Loops fused together: where, iterations for one of a loop, the outermost, all."""
 
     masks: Mask
     steps: Ints
@@ -207,9 +170,7 @@ class _Fusion:
 
     @staticmethod
     def of(path: _Path, masks: Mask) -> _Fusion:
-        """Build the fusion of the loops in ``masks``."""
-        # Steps are the products of the extents inside: an exclusive product from the innermost loop
-        # out.
+        # Steps: an exclusive product of the extents, from the innermost loop out.
         inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
         steps = np.concatenate([inside[1:], np.ones_like(inside[:1])])
         first = masks.copy()
@@ -245,11 +206,7 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
-    """Return (row, mask) of the loops that fused loops are put above.
-
-    Above all loops; but where a program lacks the outer loops and other blocks stand in them, above
-    the first loop inside these.
-    """
+    """Return (row, mask) of the loops that fused loops are put above."""
     borders = [row + 1 for row, loop in enumerate(path.loops[:-1]) if len(loop.body) != 1]
     tops = np.array([0, *borders])
     first = path.exists.argmax(0)
@@ -261,8 +218,8 @@ def _tops(path: _Path) -> list[tuple[int, Mask]]:
 class _Outer:
     """A parallel loop to insert above loop ``top`` in programs ``used`` [N].
 
-    ``left``: the outer loops fused into it; ``everything``: all loops, where parallel loop and
-    vector are ``together`` one fused loop; ``alone`` [L, N]: loops fused by themselves.
+    ``left``: outer loops fused into it; ``everything``: all, where it is ``together`` with the
+    vector; ``alone`` [L, N]: loops fused by themselves.
     """
 
     top: int
@@ -275,12 +232,10 @@ class _Outer:
 
     @property
     def var(self) -> Affine:
-        """Value of the loop as an index."""
         return af.variable(self.loop.var)
 
     @staticmethod
     def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
-        """Build the loop for the programs ``here``."""
         some, whole = plan.outer & here, plan.whole & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
         # Rounded up: RewriteFuseSplit splits the fused loop by the lanes, the last vector partial.
@@ -292,10 +247,7 @@ class _Outer:
 
 
 def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
-    """Return the value of an old loop from its fused loop.
-
-    0 where the old loop was not fused.
-    """
+    """Return the value of an old loop from its fused loop, else 0."""
     mask = fusion.masks[row]
     if not af.any_nonzero(mask):
         return Affine()
@@ -306,7 +258,6 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
 
 
 def _insert(node: LoopNode | Block, made: LoopNode, where: Mask) -> None:
-    """Put a loop around a node, for the programs of the mask."""
     if not af.any_nonzero(where):
         return
     replace_child(node, [made])
@@ -333,10 +284,7 @@ def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
 
 
 def _loops_of(path: _Path, strides: Ints) -> Ints:
-    """Count the innermost loops over which each access is contiguous.
-
-    [A, N] of strides [A, L, N].
-    """
+    """Count contiguous innermost loops of each access, [A, N] of strides [A, L, N]."""
     # A contiguous run starts at stride 1 (or a loop moves it first) and each further loop must step
     # by exactly the elements covered so far.
     number, expected = np.zeros((2, *strides[:, 0].shape), np.int64)  # 0: no loop inside moves it
@@ -359,11 +307,10 @@ def _loops_of(path: _Path, strides: Ints) -> Ints:
 def _strides(
     forms: list[Uses], sums: list[Mask | np.bool_], shape: tuple[IntLike, ...]
 ) -> dict[LoopVar, IntLike]:
-    """Return the elements between neighbouring iterations, by loop variable.
+    """Return elements between iterations in the last dimension that each loop moves.
 
-    Of the last dimension that a loop moves. ``forms``: variables in the index of each dimension;
-    ``sums``: where it is a sum. TVM follows sums and products but no difference, which is what an
-    index that starts below zero becomes: no loop moves it.
+    ``forms``: variables of each dimension; ``sums``: where it is a sum. TVM follows no difference,
+    which is what an index that starts below zero becomes.
     """
     out: dict[LoopVar, IntLike] = {}
     row: IntLike = 1

@@ -1,15 +1,12 @@
 """Count the copies of buffers that software pipelines of loops keep.
 
-``InjectSoftwarePipeline``: an annotated loop names the stage of every statement in it; a statement
-of stage ``s`` runs ``s`` iterations after the statements of stage 0. A pipelined loop inside counts
-as three statements: its prologue (stage 0 of the first iteration), its body and its epilogue
-(src/s_tir/transform/inject_software_pipeline.cc).
+A statement of stage ``s`` runs ``s`` iterations after those of stage 0. A pipelined loop inside
+counts as its prologue, body and epilogue (src/s_tir/transform/inject_software_pipeline.cc).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,14 +17,8 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 
 STAGES = "software_pipeline_stage"
 ASYNC_STAGES = "software_pipeline_async_stages"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Statement:
-    """A statement of a pipelined loop: blocks, and programs having it."""
-
-    blocks: tuple[Block, ...]
-    present: Mask | np.bool_
+# of a pipelined loop: its blocks, and the programs that have it
+_Statement = tuple[tuple[Block, ...], Mask | np.bool_]
 
 
 def stages_of(loop: LoopNode) -> list[int] | None:
@@ -43,34 +34,30 @@ def pipeline_fits(tree: Tree, loop: LoopNode) -> bool:
 
 
 def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
-    """Return the copies of a buffer that the loop keeps.
-
-    From the stage that fills it to the last that reads it (``ComputeBufferVersions``).
-    """
+    """Return the copies of a buffer that the loop keeps (``ComputeBufferVersions``)."""
     stages = stages_of(loop)
     if stages is None:
         return 1
     fills, reads = np.full((), max(stages)), np.zeros((), np.int64)
-    for stage, found in zip(stages, _statements(tree, loop), strict=False):
-        if any(block.buffer == key for block in found.blocks):
-            fills = np.minimum(fills, np.where(found.present, stage, fills))
-        if any(block.loads_of(key) for block in found.blocks):
-            reads = np.maximum(reads, np.where(found.present, stage, reads))
+    for stage, (blocks, present) in zip(stages, _statements(tree, loop), strict=False):
+        if any(block.buffer == key for block in blocks):
+            fills = np.minimum(fills, np.where(present, stage, fills))
+        if any(block.loads_of(key) for block in blocks):
+            reads = np.maximum(reads, np.where(present, stage, reads))
     # A copy filled in stage f and read in stage r lives r - f further iterations: one version each.
     return plain(np.asarray(reads - fills + 1))
 
 
 def copies_ahead(tree: Tree) -> int:
-    """Return the iterations between an asynchronous copy and its last use.
+    """Return iterations between an asynchronous copy and its last use; 0: none.
 
-    0 where no loop has asynchronous copies, and where rows of a copy are no whole vectors: such
-    copies go through registers, and the other copies wait with them.
+    Also 0 where rows of a copy are no whole vectors: they go through registers.
     """
     found = [0]
-    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+    for loop in tree.loops():
         stages = _asynchronous(loop)
         statements = zip(stages_of(loop) or (), _statements(tree, loop), strict=False)
-        blocks = [b for stage, x in statements if stage in stages for b in x.blocks]
+        blocks = [b for stage, (some, _) in statements if stage in stages for b in some]
         if blocks and all(_copies_whole_vectors(tree, block) for block in blocks):
             found.append(max(stages_of(loop) or ()))
     return max(found)
@@ -84,27 +71,26 @@ def _copies_whole_vectors(tree: Tree, block: Block) -> bool:
 
 
 def _asynchronous(loop: LoopNode) -> set[int]:
-    """Return the stages whose copies are asynchronous."""
     return {int(stage) for stage in loop.annotations.get(ASYNC_STAGES, ())}  # type: ignore[attr-defined]
 
 
 def waits_are_numbers(tree: Tree) -> Mask:
     """Return where the wait count of each pipeline reader is constant, [N].
 
-    ``cp.async.wait_group`` takes a constant. The iterations before the pipeline is full, as many as
-    its last stage, are a loop of their own. Where the pipelined loop has fewer iterations, the
-    copies in that loop have a guard, and a reader in it, of a stage before the last, waits for a
-    number that depends on the iteration: the code generator stops (``PopulateWaitCounts``).
+    ``cp.async.wait_group`` takes a constant. Where the pipelined loop has fewer iterations than the
+    loop that fills the pipeline, a reader of a stage before the last waits for a number that
+    depends on the iteration: the code generator stops (``PopulateWaitCounts``).
     """
     out = np.ones(tree.num_programs, bool)
-    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+    for loop in tree.loops():
         stages = stages_of(loop) or []
         found = list(zip(stages, _statements(tree, loop), strict=False))
-        copied = {b.buffer for stage, x in found if stage in _asynchronous(loop) for b in x.blocks}
-        for stage, statement in found:
-            reads = any(block.loads_of(key) for block in statement.blocks for key in copied)
+        made = [blocks for stage, (blocks, _) in found if stage in _asynchronous(loop)]
+        copied = {block.buffer for blocks in made for block in blocks}
+        for stage, (blocks, present) in found:
+            reads = any(block.loads_of(key) for block in blocks for key in copied)
             if reads and stage < max(stages):
-                out &= ~statement.present | np.greater_equal(loop.extent, max(stages))
+                out &= ~present | np.greater_equal(loop.extent, max(stages))
     return out
 
 
@@ -113,15 +99,15 @@ def _statements(tree: Tree, loop: LoopNode) -> Iterator[_Statement]:
     for child in loop.body:
         stages = stages_of(child) if isinstance(child, LoopNode) else None
         if stages is None or not isinstance(child, LoopNode):
-            yield _Statement(tuple(tree.blocks(child)), always)
+            yield tuple(tree.blocks(child)), always
             continue
         inside = list(zip(stages, child.body, strict=False))
         last = max(stages)
         # The prologue runs the stages before the last, the epilogue those after the first; the body
         # is there only where the loop is longer than the pipeline.
-        yield _Statement(_blocks(tree, (x for s, x in inside if s < last)), always)
-        yield _Statement(tuple(tree.blocks(child)), np.greater(child.extent, last))
-        yield _Statement(_blocks(tree, (x for s, x in inside if s > 0)), always)
+        yield _blocks(tree, (x for s, x in inside if s < last)), always
+        yield tuple(tree.blocks(child)), np.greater(child.extent, last)
+        yield _blocks(tree, (x for s, x in inside if s > 0)), always
 
 
 def _blocks(tree: Tree, nodes: Iterable[TreeNode]) -> tuple[Block, ...]:

@@ -15,10 +15,9 @@ from pruner.program.tir.primitives import (
     decompose_reduction,
     is_data_parallel,
     reduces_over_threads,
-    reducing_variables,
     split,
 )
-from pruner.program.tir.tree import Block, LoopNode, Tree
+from pruner.program.tir.tree import Block, Tree
 from pruner.program.tir.vectors import widest_bytes
 
 _MAX_VECTOR_ELEMENT_BYTES = 4
@@ -35,10 +34,7 @@ class Fetch:
 
 
 def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
-    """Deal the fetch's last loop out to the block's threads.
-
-    ``lanes`` elements each.
-    """
+    """Deal the fetch's last loop out to the block's threads, ``lanes`` elements each."""
     fused = tree.path(fetch.block)[-1]
     # Lanes that do not divide the loop would need a guard inside a vector: then none.
     lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)
@@ -67,12 +63,8 @@ def rewrite_reduction_blocks(tree: Tree) -> None:
         # A reduction across threads keeps its init: LowerCrossThreadReduction makes one of its own.
         if block.init is None or reduces_over_threads(tree, block):
             continue
-        point = _decompose_point(tree, block)
+        path = tree.path(block)
+        reducing = tree.reducing_in(path)
+        point = next((loop for loop in path if not is_data_parallel(loop, reducing)), None)
         if point is not None:
             decompose_reduction(tree, block, point)
-
-
-def _decompose_point(tree: Tree, block: Block) -> LoopNode | None:
-    path = tree.path(block)
-    reducing = reducing_variables(tree, path[0]) if path else set()
-    return next((loop for loop in path if not is_data_parallel(loop, reducing)), None)

@@ -1,14 +1,12 @@
-"""Schedule primitives of TIR, each a rewrite of the tree.
+"""Schedule primitives of TIR, each a rewrite of the tree (src/s_tir/schedule/primitive).
 
-The rewrites of src/s_tir/schedule/primitive, in the order of the file: loops
-(loop_transformation.cc, for_kind.cc), staging buffers (cache_read_write.cc), the initialisation of
-reductions (reduction.cc), inlining (compute_inline.cc), and moving a block under a loop
-(compute_at.cc), where it gets new loops that cover the elements that its consumers read there
-(compute_at) or its producers write there (reverse_compute_at). ``rfactor`` has a file of its own.
+Of loop_transformation.cc, for_kind.cc, cache_read_write.cc, reduction.cc, compute_inline.cc and
+compute_at.cc, in this order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -22,7 +20,7 @@ from pruner.program.dag.expr import (
     Expr,
     Load,
     redirect_loads,
-    rewrite,
+    replace_loads,
     substitute_axes,
 )
 from pruner.program.index import affine as af
@@ -51,22 +49,16 @@ from pruner.program.tir.tree import (
     TreeNode,
     Uses,
     insert,
+    nest,
     remove,
-    renamed,
     replace_child,
     uniform,
 )
 
 
 def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list[LoopNode]:
-    """Split ``for i`` into ``for i_0: ... for i_k``, returned outermost first.
-
-    At most one factor is None: the least that covers the loop. Iterations beyond the loop are cut
-    off by a guard, which no feature reads.
-    """
-    product: IntLike = 1
-    for factor in factors:
-        product = product if factor is None else product * factor
+    """Split a loop, outermost first; one factor may be None, the least."""
+    product = math.prod(factor for factor in factors if factor is not None)
     extents = [-(-loop.extent // product) if f is None else f for f in factors]
     names = [f"{loop.var.name}_{i}" for i in range(len(extents))]
     made = [LoopNode(LoopVar(n, af.plain(e))) for n, e in zip(names, extents, strict=True)]
@@ -77,7 +69,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
     for node in reversed(made):
         value, uses[node.var] = af.add(value, af.variable(node.var), scale), scale
         scale = scale * node.extent
-    _nest(made, loop.body)
+    nest(made, loop.body)
     made[0].unroll = loop.unroll
     replace_child(loop, [made[0]])
     tree.define(loop.var, value, uses)
@@ -87,9 +79,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
 def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     """Fuse loops ``i`` and ``j`` into ``i_j``; rename a single loop."""
     _check_chain(loops)
-    extent: IntLike = 1
-    for loop in loops:
-        extent = extent * loop.extent
+    extent = math.prod(loop.extent for loop in loops)
     name = "_".join(loop.var.name for loop in loops) + "_fused"
     fused = LoopNode(LoopVar(name, af.plain(extent)), unroll=loops[0].unroll, fused=True)
     value = af.variable(fused.var)
@@ -99,11 +89,10 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
         part = floordiv(value, inner)
         if number < len(loops) - 1:
             part = floormod(part, loop.extent)
-        # A divided variable has no stride in the fused loop: scale 0, but of a single loop it is
-        # its own.
+        # A divided variable has no stride (0) in the fused loop; that of a single loop is 1.
         tree.define(loop.var, part, {fused.var: 1 if len(loops) == 1 else 0})
         inner = inner * loop.extent
-    _nest([fused], loops[-1].body)
+    nest([fused], loops[-1].body)
     replace_child(loops[0], [fused])
     return fused
 
@@ -111,10 +100,9 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
 def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopNode:
     """Cut loops into outer and inner halves; a program has one each.
 
-    ``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``. No primitive of TVM's: a block
-    put between the halves stands under the loops of a chain that are ``outside`` (bool [N] of each,
-    outer loops first) in a program. The other half is absent there. Returns the innermost outer
-    half.
+    ``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``, no primitive of TVM's: a block
+    between them stands under the loops that are ``outside`` (bool [N] of each, outer loops first)
+    in a program. Returns the innermost outer half.
     """
     _check_chain(loops)
     halves: list[list[LoopNode]] = [[], []]
@@ -127,7 +115,7 @@ def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopN
         value = af.add(af.variable(outer), af.variable(inner))
         tree.define(loop.var, value, {outer: 1, inner: 1})
     replace_child(loops[0], [halves[0][0]])
-    _nest([*halves[0], *halves[1]], loops[-1].body)
+    nest([*halves[0], *halves[1]], loops[-1].body)
     return halves[0][-1]
 
 
@@ -144,7 +132,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     position = place.body.index(first)
     queue = iter(order)
     arranged = [next(queue) if loop in depth else loop for loop in chain]
-    _nest(arranged, body)
+    nest(arranged, body)
     place.body[position] = arranged[0]
     arranged[0].parent = place
 
@@ -152,14 +140,6 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
 def bind(loop: LoopNode, axis: str) -> None:
     """Bind a loop to a GPU index; virtual axes share a mark."""
     loop.mark = Mark.of_axis(axis)
-
-
-def _nest(chain: Sequence[LoopNode], body: list[TreeNode]) -> None:
-    for outer, inner in pairwise(chain):
-        outer.body, inner.parent = [inner], outer
-    chain[-1].body = body
-    for child in body:
-        child.parent = chain[-1]
 
 
 def blockize(tree: Tree, loop: LoopNode) -> Block:
@@ -179,16 +159,13 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
 
 
 def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
-    """Return the loops inside a block to around it, undoing :func:`blockize`.
-
-    Outermost first.
-    """
+    """Undo :func:`blockize`; return the loops, outermost first."""
     parent = block.parent
     assert parent is not None
     made = [LoopNode(var) for var in block.inner]
     if made:
         replace_child(block, [made[0]])
-        _nest(made, [block])
+        nest(made, [block])
         block.inner = ()
     return made
 
@@ -205,15 +182,13 @@ def cache_read(
     """Copy an input of ``block`` to ``scope``; its consumers read the copy."""
     source = tree.buffers[block.reads[read_index]]
     cache = tree.new_buffer(f"{source.name}_{scope}", source, scope)
-    copy = _copy_block(cache.name, source, cache)
     readers = list(dict.fromkeys([block, *consumers]))
     for reader in readers:
         reader.value = redirect_loads(reader.value, source.key, cache.key)
         reader.reads = [cache.key if key == source.key else key for key in reader.reads]
     # Before the first reader, as TVM inserts it; compute_at moves it on later.
     first = min(_root_index(tree, reader) for reader in readers)
-    insert(tree.root, first, _nest_of(copy))
-    return copy
+    return _insert_copy(tree, first, cache.name, source, cache)
 
 
 def cache_write(tree: Tree, block: Block, scope: str) -> Block:
@@ -223,33 +198,23 @@ def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key
-    copy = _copy_block(cache.name, cache, target)
-    insert(tree.root, _root_index(tree, block) + 1, _nest_of(copy))
-    return copy
+    return _insert_copy(tree, _root_index(tree, block) + 1, cache.name, cache, target)
 
 
-def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
+def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buffer) -> Block:
     axes = tuple(Axis(d) for d in range(len(source.shape)))
     loops = [LoopVar(f"ax{d}", extent) for d, extent in enumerate(source.shape)]
-    return Block(
+    copy = Block(
         name=name,
         iters=tuple(BlockIter("spatial", extent) for extent in source.shape),
-        bindings=[Binding(af.variable(var), {var: 1}) for var in loops],
+        bindings=list(map(Binding.of, loops)),
         buffer=target.key,
         indices=axes,
         value=Load(source.key, axes, source.dtype),
         reads=[source.key],
     )
-
-
-def _nest_of(block: Block) -> TreeNode:
-    nest: TreeNode = block
-    for binding in reversed(block.bindings):
-        (var,) = binding.uses
-        outer = LoopNode(var, [nest])
-        nest.parent = outer
-        nest = outer
-    return nest
+    insert(tree.root, place, nest(list(map(LoopNode, loops)), [copy]))
+    return copy
 
 
 def _root_index(tree: Tree, block: Block) -> int:
@@ -257,24 +222,11 @@ def _root_index(tree: Tree, block: Block) -> int:
     return tree.root.body.index(path[0] if path else block)
 
 
-def reducing_variables(tree: Tree, below: LoopNode) -> set[LoopVar]:
-    """Return loop variables that move a reduction iterator below a loop."""
-    return {
-        var
-        for block in tree.blocks(below)
-        for slot, it in enumerate(block.iters)
-        if it.kind == "reduce"
-        for var in tree.uses(block, slot)
-    }
-
-
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
-    """Return whether no reduction iterator below moves with the loop.
+    """Return whether no reduction iterator below moves with the loop (``GetLoopIterType``).
 
-    ``GetLoopIterType`` of TVM. ``reducing``: :func:`reducing_variables` below this loop or a loop
-    around it. TVM's bindings keep a unit loop, but not a loop that `fuse` made, even of one loop.
-    Raises :class:`Diverges` where such a loop over a reduction is a unit loop for some programs
-    only.
+    TVM's bindings keep a unit loop, but not one that `fuse` made. Raises :class:`Diverges` where
+    such a loop over a reduction (``reducing``) is a unit loop for some programs only.
     """
     if loop.var not in reducing:
         return True
@@ -285,10 +237,7 @@ def reduces_over_threads(tree: Tree, block: Block) -> bool:
     """Return whether a reduction iterator is bound to threads."""
     # Virtual threads are unrolled into one thread, so nothing is reduced across them.
     threads = {x.var for x in tree.path(block) if x.is_bound and x.mark is not Mark.VTHREAD}
-    return any(
-        it.kind == "reduce" and tree.uses(block, slot).keys() & threads
-        for slot, it in enumerate(block.iters)
-    )
+    return not threads.isdisjoint(tree.reducing(block))
 
 
 def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
@@ -302,37 +251,27 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     # A tensorised init fills a whole fragment, so the spatial inner loops come along.
     kept = tuple(var for var in block.inner if var in used)
     names = {var: LoopVar(var.name + "_init", var.extent) for var in kept}
+    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
     init = Block(
         name=block.name + "_init",
         iters=tuple(block.iters[i] for i in spatial),
         bindings=[],
         buffer=block.buffer,
-        indices=_renumbered(block, spatial),
+        indices=tuple(substitute_axes(index, table) for index in block.indices),
         value=block.init,
         annotations=dict(block.annotations),
         inner=tuple(names[var] for var in kept),
     )
-    nest: TreeNode = init
-    for old in reversed([x for x in inner if x.var in used]):
-        names[old.var] = LoopVar(old.var.name + "_init", old.extent)
-        outer = LoopNode(names[old.var], [nest], mark=old.mark, unroll=old.unroll)
-        nest.parent = outer
-        nest = outer
-    for i in spatial:
-        uses = {names.get(var, var): scale for var, scale in tree.uses(block, i).items()}
-        value = renamed(tree.resolve(block.bindings[i].value), names)
-        init.bindings.append(Binding(value, uses))
+    repeated = [x for x in inner if x.var in used]
+    names |= {x.var: LoopVar(x.var.name + "_init", x.extent) for x in repeated}
+    init.bindings = [tree.rebound(block.bindings[i], tree.uses(block, i), names) for i in spatial]
+    loops = [LoopNode(names[x.var], mark=x.mark, unroll=x.unroll) for x in repeated]
     parent = loop.parent
     assert parent is not None
-    insert(parent, parent.body.index(loop), nest)
+    insert(parent, parent.body.index(loop), nest(loops, [init]))
     block.init = None
     block.name += "_update"
     return init
-
-
-def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
-    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
-    return tuple(substitute_axes(index, table) for index in block.indices)
 
 
 def compute_inline(tree: Tree, block: Block) -> None:
@@ -340,18 +279,16 @@ def compute_inline(tree: Tree, block: Block) -> None:
     # Inverted before the rewrite: a map that cannot be inverted must leave the tree untouched.
     iterators = iterators_of(block, block.indices)
 
-    def rule(node: Expr) -> Expr:
-        if not isinstance(node, Load) or node.stage != block.buffer:
-            return node
+    def inlined(load: Load) -> Expr:
         # The consumer's indices, inverted to the block's iterators.
-        values = [substitute_axes(iterator, node.indices) for iterator in iterators]
+        values = [substitute_axes(iterator, load.indices) for iterator in iterators]
         return substitute_axes(block.value, values)
 
     consumers = tree.consumers(block)
     if not consumers or block.init is not None:
         raise UnsupportedProgram("compute-inline", block.name)
     for consumer in consumers:
-        consumer.value = rewrite(consumer.value, rule)
+        consumer.value = replace_loads(consumer.value, block.buffer, inlined)
         consumer.list_reads()
     remove(block)
 
@@ -387,17 +324,11 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         if not isinstance(index, Axis):
             continue
         extent = block.iters[index.slot].extent
-        # The block reads only part of a padded dimension: the producer writes under a guard from
-        # now on.
+        # The block reads only a part of a padded dimension: the producer then writes under a guard.
         if not np.all(np.equal(extent, shape[dimension])):
             producer.guards += ((values[index.slot], extent),)
-
-    def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == producer.buffer:
-            return producer.value
-        return node
-
-    producer.value, old = rewrite(substitute_axes(block.value, values), rule), producer.buffer
+    old, inner = producer.buffer, producer.value
+    producer.value = replace_loads(substitute_axes(block.value, values), old, lambda _: inner)
     producer.indices = tuple(substitute_axes(index, values) for index in block.indices)
     producer.buffer = block.buffer
     producer.list_reads()
@@ -410,10 +341,7 @@ _Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's
 
 
 def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
-    """Return where neither the loop nor a loop around it exists.
-
-    A block in it stands in no loop of the program.
-    """
+    """Return where neither the loop nor a loop around it exists."""
     out: Mask | np.bool_ = np.bool_(True)
     for one in (*tree.path(loop), loop):
         out = out & np.asarray(one.absent)
@@ -423,8 +351,7 @@ def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
 def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     """Move ``block`` under ``loop``, before the first subtree that reads it.
 
-    Programs that are :func:`lacking` the loop keep the loops that the block has: see
-    :func:`pruner.program.tir.locations.shared`.
+    Programs that are :func:`lacking` the loop keep the loops that the block has.
     """
     below = set(tree.blocks(loop))
     consumers = [b for b in tree.consumers(block) if b in below]
@@ -476,15 +403,11 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
 
 
 def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: LoopNode) -> _Required:
-    """Return a box with the outer variables that its start uses.
-
-    The loops at and above ``loop``.
-    """
+    """Return a box with the outer variables that its start uses."""
     outside = {x.var for x in [*tree.path(loop), loop]}
     together: list[Uses] = []
     for found in zip(*uses, strict=True):
-        # The first access wins where several use a variable, as the region starts from the first
-        # one.
+        # The first access wins where several use a variable: the region starts from it.
         merged = {v: s for use in reversed(found) for v, s in use.items() if v in outside}
         together.append(merged)
     return list(zip(box, together, strict=True))
@@ -493,10 +416,7 @@ def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: Loop
 def _iter_domains(
     block: Block, indices: tuple[Expr, ...], required: _Required
 ) -> dict[int, tuple[Region, Uses]]:
-    """Return the domain of every iterator that indexes the buffer.
-
-    Each dimension must be one iterator.
-    """
+    """Return the domain of every iterator that indexes the buffer."""
     out: dict[int, tuple[Region, Uses]] = {}
     for index, need in zip(indices, required, strict=True):
         if isinstance(index, Const):
@@ -550,21 +470,12 @@ def _move(
         bindings.append(Binding(value, uses))
         made.append((LoopNode(var, absent=stays), it.kind == "reduce"))
     block.bindings = bindings
-    nest: TreeNode = block
-    for node in reversed(_by_phase(kept, made)):
-        node.body, nest.parent = [nest], node
-        nest = node
-    insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
+    found = nest(_by_phase(kept, made), [block])
+    insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), found)
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
-    """Return the block's loops for programs in which it ``stays``.
-
-    They have one iteration in the other programs.
-    """
-    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
-    reducing = {var for slot in slots for var in tree.uses(block, slot)}
-    out = []
+    reducing, out = tree.reducing(block), []
     for loop in tree.path(block):
         var = LoopVar(loop.var.name, af.plain(af.where(stays, loop.extent, 1)))
         tree.define(loop.var, af.variable(var), {var: 1})
@@ -574,16 +485,12 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
 
 
 def _by_phase(*nests: _Loops) -> list[LoopNode]:
-    """Merge alternative nests into a common nest.
-
-    A loop that stands outside of the first reduction, between first and last, or inside the last in
-    its nest does so in the merged nest: see :func:`pruner.program.tir.locations.alike`.
-    """
+    """Merge nests, each loop in its phase (:func:`pruner.program.tir.locations.alike`)."""
     phases: list[list[LoopNode]] = [[], [], []]
-    for nest in nests:
-        reductions = [place for place, (_, reduces) in enumerate(nest) if reduces]
-        first, end = (reductions[0], reductions[-1] + 1) if reductions else (len(nest), len(nest))
-        loops = [loop for loop, _ in nest]
-        for phase, some in zip(phases, (loops[:first], loops[first:end], loops[end:]), strict=True):
-            phase += some
+    for some in nests:
+        reductions = [place for place, (_, reduces) in enumerate(some) if reduces]
+        first, end = (reductions[0], reductions[-1] + 1) if reductions else (len(some), len(some))
+        loops = [loop for loop, _ in some]
+        for phase, part in zip(phases, (loops[:first], loops[first:end], loops[end:]), strict=True):
+            phase += part
     return [loop for phase in phases for loop in phase]

@@ -1,4 +1,4 @@
-"""Compute the regions that blocks read and write, relaxed over loops."""
+"""Compute the regions that blocks read and write, relaxed over loops, and buffers' boxes."""
 
 from __future__ import annotations
 
@@ -9,54 +9,43 @@ import numpy as np
 from pruner.arrays import IntLike
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Truth
-from pruner.program.index.regions import Region, evaluate_region, relax, union
+from pruner.program.index.affine import Affine, LoopVar, Truth
+from pruner.program.index.regions import UNKNOWN_WIDTH, Region, evaluate_region, relax, union
 from pruner.program.nests import Scope, thread_rank
-from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, Uses
 
 
-def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
-    """Return ids of thread variables whose threads share a buffer.
-
-    Threads of the loops at and above ``loop``, for a buffer of the scope.
-    """
+def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[LoopVar]:
+    """Return variables of threads at or above ``loop`` that share the scope's buffers."""
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
-        # Scopes are ranks: shared memory (1) is shared by threads (rank 1), local memory (3) is
-        # not.
+        # Threads (rank 1) share shared memory (1), but not local memory (3).
         if thread is not None and Scope.GLOBAL < scope <= thread:
-            out.add(id(outer.var))
+            out.add(outer.var)
     return out
 
 
-def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
-    """Return ids of loop variables below ``above``, around and in ``block``.
-
-    ``above`` None: all loops.
-    """
+def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[LoopVar]:
+    """Return loop variables below ``above`` (None: all), around and in ``block``."""
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
     # The loops inside a blockized nest move with every run of the block.
-    return {id(loop.var) for loop in path[start:]} | {id(var) for var in block.inner}
+    return {*(loop.var for loop in path[start:]), *block.inner}
 
 
-def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
-    """Return the box that ``indices`` span while the variables ``moving`` run.
-
-    ``moving``: ids of loop variables.
-    """
+def region_of(
+    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[LoopVar]
+) -> list[Region]:
+    """Return the box of ``indices`` while the variables ``moving`` run."""
     domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
 
 
 def guarded_regions_of(
-    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[int]
+    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[LoopVar]
 ) -> list[list[Region]]:
-    """Return boxes like :func:`region_of`, with fully running loops in range.
-
-    Parts that do not divide a loop overrun it, and a guard cuts the rest off.
-    """
+    """Return boxes like :func:`region_of`; a guard keeps fully running loops in range."""
     values, whole = tree.values_above(block, moving)
     domains = [relax(Region(value, 0, 0), moving | whole) for value in values]
     return [[evaluate_region(index, domains) for index in indices] for indices in accesses]
@@ -68,10 +57,7 @@ def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
 
 
 def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
-    """Return the variables in an index with factors, 0 where divided.
-
-    Variables of extent 1 are included. Do not change the result: sums of iterators are cached.
-    """
+    """Return the variables (also unit) with factors, 0 where divided; do not change it."""
     match index:
         case Axis(slot=slot):
             return tree.uses(block, slot)
@@ -92,10 +78,7 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
 
 
 def clipped(region: Region, extent: IntLike) -> Region:
-    """Cut the region to ``[0, extent)`` where its start is a number.
-
-    ``BlockVarDomainInfo`` of TVM.
-    """
+    """Cut the region to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
     fixed, base = af.is_constant(region.start), region.start.base
     # A symbolic start cannot be compared with 0: such a region is left as it is.
     lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
@@ -103,14 +86,12 @@ def clipped(region: Region, extent: IntLike) -> Region:
     return Region(region.start, af.plain(lo), af.plain(hi))
 
 
-def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> Truth:
+def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[LoopVar]) -> Truth:
     """Return where an index divides a sum that moves only in part.
 
-    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so: of two
-    sums it does not prove which is larger, and of ``(3 i + j) mod 3`` where i stands still it does
-    not prove that it is j. Its result is exact where the quotient is one value (``(3 i + j) div 3``
-    where j moves) or starts from a number, as remainders do then; of the iterators of a fused loop
-    the first is the quotient.
+    TVM's interval arithmetic then may give loops whose extents are no numbers. It is exact where
+    the quotient is one value (``(3 i + j) div 3`` where j moves) or starts from a number, as
+    remainders do then; of a fused loop's iterators the first is the quotient.
     """
     out: Truth = np.bool_(False)
     slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
@@ -121,8 +102,8 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
         for var, scale in tree.uses(block, slot).items():
             # Only divided variables make the trouble, and a unit loop divides exactly.
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
-            runs = runs | (divided & (id(var) in moving))
-            stands = stands | (divided & (id(var) not in moving))
+            runs = runs | (divided & (var in moving))
+            stands = stands | (divided & (var not in moving))
         if af.any_nonzero(runs & stands):
             region = relax(Region(tree.values(block)[slot], 0, 0), moving)
             several = np.greater(region.hi, region.lo) | (slot != derived[0])
@@ -133,3 +114,47 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
 def start_of(region: Region) -> af.Affine:
     """Return the first value of a region."""
     return af.add(region.start, af.const(region.lo))
+
+
+def buffer_scopes(tree: Tree) -> dict[int, Place]:
+    """Return every written buffer's place by key, in order of first store; cached."""
+    if not tree.places:
+        written = dict.fromkeys(block.buffer for block in tree.blocks())
+        tree.places.update((key, _place(tree, key)) for key in written)
+    return tree.places
+
+
+def _place(tree: Tree, key: int) -> Place:
+    """Return the innermost loop around all accesses, and the box of one iteration."""
+    buffer = tree.buffers[key]
+    whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
+    if buffer.is_param:  # the caller's memory, whole
+        return Place(None, whole)
+    users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
+    paths = [tree.path(block) for block in users]
+    loop: LoopNode | None = None
+    for level in zip(*paths, strict=False):
+        if any(node is not level[0] for node in level):
+            break
+        loop = level[0]
+    boxes = []
+    for block in users:
+        moving = loops_between(tree, block, loop)
+        if loop is not None:
+            # Threads that share the buffer fill it together, so their loops count as inside.
+            moving |= shared_threads(tree, loop, buffer.scope)
+        indices = [block.indices] if block.buffer == key else []
+        indices += [load.indices for load in block.loads_of(key)]
+        boxes += guarded_regions_of(tree, block, dict.fromkeys(indices), moving)
+    box = zip(union_all(boxes), buffer.shape, strict=True)
+    return Place(loop, [_known(tree, clipped(region, extent)) for region, extent in box])
+
+
+def _known(tree: Tree, region: Region) -> Region:
+    """Return the region; one uncertain element where its width is no number."""
+    unknown = np.greater_equal(region.hi - region.lo, UNKNOWN_WIDTH)
+    if not af.any_nonzero(unknown):
+        return region
+    # Refused later, not guessed (see `Tree.uncertain`).
+    tree.uncertain = tree.uncertain | unknown
+    return Region(region.start, region.lo, af.where(unknown, region.lo, region.hi))

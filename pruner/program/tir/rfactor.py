@@ -1,13 +1,8 @@
 """Reduce in two steps: ``rfactor`` of TVM's reduction.cc.
 
-src/s_tir/schedule/primitive/reduction.cc makes two blocks from one with two builders, and so does
-this file. ``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial
-iterator, the reduction iterators that hold it are replaced by new ones (one for each other loop in
-them), and the old iterators stay as expressions of the new ones, here as *derived* iterators.
-``WriteBackBlockCreator`` is :func:`_finish`: one reduction iterator over the factored loop, and the
-spatial iterators as they were. Of the loops around, the partial block gets a copy of all
-(``CreateLoopOutsideRfactorBlock``); the final block keeps its data-parallel loops and the factored
-loop (:func:`_keep_loops`).
+``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial iterator, and the
+reduction iterators that hold it become *derived*, expressions of new iterators for the other loops.
+``WriteBackBlockCreator`` is :func:`_finish`: a reduction over the factored loop.
 """
 
 from __future__ import annotations
@@ -16,29 +11,27 @@ from dataclasses import dataclass
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, substitute_axes
-from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
-from pruner.program.tir.primitives import is_data_parallel, reducing_variables
+from pruner.program.tir.primitives import is_data_parallel
 from pruner.program.tir.tree import (
     Binding,
     Block,
     BlockIter,
     LoopNode,
     Tree,
-    TreeNode,
     insert,
+    nest,
     renamed,
+    replace_child,
 )
 
 
 def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block:
     """Split a reduction into partial results along ``loop`` and their sum.
 
-    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``.
-
-    The returned block computes the partial results under loops of its own, just before; ``block``
-    keeps its data-parallel loops and ``loop``.
+    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``; the
+    returned block computes ``C.rf`` just before, ``block`` keeps its data-parallel loops.
     """
     old = tree.path(block)
     source = tree.buffers[block.buffer]
@@ -51,19 +44,15 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
     # The partial block has loops of its own, so every variable is made anew.
     names = {x.var: LoopVar(x.var.name, x.extent) for x in old}
     made.bindings = [
-        b if made.iters[i].kind == "derived" else _renamed(tree, b, names)
+        b if made.iters[i].kind == "derived" else tree.rebound(b, b.uses, names)
         for i, b in enumerate(made.bindings)
     ]
-    nest: TreeNode = made
-    for outer in reversed(old):
-        around = LoopNode(names[outer.var], [nest], mark=outer.mark, unroll=outer.unroll)
-        nest.parent = around
-        nest = around
-    reducing = reducing_variables(tree, old[0])
+    around = [LoopNode(names[x.var], mark=x.mark, unroll=x.unroll) for x in old]
+    reducing = tree.reducing_in(old)
     keep = [x for x in old if x is loop or is_data_parallel(x, reducing)]
     _finish(tree, block, loop, partial, factor_axis, combine)
-    insert(tree.root, tree.root.body.index(old[0]), nest)
-    _keep_loops(block, old, keep)
+    insert(tree.root, tree.root.body.index(old[0]), nest(around, [made]))
+    replace_child(old[0], [nest(keep, [block])])
     return made
 
 
@@ -75,11 +64,6 @@ def _combination(block: Block) -> Binary:
             if value.a.stage == own.stage and value.a.indices == own.indices:  # type: ignore[union-attr]
                 return value
     raise UnsupportedProgram("rfactor-update", block.name)
-
-
-def _renamed(tree: Tree, binding: Binding, names: dict[LoopVar, LoopVar]) -> Binding:
-    value = renamed(tree.resolve(binding.value), names)
-    return Binding(value, {names.get(v, v): s for v, s in binding.uses.items()})
 
 
 @dataclass(slots=True, eq=False)
@@ -98,14 +82,13 @@ class _Partial:
         uses = [self.tree.uses(old, slot) for slot in range(len(old.iters))]
         values = self.tree.values(old)
         iters = [BlockIter("spatial", self.loop.extent)]  # CreateAdditionalIter comes first
-        bindings = [Binding(af.variable(self.loop.var), {self.loop.var: 1})]
+        bindings = [Binding.of(self.loop.var)]
         places: list[int] = []
         split: list[int] = []
         for slot, it in enumerate(old.iters):
             touched = it.kind == "reduce" and self.loop.var in uses[slot]
             places.append(len(iters))
-            # A touched reduction iterator stays as an expression, because the body's indices still
-            # use it.
+            # A touched iterator stays as an expression, because the body's indices still use it.
             iters.append(BlockIter("derived", it.extent) if touched else it)
             bindings.append(Binding(values[slot], uses[slot]))
             if touched:
@@ -118,7 +101,7 @@ class _Partial:
                 if loop.var in uses[slot] and loop.var not in ids:
                     ids[loop.var] = self._stand_in(stands, len(iters), loop)
                     iters.append(BlockIter("reduce", loop.extent))
-                    bindings.append(Binding(af.variable(loop.var), {loop.var: 1}))
+                    bindings.append(Binding.of(loop.var))
         for slot in split:
             bindings[places[slot]] = Binding(
                 renamed(values[slot], ids), {ids[v]: s for v, s in uses[slot].items()}
@@ -127,8 +110,7 @@ class _Partial:
         indices = tuple(substitute_axes(index, table) for index in old.indices)
         indices = (*indices[: self.axis], Axis(0), *indices[self.axis :])
         rest = substitute_axes(self.combine.b, table)
-        # A block whose every reduction loop was factored has one value an element: no update, no
-        # init.
+        # With every reduction loop factored an element has one value: no update, no init.
         reduces = any(it.kind == "reduce" for it in iters)
         own = Load(self.buffer.key, indices, self.buffer.dtype)
         value = Binary(self.combine.op, own, rest, self.buffer.dtype) if reduces else rest
@@ -159,33 +141,16 @@ def _finish(
 ) -> None:
     """Turn ``block`` into the sum of the partial results, over ``loop``."""
     spatial = [slot for slot, it in enumerate(block.iters) if it.kind == "spatial"]
-    bindings = [Binding(af.variable(loop.var), {loop.var: 1})]
-    bindings += [
-        Binding(tree.resolve(block.bindings[slot].value), tree.uses(block, slot))
-        for slot in spatial
-    ]
+    old = [tree.rebound(block.bindings[slot], tree.uses(block, slot), {}) for slot in spatial]
     table: list[Expr] = [Const(0)] * len(block.iters)
     for place, slot in enumerate(spatial):
         table[slot] = Axis(place + 1)
     # CreateAdditionalIter comes first here, too.
     block.iters = (BlockIter("reduce", loop.extent), *(block.iters[s] for s in spatial))
-    block.bindings = bindings
+    block.bindings = [Binding.of(loop.var), *old]
     block.indices = tuple(substitute_axes(index, table) for index in block.indices)
     indices = (*block.indices[:axis], Axis(0), *block.indices[axis:])
     own = Load(block.buffer, block.indices, partial.dtype)
     source = Load(partial.key, indices, partial.dtype)
     block.value = Binary(combine.op, own, source, partial.dtype)
     block.reads = [partial.key]
-
-
-def _keep_loops(block: Block, old: list[LoopNode], keep: list[LoopNode]) -> None:
-    """Keep only the loops ``keep`` around the block."""
-    parent = old[0].parent
-    assert parent is not None
-    place = parent.body.index(old[0])
-    nest: TreeNode = block
-    for loop in reversed(keep):
-        loop.body, nest.parent = [nest], loop
-        nest = loop
-    parent.body[place] = nest
-    nest.parent = parent

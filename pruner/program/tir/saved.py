@@ -24,7 +24,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -67,10 +67,7 @@ _MAX_INSTRUCTIONS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SavedSpace:
-    """A design space: its program with open decisions, and its text.
-
-    ``text`` is the computation, a line a tensor; ``trace``: lines with the same in TVM's words.
-    """
+    """A design space: its program with open decisions, and its text (also TVM's)."""
 
     program: TraceProgram
     text: str
@@ -78,12 +75,9 @@ class SavedSpace:
 
     @property
     def content(self) -> bytes:
-        """JSON text of the space, as bytes.
-
-        Raises `UnsupportedProgram` for values without a form in the file.
-        """
+        """JSON text as bytes; raise `UnsupportedProgram` for values without a form."""
         program = self.program
-        loops = {v: n for n, v in enumerate(_loops(program.tree.root))}
+        loops = {loop.var: n for n, loop in enumerate(program.tree.loops())}
         value = {
             "v": VERSION,
             "trace": list(self.trace),
@@ -131,9 +125,7 @@ def _name_of(content: bytes) -> str:
 def load_space(path: Path, name: str | None = None) -> SavedSpace:
     """Read a space that `SavedSpace.save` wrote, checking its ``name`` if given.
 
-    Raises:
-        UnsupportedProgram: ``unknown-design-space`` where there is no such file,
-            ``bad-design-space`` where it is incomplete or has another name.
+    Raises `UnsupportedProgram`: ``unknown-design-space`` or ``bad-design-space``.
     """
     try:
         with gzip.open(path) as file:
@@ -183,19 +175,8 @@ def _buffer(b: Buffer) -> list[Any]:
     return [b.name, b.dtype, list(map(int, b.shape)), b.scope.value, b.is_param, b.is_dynamic]
 
 
-def _loops(root: LoopNode) -> Iterator[LoopVar]:
-    """Yield variables of all loops below the root, in program order."""
-    for node in root.body:
-        if isinstance(node, LoopNode):
-            yield node.var
-            yield from _loops(node)
-
-
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
-    """Return annotations with a plain value.
-
-    The engine reads no other annotations of an unscheduled function.
-    """
+    """Return annotations with a plain value; the engine reads no others."""
     return {k: v for k, v in annotations.items() if isinstance(v, bool | int | float)} | {
         k: str(v) for k, v in annotations.items() if isinstance(v, str)
     }
@@ -230,8 +211,7 @@ def _node(node: TreeNode, loops: Mapping[LoopVar, int]) -> dict[str, Any]:
         match list(binding.uses.items()):
             case []:
                 return ["const", base]
-            # Before any instruction, iterators are plain loops: split and fused forms never have to
-            # be saved.
+            # Before any instruction, iterators are plain loops: no other form is ever saved.
             case [(var, 1)] if not base:
                 return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
         raise UnsupportedProgram("unsaved-value", f"{node.name}: an iterator that is no loop")
@@ -315,10 +295,7 @@ def _read(value: Mapping[str, Any]) -> SavedSpace:
 
 
 def _number(value: Any, least: int = 0) -> int:
-    """Return a place among others; refuse negative numbers.
-
-    Python would count them from the end.
-    """
+    """Return a place among others; refuse negative numbers, which count from the end."""
     if type(value) is not int or value < least:
         raise UnsupportedProgram("bad-design-space", f"{value!r:.80} instead of a number")
     return value
@@ -335,7 +312,6 @@ def _at_most(value: int, limit: int, what: str) -> int:
 
 
 def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) -> None:
-    """Put saved nodes under a loop; loops are numbered in program order."""
     for node in body:
         if "loop" in node:
             name, extent = node["loop"]

@@ -1,11 +1,8 @@
-"""Compute shared memory of GPU programs as TVM allocates it.
+"""Compute shared memory of N GPU programs as TVM's check allocates it.
 
-For N programs at once. Static buffers (``shared``) are summed up. Dynamic buffers (``shared.dyn``)
-share one allocation, in which a buffer may lie where dead buffers lay. Two passes plan that:
-``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free
-buffer, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
-GPU code runs both. Programs are compiled without the first (:mod:`pruner.tune.compiling`): results
-then lie over at least as much.
+Static buffers are summed up. Dynamic buffers share one allocation: ``StorageRewrite``
+(src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free buffer,
+``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.layouts import aligned_elements
 from pruner.program.tir.pipeline import buffer_versions
-from pruner.program.tir.scopes import buffer_scopes
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
 _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
@@ -27,10 +24,7 @@ _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Staged:
-    """A buffer in shared memory: bytes [N], first store and last use.
-
-    ``first`` and ``last`` count blocks in program order.
-    """
+    """A buffer in shared memory: bytes [N]; blocks of first store and last use."""
 
     buffer: Buffer
     size: Ints
@@ -38,25 +32,8 @@ class _Staged:
     last: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedBytes:
-    """Shared memory of a kernel's blocks [N]: ``static`` and ``dynamic`` bytes."""
-
-    static: Ints
-    dynamic: Ints
-
-    @property
-    def total(self) -> Ints:
-        """Static plus dynamic bytes [N]."""
-        return self.static + self.dynamic
-
-
-def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
-    """Return the shared memory of every kernel that has some.
-
-    Raises:
-        UnsupportedProgram: dynamic buffers with lifetimes that this file does not plan.
-    """
+def shared_bytes(tree: Tree) -> dict[TreeNode, tuple[Ints, Ints]]:
+    """Return static and dynamic bytes by kernel; raise `UnsupportedProgram` if unplanned."""
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())
     for key, place in buffer_scopes(tree).items():
@@ -64,12 +41,12 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
             # A kernel is a child of the root: the outermost loop around the buffer's place.
             kernel = (*tree.path(place.loop), place.loop)[0]
             kernels.setdefault(kernel, []).append(_staged(tree, key, place, blocks))
-    out: dict[TreeNode, SharedBytes] = {}
+    out: dict[TreeNode, tuple[Ints, Ints]] = {}
     for kernel, found in kernels.items():
         nothing = np.zeros(tree.num_programs, np.int64)
         static = sum((x.size for x in found if not x.buffer.is_dynamic), nothing)
         dynamic = _merged([x for x in found if x.buffer.is_dynamic], tree.num_programs)
-        out[kernel] = SharedBytes(static, dynamic)
+        out[kernel] = static, dynamic
     return out
 
 
@@ -78,7 +55,7 @@ def dynamic_bytes(tree: Tree) -> Ints | None:
     if not any(buffer.is_dynamic for buffer in tree.buffers):
         return None
     found = shared_bytes(tree).values()
-    return np.max([kernel.total for kernel in found], axis=0) if found else None
+    return np.max([static + dynamic for static, dynamic in found], axis=0) if found else None
 
 
 def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
@@ -86,8 +63,7 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
     buffer = tree.buffers[key]
     users = [n for n, b in enumerate(blocks) if b.buffer == key or b.loads_of(key)]
     writer = next(b for b in blocks if b.buffer == key)
-    # Only the box that one iteration of the place's loop uses is allocated
-    # (CompactBufferAllocation).
+    # Only the box of one iteration of the loop is allocated (CompactBufferAllocation).
     extents = [region.hi - region.lo + 1 for region in place.box]
     # A pipelined buffer is kept several times (see `pipeline`).
     versions = buffer_versions(tree, place.loop, key)
@@ -112,9 +88,8 @@ def _merged(buffers: list[_Staged], num: int) -> Ints:
 def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
     """Return bytes that results need beyond the operands they lie over [N].
 
-    Both passes search the least free buffer that is large enough and not too large. Where there
-    is none, the first lets the largest smaller one of the same type grow (not from less than a
-    sixteenth), and the second takes smaller ones together, largest first, until they suffice.
+    Both passes search the least fitting free buffer. Else the first lets the largest smaller one of
+    the type grow, and the second takes smaller ones together, largest first.
     """
     size = results.size
     sizes = np.stack([x.size for x in operands])

@@ -1,12 +1,11 @@
 """Apply the instructions of a MetaSchedule trace for N decision vectors.
 
-The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
-kind of instruction. Where programs need different trees :class:`Diverges` carries the values that
-separate them; :mod:`pruner.program.tir.apply_trace` then goes on with each kind by itself.
+:class:`Diverges` carries the values that separate programs which need different trees.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,11 +60,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceProgram:
-    """A function and its scheduling instructions; ``is_gpu`` chooses the postprocessors.
-
-    ``known``: results of instructions applied to the tree before, as places in
-    :meth:`Tree.nodes`.
-    """
+    """A function and its instructions; ``known``: results as places in `Tree.nodes`."""
 
     tree: Tree
     instructions: tuple[Instruction, ...]
@@ -79,10 +74,7 @@ class TraceProgram:
         return [i.inputs[1] for i in self.instructions if _annotates_number(i)]
 
     def with_open_numbers(self) -> TraceProgram:
-        """Return the program with its `numbers` as decisions behind the others.
-
-        So programs of spaces that differ in these numbers alone share their trees.
-        """
+        """Return the program with its `numbers` as decisions, so that spaces share trees."""
         made: list[Instruction] = []
         slot = self.num_slots
         for one in self.instructions:
@@ -125,12 +117,7 @@ class TraceState:
         return plain(self.decisions[:, slot])
 
     def require(self, fits: Mask, what: str) -> None:
-        """Refuse programs whose decisions do not fit.
-
-        The other programs go on without them.
-
-        Raises: ``Diverges`` where some fit, `UnsupportedProgram` where none does.
-        """
+        """Raise `Diverges` where decisions of some programs fit, else `UnsupportedProgram`."""
         if fits.all():
             return
         # The fitting and the others begin anew apart; the part without a fit is refused then.
@@ -139,29 +126,19 @@ class TraceState:
         raise UnsupportedProgram("bad-decision", what)
 
     def take(self, instruction: Instruction) -> None:
-        """Apply an instruction.
-
-        Raises:
-            Diverges: candidates need different trees.
-            UnsupportedProgram: it has no batched form.
-        """
+        """Apply an instruction; raise `Diverges`, or `UnsupportedProgram` without a form."""
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
         found = handler(self, instruction, *map(self.get, instruction.inputs))
         results = found if isinstance(found, list) else [] if found is None else [found]
-        # TVM's trace lists the outputs of every instruction: another number is another version of
-        # TVM.
+        # Another number of outputs is another version of TVM.
         if len(results) != len(instruction.outputs):
             raise UnsupportedProgram("trace-results", instruction.kind)
         self.results.update(zip(instruction.outputs, results, strict=True))
 
     def locate(self, instruction: Instruction, taken: Ints) -> None:
-        """Apply a ``SampleComputeLocation`` whose locations can share a tree.
-
-        A loop that is cut for that is no result any more: an instruction that uses it is refused,
-        and each location then has a tree of its own.
-        """
+        """Apply a ``SampleComputeLocation`` of a shared tree, where cut loops are no results."""
         block = self.get(instruction.inputs[0])
         self.results[instruction.outputs[0]] = places.shared(self.tree, block, taken)
         if (taken != taken[0]).any():
@@ -208,7 +185,6 @@ class TraceState:
         lower_auto_copies(self.tree)
 
     def _requested(self, *keys: str) -> Any:
-        """Return an annotation of the root block, None without it."""
         found = [self.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
         return next((value for value in found if value is not None), None)
 
@@ -224,18 +200,6 @@ def _get_block(s: TraceState, i: Instruction) -> Block | Tree:
     # TVM's root block is no statement here: the tree itself stands for it.
     name = i.attrs[0]
     return s.tree if name == "root" else s.tree.find(name)
-
-
-def _get_loops(s: TraceState, _: Instruction, block: Block) -> list[LoopNode]:
-    return s.tree.path(block)
-
-
-def _get_consumers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
-    return s.tree.consumers(block)
-
-
-def _get_producers(s: TraceState, _: Instruction, block: Block) -> list[Block]:
-    return s.tree.producers(block)
 
 
 def _sample_perfect_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
@@ -256,10 +220,6 @@ def _sample_partitioned_tile(s: TraceState, i: Instruction, loop: LoopNode) -> l
     return _sample_perfect_tile(s, i, loop)
 
 
-def _annotated_number(s: TraceState, i: Instruction) -> IntLike:
-    return s.decision(i.slot)
-
-
 def _sample_categorical(s: TraceState, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
     if s.strict:
@@ -278,18 +238,6 @@ def _sample_compute_location(s: TraceState, i: Instruction, block: Block) -> Loo
 def settled(s: TraceState, i: Instruction) -> Ints:
     """Return each program's location at a coming ``SampleComputeLocation``."""
     return places.settle(s.tree, s.get(i.inputs[0]), s.decisions[:, i.slot])
-
-
-def _split(s: TraceState, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
-    return primitives.split(s.tree, loop, factors)
-
-
-def _fuse(s: TraceState, _: Instruction, *nodes: LoopNode) -> LoopNode:
-    return primitives.fuse(s.tree, nodes)
-
-
-def _reorder(s: TraceState, _: Instruction, *nodes: LoopNode) -> None:
-    primitives.reorder(s.tree, nodes)
 
 
 def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
@@ -320,29 +268,18 @@ def _unannotate(_: TraceState, i: Instruction, target: Tree | Block | LoopNode) 
     target.annotations.pop(str(i.attrs[0]), None)
 
 
-def _blockize(s: TraceState, _: Instruction, loop: LoopNode) -> Block:
-    return primitives.blockize(s.tree, loop)
-
-
 def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
-    """Change the layout of the block's output; ``pieces`` are new dimensions.
-
-    (axis, divisors, factors of the extent or None) each.
-    """
+    """Change the output's layout; ``pieces``: (axis, divisors, factors or None) each."""
     if tuple(i.attrs[:2]) != _FIRST_WRITE:
         raise UnsupportedProgram("transform-layout", block.name)
     transform_layout(
         s.tree,
         block,
-        [Piece(axis, _product(d), 0 if e is None else _product(e)) for axis, d, e in pieces],
+        [
+            Piece(axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
+            for axis, d, e in pieces
+        ],
     )
-
-
-def _product(factors: list[IntLike]) -> IntLike:
-    out: IntLike = 1
-    for factor in factors:
-        out = out * factor
-    return plain(out)
 
 
 def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:
@@ -352,18 +289,10 @@ def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:
     storage_align(block, axis % len(s.tree.buffers[block.buffer].shape), factor, offset)
 
 
-def _cache_read(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
-    return primitives.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
-
-
 def _cache_write(s: TraceState, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     if int(i.attrs[0]) != 0 or consumers:
         raise UnsupportedProgram("cache-write", block.name)
     return primitives.cache_write(s.tree, block, str(i.attrs[1]))
-
-
-def _read_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
-    return read_at(s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1]))
 
 
 def _write_at(s: TraceState, i: Instruction, loop: LoopNode, block: Block) -> Block:
@@ -396,52 +325,41 @@ def _compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode | in
         primitives.compute_inline(s.tree, block)
 
 
-def _reverse_compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode) -> None:
-    primitives.reverse_compute_at(s.tree, block, loop)
-
-
-def _compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
-    primitives.compute_inline(s.tree, block)
-
-
-def _reverse_compute_inline(s: TraceState, _: Instruction, block: Block) -> None:
-    primitives.reverse_compute_inline(s.tree, block)
-
-
-def _nothing(_: TraceState, __: Instruction, *___: Any) -> None:
-    """Ignore markers."""
-
-
+# By kind: (state, instruction, inputs) -> result, list of results, or None.
 _HANDLERS: dict[str, Callable[..., Any]] = {
-    _NUMBER: _annotated_number,
+    _NUMBER: lambda s, i: s.decision(i.slot),
     "GetSBlock": _get_block,
-    "GetLoops": _get_loops,
-    "GetConsumers": _get_consumers,
-    "GetProducers": _get_producers,
+    "GetLoops": lambda s, _, block: s.tree.path(block),
+    "GetConsumers": lambda s, _, block: s.tree.consumers(block),
+    "GetProducers": lambda s, _, block: s.tree.producers(block),
     "SamplePerfectTile": _sample_perfect_tile,
     "SamplePartitionedTile": _sample_partitioned_tile,
     "SampleCategorical": _sample_categorical,
     LOCATE: _sample_compute_location,
-    "Split": _split,
-    "Fuse": _fuse,
-    "Reorder": _reorder,
+    "Split": lambda s, _, loop, *factors: primitives.split(s.tree, loop, factors),
+    "Fuse": lambda s, _, *loops: primitives.fuse(s.tree, loops),
+    "Reorder": lambda s, _, *loops: primitives.reorder(s.tree, loops),
     "Bind": _bind,
     "Unroll": _unroll,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
-    "Blockize": _blockize,
+    "Blockize": lambda s, _, loop: primitives.blockize(s.tree, loop),
     "TransformLayout": _transform_layout,
     "StorageAlign": _storage_align,
-    "CacheRead": _cache_read,
+    "CacheRead": lambda s, i, block, readers: primitives.cache_read(
+        s.tree, block, int(i.attrs[0]), str(i.attrs[1]), readers
+    ),
     "CacheWrite": _cache_write,
-    "ReadAt": _read_at,
+    "ReadAt": lambda s, i, loop, block: read_at(
+        s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1])
+    ),
     "WriteAt": _write_at,
     "RFactor": _rfactor,
     "SetScope": _set_scope,
     "ComputeAt": _compute_at,
-    "ReverseComputeAt": _reverse_compute_at,
-    "ComputeInline": _compute_inline,
-    "ReverseComputeInline": _reverse_compute_inline,
-    "EnterPostproc": _nothing,
+    "ReverseComputeAt": lambda s, _, block, at: primitives.reverse_compute_at(s.tree, block, at),
+    "ComputeInline": lambda s, _, block: primitives.compute_inline(s.tree, block),
+    "ReverseComputeInline": lambda s, _, block: primitives.reverse_compute_inline(s.tree, block),
+    "EnterPostproc": lambda *_: None,
 }
 KINDS = frozenset(_HANDLERS)  # what may stand in a trace

@@ -1,14 +1,14 @@
-"""Loops, blocks and buffers of a TIR function under scheduling.
+"""Loops, blocks and buffers of a TIR function under scheduling, N at once.
 
-For N programs at once: the tree's shape is common to all, extents are plain integers or int64 [N].
-A block's iterators are bound to sums of loop variables. A loop that was split or fused away lives
-on as a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.
+The shape is common, extents are plain or int64 [N]. A loop that was split or fused away lives on as
+a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -36,11 +36,7 @@ class Diverges(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BlockIter:
-    """An iterator of a block over ``[0, extent)``: spatial, reduction or derived.
-
-    A derived iterator is no iterator of TVM's block: ``rfactor`` replaces it by an expression of
-    others.
-    """
+    """An iterator over ``[0, extent)``: spatial, reduction, or derived by ``rfactor``."""
 
     kind: IterKind
     extent: IntLike
@@ -50,22 +46,25 @@ class BlockIter:
 class Binding:
     """Value of an iterator: a sum of loop variables, and its variables.
 
-    ``uses`` keeps variables of extent 1, which the sum drops, because TVM's structural questions
-    (is this loop a reduction? how far apart are its iterations?) depend on them. Its values are the
-    variables' factors, 0 where a variable is divided.
+    ``uses``, with factors (0: divided), keeps variables of extent 1, which the sum drops, because
+    TVM's structural questions depend on them.
     """
 
     value: Affine
     uses: Uses
+
+    @staticmethod
+    def of(var: LoopVar) -> Binding:
+        """Bind an iterator to one loop."""
+        return Binding(af.variable(var), {var: 1})
 
 
 @dataclass(eq=False, slots=True)
 class LoopNode:
     """A loop; ``mark`` is its annotation, ``unroll`` its pragma's depth (0: none).
 
-    ``marked``: where the mark holds; ``absent``: where the program lacks the loop (it went into
-    another loop, is the half that the program does not have, or belongs to another program's nest),
-    its extent being 1; ``fused``: made by fusing (also of a single loop).
+    ``marked``: where the mark holds; ``absent``: where the program lacks the loop, its extent being
+    1; ``fused``: made by fusing (also of a single loop).
     """
 
     var: LoopVar
@@ -93,13 +92,10 @@ class LoopNode:
 class Block:
     """A statement ``buffer[indices] = value``; axis slots are its iterators.
 
-    ``init`` is the element's first value where the block reduces; ``reads`` are the buffers TVM
-    lists as read, in its order. The value of a derived iterator is an expression of other iterators
-    of the block: each is written as a variable, and ``stands_for`` gives its slot by variable.
-
-    ``inner``: loops that are part of the block, outermost first, where it stands for a nest that
-    one instruction of a tensor core computes (TVM's ``blockize``). ``guards``: (index, bound) where
-    the block does nothing unless the index is below the bound, as where padding is cut off.
+    ``init``: the first value of a reduction; ``reads``: the buffers, in TVM's order;
+    ``stands_for``: slots of the variables for other iterators in the value of a derived one;
+    ``inner``: loops of a nest that one instruction computes (``blockize``); ``guards``: (index,
+    bound) of a guard, as where padding is cut off.
     """
 
     name: str
@@ -173,9 +169,9 @@ class Layout:
 class Tree:
     """A function under scheduling; ``annotations`` belong to its root block.
 
-    ``layouts``: of the buffers whose layout changed. ``uncertain``: programs whose regions TVM
-    may compute otherwise; they count as refused. ``places``: of its buffers, once the tree is
-    finished; see :func:`pruner.program.tir.scopes.buffer_scopes`.
+    ``uncertain``: programs whose regions TVM may compute otherwise; they count as refused.
+    ``places``: of the buffers of a finished tree
+    (:func:`pruner.program.tir.regions.buffer_scopes`).
     """
 
     buffers: list[Buffer]
@@ -221,9 +217,15 @@ class Tree:
             else:
                 pending.extend(reversed(node.body))
 
-    def nodes(self) -> Iterator[TreeNode]:
+    def loops(self, below: TreeNode | None = None) -> Iterator[LoopNode]:
+        """Yield loops in program order, of the tree or at and below a node."""
+        for node in self.nodes(below):
+            if isinstance(node, LoopNode) and node is not self.root:
+                yield node
+
+    def nodes(self, below: TreeNode | None = None) -> Iterator[TreeNode]:
         """Yield loops and blocks in program order; a loop before its body."""
-        pending: list[TreeNode] = [self.root]
+        pending: list[TreeNode] = [self.root if below is None else below]
         while pending:
             node = pending.pop()
             yield node
@@ -256,9 +258,24 @@ class Tree:
         """Return other blocks that read the output of ``block``, in order."""
         return [b for b in self.blocks() if b is not block and b.loads_of(block.buffer)]
 
+    def reducing(self, block: Block) -> set[LoopVar]:
+        """Return the loop variables that move a reduction iterator of a block."""
+        slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
+        return {var for slot in slots for var in self.uses(block, slot)}
+
+    def reducing_in(self, loops: Sequence[LoopNode]) -> set[LoopVar]:
+        """Return :meth:`reducing` of the blocks in the first of nested loops."""
+        blocks = self.blocks(loops[0]) if loops else ()
+        return set[LoopVar]().union(*map(self.reducing, blocks))
+
     def resolve(self, value: Affine) -> Affine:
         """Return ``value`` in the variables of existing loops."""
         return substitute(value, self._value_of)
+
+    def rebound(self, binding: Binding, uses: Uses, names: Mapping[LoopVar, LoopVar]) -> Binding:
+        """Return a binding in existing loops ``uses``, with the variables ``names`` exchanged."""
+        value = renamed(self.resolve(binding.value), names)
+        return Binding(value, {names.get(var, var): scale for var, scale in uses.items()})
 
     def _value_of(self, var: LoopVar) -> Affine | None:
         if var not in self.definitions:
@@ -268,13 +285,9 @@ class Tree:
         return self._resolved[var]
 
     def uses(self, block: Block, slot: int) -> Uses:
-        """Return variables of existing loops in an iterator's value, with factors.
-
-        Do not change the result, which is cached.
-        """
+        """Return variables of existing loops in a value, with factors; do not change it."""
         known = self._used.get(block)
-        # Bindings are replaced, never changed in place: their identity says whether the cache
-        # holds.
+        # Bindings are replaced, never changed in place: by identity the cache holds or not.
         if known is None or known[0] is not block.bindings:
             found = [self._uses_of(block, place) for place in range(len(block.bindings))]
             known = self._used[block] = (block.bindings, found)
@@ -303,12 +316,9 @@ class Tree:
             self._parts[var] = frozenset().union(*map(self._leaves, self.made_of[var]))
         return self._parts[var]
 
-    def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
-        """Return a block's iterators, keeping loops made of ``moving`` loops whole.
-
-        Loops that a program lacks do not count. Returns the sums and the ids of such variables.
-        """
-        whole: set[int] = set()
+    def values_above(self, block: Block, moving: set[LoopVar]) -> tuple[list[Affine], set[LoopVar]]:
+        """Return iterators with loops made of ``moving`` loops whole, and these."""
+        whole: set[LoopVar] = set()
         absent = {loop.var: loop.absent for loop in self.path(block)}
 
         def moves(leaves: frozenset[LoopVar]) -> Mask | np.bool_:
@@ -316,7 +326,7 @@ class Tree:
             stands: Mask | np.bool_ = np.bool_(False)
             for leaf in leaves:
                 exists = ~np.asarray(absent.get(leaf, False))
-                if id(leaf) in moving:
+                if leaf in moving:
                     runs = runs | exists
                 else:
                     stands = stands | exists
@@ -329,13 +339,12 @@ class Tree:
                 return None
             leaves = self._leaves(var)
             # Nothing of it moves: its full definition, in existing loops.
-            if not any(id(leaf) in moving for leaf in leaves):
+            if leaves.isdisjoint(moving):
                 return self._value_of(var)
-            # A loop whose parts all run covers its own range, whatever its parts overrun (see
-            # `regions`).
+            # A loop whose parts all run covers its own range, whatever its parts overrun.
             here = moves(leaves)
             if af.any_nonzero(here):
-                whole.add(id(var))
+                whole.add(var)
             if af.everywhere(here):
                 return None
             return af.select(here, af.variable(var), substitute(self.definitions[var], lookup))
@@ -391,6 +400,18 @@ def uniform(value: IntLike | np.ndarray) -> int:
     if isinstance(value, np.ndarray):
         raise Diverges(value)
     return value
+
+
+def nest(loops: Sequence[LoopNode], body: list[TreeNode]) -> TreeNode:
+    """Put ``body`` under ``loops``, outermost first; return the outermost node."""
+    for outer, inner in pairwise(loops):
+        outer.body, inner.parent = [inner], outer
+    if not loops:
+        return body[0]
+    loops[-1].body = body
+    for child in body:
+        child.parent = loops[-1]
+    return loops[0]
 
 
 def replace_child(node: TreeNode, new: list[TreeNode]) -> None:

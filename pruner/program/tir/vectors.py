@@ -1,8 +1,7 @@
 """Find vectorised GPU statements whose vectors TVM's check accepts.
 
-``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors: of loads,
-stores and casts, and of an index that steps by more than 1. A statement whose condition depends on
-the lane is a loop after ``VectorizeLoop`` and has no vectors.
+``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors of loads,
+stores, casts and stepping indices. ``VectorizeLoop`` leaves conditions on the lane as loops.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask, dtype_bytes
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, walk
+from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
@@ -40,7 +39,8 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
     # A vector of one lane is a scalar.
     fits = np.equal(lanes, 1) | np.less_equal(lanes * widest, VECTOR_BYTES)
     steps: Mask | np.bool_ = np.bool_(False)
-    for buffer, indices in _accesses(block):
+    found = [(node.stage, node.indices) for node in loads(block.value)]
+    for buffer, indices in [(block.buffer, block.indices), *found]:
         shape = tree.buffers[buffer].shape
         steps = steps | _steps([evaluate_index(i, values) for i in indices], shape, lane.var)
     fits = fits & ~(steps & np.greater(lanes * _INDEX_BYTES, VECTOR_BYTES))
@@ -52,11 +52,6 @@ def widest_bytes(tree: Tree, block: Block) -> int:
     """Return the bytes of the widest type loaded, cast to or stored."""
     kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
     return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
-
-
-def _accesses(block: Block) -> list[tuple[int, tuple[Expr, ...]]]:
-    found = [(node.stage, node.indices) for node in walk(block.value) if isinstance(node, Load)]
-    return [(block.buffer, block.indices), *found]
 
 
 def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -> Mask | np.bool_:
@@ -72,17 +67,13 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
 
 @dataclass(slots=True, eq=False)
 class _LaneForm:
-    """Coefficients of a sum as ``step * x + base + stride * lane``.
-
-    ``even``: where the sum has that form, [N].
-    """
+    """Coefficients of ``step * x + base + stride * lane`` where ``even``."""
 
     stride: IntLike = 0
     step: IntLike = 0
     even: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
 
     def take(self, t: Term, lane: LoopVar) -> None:
-        """Add a term of the sum."""
         if t.index is lane:
             # A divided or wrapped lane steps unevenly.
             plain = np.equal(t.lower, 1) & np.greater_equal(t.upper, lane.extent)
@@ -95,14 +86,11 @@ class _LaneForm:
             self._take_quotient(t, t.index, lane)
 
     def _take_quotient(self, t: Term, index: Affine, lane: LoopVar) -> None:
-        """Add ``(sum mod upper) div lower`` with the lane in the sum.
+        """Add ``(sum mod upper) div lower`` as TVM simplifies it.
 
-        As far as TVM simplifies it.
-
-        Terms that a divisor divides come out. Of the rest ``x * c + rest`` with ``rest < c`` is
-        understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
-        after ``mod``, and goes with ``div``; of ``mod`` alone the rules cover sums of two terms, of
-        ``div`` sums of three.
+        Terms that a divisor divides come out. ``x * c + rest`` with ``rest < c`` is understood
+        where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): ``mod`` keeps the rest
+        (sums of two terms), ``div`` drops it (of three).
         """
         inner = _lane_form(index, lane)
         present = inner.even & np.not_equal(inner.stride, 0)
@@ -139,11 +127,7 @@ def _understood(
     where: Sequence[Any],
     most: IntLike = _MOST_TERMS,
 ) -> Mask:
-    """Return where terms stay below the divisor, or follow the first.
-
-    Where all terms together are below it, or the first divides it and the other terms are below the
-    first.
-    """
+    """Return where terms stay below the divisor, or below the first that divides it."""
     parts = [np.where(w, v, 0) for w, v in zip((*where, *where), (*coefs, *reaches), strict=True)]
     used, spans = np.split(np.stack(np.broadcast_arrays(*parts)), 2)
     first = used.argmax(axis=0)
@@ -175,7 +159,6 @@ def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> 
 
 
 def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
-    """Return where a comparison may differ between a vector's lanes."""
     match condition:
         case Binary(op=("and" | "or"), a=a, b=b):
             return _differs(a, values, lane) | _differs(b, values, lane)
@@ -183,8 +166,7 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
             return _differs(a, values, lane)
         case Binary(op=("lt" | "le" | "gt" | "ge") as op, a=a, b=b):
             difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
-            # a <= b is a - b - 1 < 0, and a > b is not (a - b - 1 < 0): one test of the sign serves
-            # all four.
+            # a <= b is a - b - 1 < 0, a > b its negation: one test of the sign serves all four.
             shift = -1 if op in ("le", "gt") else 0
             return _sign_differs(af.add(difference, af.const(shift)), lane)
         case Binary(op=("eq" | "ne"), a=a, b=b):
@@ -196,11 +178,7 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
 
 
 def _sign_differs(difference: Affine, lane: LoopVar) -> Mask | np.bool_:
-    """Return where a vector's lanes may lie on both sides of zero.
-
-    ``g x + c lane + base`` with the lane inside one step of ``g`` is below zero for all lanes alike
-    or for none; a lane inside a quotient is assumed to matter.
-    """
+    """Return where a vector's lanes may lie on both sides of zero."""
     form = _lane_form(difference, lane)
     first = np.asarray(difference.base)
     last = first + np.asarray(form.stride) * (np.asarray(lane.extent) - 1)

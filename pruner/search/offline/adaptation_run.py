@@ -1,7 +1,6 @@
 """Tune recorded tasks with an adaptation method; judge it by labels.
 
-All tasks share one ranker and take turns, a batch each. After every batch the method is updated
-with all programs measured so far (docs/paper.md section 6, task scheduler: round-robin).
+All tasks share one ranker and take turns, a batch each (docs/paper.md section 6, round-robin).
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center
 from pruner.models.ranker import Ranker
 from pruner.search.decision_search import decision_search
-from pruner.search.offline.learners import RecordedModel
-from pruner.search.offline.recorded import RecordedTask, table
+from pruner.search.offline.recorded import RecordedModel, RecordedTask, table
 from pruner.search.offline.recorded_run import Curve, run_tasks
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
 from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
@@ -61,16 +59,12 @@ def tune(
     batch: int,
     seed: int,
 ) -> TuningCurve:
-    """Tune all pools with one model; without an adaptation, at random.
-
-    The draft is used where `settings` has one and the analyzer scores the task.
-    """
+    """Tune all pools with one model; without an adaptation, at random."""
     clock = Clock()
     model = None if adaptation is None else RecordedModel(pools, adaptation)
     tasks = []
     for number, pool in enumerate(pools):
-        # One stream a task: methods with equal seeds start from the same draws, and are compared in
-        # pairs.
+        # One stream a task: methods with equal seeds start from equal draws, and are paired.
         rng = np.random.default_rng([seed, number])
         measurer = RecordedMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
         chosen: PolicySettings = RandomDraws(draws=_DRAWS)
@@ -86,11 +80,7 @@ def tune(
 
 
 def affordable(pools: Sequence[RecordedTask], trials: int) -> int:
-    """At most `trials`, and at most half the smallest pool a task.
-
-    Beyond that it would be a sweep, not a search. Every task gets the same share, so the smallest
-    pool is the limit.
-    """
+    """At most `trials`, and at most half of the smallest pool a task."""
     return min(trials, len(pools) * (min(map(len, pools)) // 2))
 
 
@@ -149,10 +139,7 @@ def quality_by_labels(
     *,
     seed: int,
 ) -> dict[str, Quality]:
-    """Quality on held-out tasks after one update, by number of labels.
-
-    Labels are drawn evenly from the programs of all tasks. Larger draws contain the smaller draws.
-    """
+    """Quality on held-out tasks after one update, by number of labels of nested draws."""
     drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
     centers = centers_of(labelled)
     found = {}

@@ -1,27 +1,20 @@
 """Summarise offline tunings: areas, times to the baseline's result, labels, forgetting.
 
-A cell is one (method, seed). Cells of equal seed start from the same random draws, so methods are
-compared in pairs. Intervals resample seeds; they do not cover how far a result carries over to
-other tasks.
+Cells of equal seed start from the same random draws, so methods are compared in pairs. Intervals
+resample seeds; they do not cover how far a result carries over to other tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.search.offline.adaptation_run import Quality, TuningCurve
-from pruner.search.offline.statistics import (
-    Reach,
-    bootstrap_interval,
-    first_reach,
-    restricted_mean,
-    sign_flip_p,
-)
 
 Unit = Literal["trials", "seconds"]
 
@@ -59,10 +52,7 @@ class MethodRun:
 
 
 class MethodComparison:
-    """The cells of one source and target; every method has every seed.
-
-    The target of a seed is the final latency of `baseline` with that seed.
-    """
+    """The cells of one source and target, every method with every seed of `baseline`."""
 
     def __init__(self, cells: Sequence[MethodRun], baseline: str) -> None:
         self.baseline = baseline
@@ -130,8 +120,7 @@ class MethodComparison:
             "interval": bootstrap_interval(len(runs), mean),
             "reached": sum(run.reached for run in runs),
             "runs": len(runs),
-            # A ratio of means over one horizon: a mean of ratios would drop the runs that never
-            # arrived.
+            # A ratio of means: a mean of ratios would drop the runs that never arrived.
             "speedup": float(total) / everything,
         }
 
@@ -147,3 +136,71 @@ def _by_labels(cells: Sequence[MethodRun], metric: str) -> dict[str, Any]:
         name: _with_interval([getattr(cell.labels[name], metric) for cell in cells])
         for name in cells[0].labels
     }
+
+
+_MOST_EXACT = 16  # pairs whose sign flips are all enumerated
+_SAMPLED_FLIPS = 20_000
+
+
+def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
+    """One-sided p, by sign flips (exact up to 16), of a positive mean difference."""
+    num = len(differences)
+    if num <= _MOST_EXACT:
+        bits = np.arange(2**num)[:, None] >> np.arange(num)[::-1]  # the first row flips nothing
+        signs = 1.0 - 2.0 * (bits & 1)
+    else:
+        drawn = np.random.default_rng(seed).choice((1.0, -1.0), (_SAMPLED_FLIPS, num))
+        # The observed signs count as a draw, so that p is never 0 (Phipson and Smyth 2010).
+        signs = np.concatenate([np.ones((1, num)), drawn])
+    # The tolerance counts ties by rounding as ties.
+    return float((signs @ differences >= differences.sum() - 1e-12).mean())
+
+
+def bootstrap_interval(
+    num: int,
+    statistic: Callable[[NDArray[np.int64]], float],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of the numbers of `num` resampled units."""
+    rng = np.random.default_rng(seed)
+    drawn = [statistic(rng.integers(0, num, num)) for _ in range(resamples)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """When a run reached its target, or when it stopped without."""
+
+    at: float
+    reached: bool
+
+
+def first_reach(best: Floats, at: Floats, target: float) -> Reach:
+    """The first entry of ``at`` whose ``best``, never rising, is at most the target."""
+    hit = np.flatnonzero(best <= target)
+    return Reach(at=float(at[hit[0]] if len(hit) else at[-1]), reached=bool(len(hit)))
+
+
+def restricted_mean(runs: Sequence[Reach], horizon: float) -> float:
+    """Mean time to the target up to `horizon`: the area under the Kaplan-Meier curve.
+
+    Runs that did not reach their target are censored when they stopped (after runs that reached at
+    the same time). Raises ValueError without runs.
+    """
+    if not runs:
+        raise ValueError("restricted_mean: no run")
+    area, survival, before = 0.0, 1.0, 0.0
+    at_risk = len(runs)
+    for run in sorted(runs, key=lambda r: (r.at, not r.reached)):
+        if run.at >= horizon:
+            break
+        area += survival * (run.at - before)
+        before = run.at
+        if run.reached:
+            survival *= 1.0 - 1.0 / at_risk
+        at_risk -= 1
+    return area + survival * (horizon - before)

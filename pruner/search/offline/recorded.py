@@ -1,25 +1,28 @@
-"""Turn the records of a task into a pool to search.
-
-Features and draft scores do not depend on the search: they are computed once and looked up by row.
-"""
+"""Pools to search, from the records of tasks, and their learned model."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.models.programs.program_table import TaskPrograms
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import Tally, featurize_task
+from pruner.models.programs.scaler import Center
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.policy import State
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +57,9 @@ def recorded_task(
     programs: TaskPrograms | None = None,
     tasks: Definitions | None = None,
 ) -> RecordedTask | None:
-    """Make a task's pool; None when no program can be featurised.
+    """Make a task's pool from given or computed features; None where none can be.
 
-    `programs` are the features where they exist already, else they are computed. The draft is None
-    without an analyzer, or, with a warning, where the analyzer scores no program.
+    The draft is None without an analyzer, or, with a warning, where it scores no program.
     """
     if programs is None:
         programs = featurize_task(records, "paper", Tally(), tasks)
@@ -98,10 +100,7 @@ def table(space: RecordedSpace, score: Scores) -> ScoreFunction:
 
 
 def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
-    """Rank programs without an analyzer score last; None if all are without.
-
-    All programs of a pool ran, so none is illegal. Both cases log a warning.
-    """
+    """Rank programs without analyzer score last, with a warning; None if all are."""
     known = np.isfinite(score)
     if not known.any():
         log.warning("%s: the analyzer scores none of its programs; no draft", task.task)
@@ -115,3 +114,75 @@ def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
         )
     # Finite: minus infinity would forbid programs whose latency is on record.
     return np.where(known, score, score[known].min() - 1)
+
+
+class RecordedModel:
+    """A ranker that learns from several pools and scores each pool.
+
+    The centre of a task (see `Adaptation.set_reference_population`) is the mean of its complete
+    pool. A round is one update; without a source model there are no scores before the first.
+    """
+
+    def __init__(self, pools: Sequence[RecordedTask], adaptation: Adaptation) -> None:
+        self.adaptation = adaptation
+        self._store = ProgramTable.build(pool.programs for pool in pools)
+        self._spaces = [pool.space for pool in pools]
+        self._programs = self._store.by_task(torch.arange(self._store.num_programs))
+        self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
+        self._num_learned = 0
+        self._informed = adaptation.setting.source is not None
+        # A recorded pool is complete, so its centre never moves.
+        if adaptation.ranker.relative:
+            for pool, programs in zip(pools, self._programs, strict=True):
+                center = Center.of(self._store.programs(programs))
+                adaptation.ranker.centers[pool.key] = center
+
+    def learner(self, number: int) -> RecordedLearner:
+        """The learner of pool `number`, which updates this model."""
+        return RecordedLearner(self, number)
+
+    def note(self, number: int, decisions: Decisions) -> None:
+        """Add the measured decisions of pool `number` to the training data."""
+        found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
+        # The history repeats earlier programs; each is learned from once.
+        self._measured[number] = torch.cat([self._measured[number], found]).unique()
+
+    def score(self, number: int) -> ScoreFunction | None:
+        """Update the model and score pool `number`; None without training data."""
+        self._update()
+        if not self._informed:
+            return None
+        score = self.adaptation.ranker.score_store(self._store, self._programs[number])
+        return table(self._spaces[number], score.astype(np.float64))
+
+    def _update(self) -> None:
+        index = torch.cat(self._measured)
+        if len(index) > self._num_learned:
+            self.adaptation.update(self._store.subset(index))
+            self._num_learned = len(index)
+            # Ranking losses need a pair: one program of every task gives no gradient at all.
+            self._informed = self._informed or max(map(len, self._measured)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLearner:
+    """The learner of one pool; see :class:`pruner.search.decision_search.TaskLearner`."""
+
+    model: RecordedModel
+    number: int
+
+    def __call__(self, history: History) -> ScoreFunction | None:
+        """Update the model with the history and score the pool."""
+        self.note(history)
+        return self.model.score(self.number)
+
+    def note(self, history: History) -> None:
+        """Add the history to the training data of the shared model."""
+        self.model.note(self.number, history.decisions)
+
+    def state(self) -> State:
+        """Nothing: a recorded run is not resumed."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """See `state`."""

@@ -18,11 +18,7 @@ from pruner.search.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Best latency so far after every trial, and the clock's seconds.
-
-    ``best_s`` [trials] or [trials, task], infinite for a task without measured program;
-    ``elapsed_s`` [trials].
-    """
+    """Best latency [trials] or [trials, task] and the clock's seconds [trials]."""
 
     best_s: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
@@ -31,11 +27,7 @@ class Curve:
 def run_session(
     policy: Policy, measurer: RecordedMeasurer, *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune one pool until `trials` are spent or no program is new.
-
-    Raises:
-        PrunerError: no program was proposed at all.
-    """
+    """Tune one pool until `trials` are spent or no program is new."""
     search = DecisionSearch(measurer.space, policy, History(measurer.space))
     curve = run_tasks([(search, measurer)], trials=trials, batch=batch)
     return Curve(best_s=curve.best_s[:, 0], elapsed_s=curve.elapsed_s)
@@ -44,13 +36,7 @@ def run_session(
 def run_tasks(
     tasks: Sequence[tuple[Search, RecordedMeasurer]], *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune several pools in turns of one batch each.
-
-    A task without new programs drops out. All measurers share one clock.
-
-    Raises:
-        PrunerError: no program was proposed at all.
-    """
+    """Tune pools on one clock in turns; raise `PrunerError` where nothing is proposed."""
     loop = _RecordedLoop(tasks, TuneBudget(trials=trials, batch=batch))
     loop.run()
     return Curve(best_s=np.array(loop.best_s), elapsed_s=np.array(loop.elapsed_s))

@@ -19,10 +19,9 @@ _NEIGHBOURS = 16
 
 
 class RecordedSpace:
-    """A finite space: the measured decision vectors of a task.
+    """A finite space: the measured decision vectors of a task, with `spaces` of tokens.
 
-    A sample draws rows; a mutation moves to one of a row's nearest rows (fewest decisions changed).
-    ``spaces``: its design spaces as tokens, for policies that read them.
+    A mutation moves to one of a row's nearest rows (fewest decisions changed).
     """
 
     can_draft = True
@@ -56,10 +55,7 @@ class RecordedSpace:
         return len(self.decisions)
 
     def rows(self, decisions: Decisions) -> NDArray[np.int64]:
-        """Pool rows [N] of decision vectors [N, d].
-
-        Raises `PrunerError` for a vector that is not in the pool.
-        """
+        """Pool rows [N] of vectors [N, d]; raise `PrunerError` for a vector outside."""
         keys = self.keys(decisions)
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         if not np.array_equal(self._sorted[at], keys):
@@ -90,10 +86,7 @@ class RecordedSpace:
 
 @dataclass(slots=True)
 class Clock:
-    """Simulated seconds: recorded cost of measuring plus CPU time of the search.
-
-    The CPU time is that of this process, so other load of the machine does not change a result.
-    """
+    """Simulated seconds: recorded cost of measuring plus CPU time of the search."""
 
     measuring_s: float = 0.0
     thinking_s: float = 0.0

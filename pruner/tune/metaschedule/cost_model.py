@@ -18,7 +18,7 @@ from pruner.tune.metaschedule.session import MetaScheduleSession
 from pruner.tune.metaschedule.task import MetaScheduleTask, identity
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
-from pruner.tune.spaces.traces import Traces
+from pruner.tune.spaces.union import Traces
 from pruner.tune.tvm_import import load_tvm
 
 _ms = load_tvm().meta_schedule

@@ -13,7 +13,7 @@ from pruner.search.decision_search import DecisionSearch
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.metaschedule.task import MetaScheduleTask
 from pruner.tune.run.database import measured_s, records_of
-from pruner.tune.spaces.traces import Traces
+from pruner.tune.spaces.union import Traces
 
 
 def outcomes(results: Sequence[Any], log: Log) -> list[Outcome]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints
 from pruner.program.tir.trace import LOCATE
-from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.tvm import LiveSpace
 from pruner.tune.spaces.union import UnionSpace
 
 _OVERDRAW = 16  # draws for every program that is wanted, to include rare structures

@@ -35,7 +35,7 @@ from pruner.progress import Log, silent
 from pruner.tune.kinds import is_gpu
 from pruner.tune.pools.older_functions import load_module, saved_version
 from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
-from pruner.tune.spaces.batched.head import read_program
+from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_text
 from pruner.tune.tvm_import import load_intrinsics, load_tvm

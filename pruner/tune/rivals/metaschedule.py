@@ -20,8 +20,7 @@ from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.baseline_tuner import BaselineTunerSearch
 from pruner.tune.run.database import records_of
-from pruner.tune.spaces.design import default_rules, drawn_spaces
-from pruner.tune.spaces.rules import rules_of
+from pruner.tune.spaces.design import default_rules, drawn_spaces, rules_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 

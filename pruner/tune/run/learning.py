@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pruner import features
 from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
-from pruner.features.batch import ProgramFeatures
+from pruner.features.batch import FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.models.adaptation.base import Adaptation, save_models
 from pruner.models.analyzer.columns import draft_columns
@@ -286,7 +286,7 @@ def live_features(
 ) -> ProgramFeatures:
     """Compute the features of a task's programs for a model."""
     extra = draft_columns(key.platform) if model.reads_draft else None
-    return space.features(decisions, model.dataflow, extra)
+    return space.features(decisions, FeatureSpec(dataflow=model.dataflow, extra=extra))
 
 
 class LiveLearner:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pruner.search.estimate import Estimate
+from pruner.search.task_order import Estimate
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.run.finalists import Finalists
@@ -222,7 +222,7 @@ class Tuned:
     @property
     def estimate(self) -> Estimate:
         """Estimate all tasks together, including tasks without a program."""
-        return Estimate.of(self.tasks)
+        return Estimate.of((one.weight, one.flops, one.latest_s) for one in self.tasks)
 
     @property
     def replayed(self) -> ReplayShare:

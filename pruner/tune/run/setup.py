@@ -33,8 +33,7 @@ from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.run.warm_start import keep, read_known
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.spaces.traces import Traces
-from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.spaces.union import Traces, UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule

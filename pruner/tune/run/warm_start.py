@@ -12,8 +12,7 @@ import numpy as np
 from pruner.errors import PrunerError
 from pruner.search.decision_search import DecisionSearch
 from pruner.tune.run.database import RECORDS, Database, foreign_target, measured_s, records_of
-from pruner.tune.spaces.traces import Traces
-from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.spaces.union import Traces, UnionSpace
 from pruner.tune.workloads import Workload
 
 

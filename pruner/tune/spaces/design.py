@@ -1,17 +1,14 @@
-"""MetaSchedule's design spaces of a module, and decision vectors of their traces.
-
-A vector holds all sampling decisions of a trace in order: the factors of ``sample_perfect_tile``
-and ``sample_partitioned_tile``, the index of ``sample_categorical``, the location index of
-``sample_compute_location``.
-"""
+"""MetaSchedule's design spaces of a module, and decision vectors of their traces."""
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,9 +18,8 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import log_fault
-from pruner.tune.kinds import is_cuda
-from pruner.tune.spaces.mma import can_finish
-from pruner.tune.spaces.rules import provide_rules, rules_of
+from pruner.tune.kinds import is_cuda, is_pocl
+from pruner.tune.spaces.batched.prim_func import blocks_in
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
@@ -31,11 +27,7 @@ SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """A postprocessed schedule and a ``module`` with readable loops.
-
-    Where the trace requests instructions of a tensor core, ``module`` is the state before
-    ``RewriteTensorize``: afterwards calls stand in place of the loops that define the computation.
-    """
+    """A postprocessed schedule; ``module``: before ``RewriteTensorize`` hides loops."""
 
     schedule: Any
     module: Any
@@ -52,11 +44,7 @@ class DesignSpace:
 
     @cached_property
     def sampling(self) -> list[Any]:
-        """List the sampling instructions in order.
-
-        Raises:
-            UnsupportedProgram: an unknown kind of sampling instruction.
-        """
+        """List the sampling instructions; raise `UnsupportedProgram` for an unknown kind."""
         found = [inst for inst in self.trace.insts if inst.kind.name.startswith("Sample")]
         strange = sorted({inst.kind.name for inst in found} - set(SAMPLING))
         if strange:
@@ -76,12 +64,10 @@ class DesignSpace:
     def replay(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Any | None:
-        """Replay and postprocess a vector; None where TVM refuses.
+        """Replay and postprocess a vector (None: TVM draws); None where TVM refuses.
 
-        Without ``decisions`` TVM draws.
-
-        A fault of TVM (`log_fault`) is logged and costs the program; any other error is raised.
-        ``verify=False`` leaves ``VerifyGPUCode`` out, for programs that are known to pass it.
+        A fault of TVM (`log_fault`) costs the program; any other error is raised. ``verify=False``
+        leaves ``VerifyGPUCode`` out.
         """
         found = self.finished(decisions, seed, verify=verify)
         return None if found is None else found.schedule
@@ -146,18 +132,11 @@ class DesignSpace:
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
-    """List the design spaces of a module.
+    """List the design spaces of a module; raise `PrunerError` where there are none.
 
-    Where the default rules use tensor cores, spaces are added.
-
-    On tensor cores MetaSchedule offers spaces of ``wmma`` instructions only. Its rule for ``mma``
-    instructions (copies ahead of their use by a software pipeline, from sm_80 on) runs after the
-    ``wmma`` rule, which already replaced the block, so it never applies; it is run separately here.
-    Spaces of ordinary lanes are added, too: they win where tiles are mostly padding. Where TVM can
-    tile no program for tensor cores, only the spaces of lanes are returned.
-
-    Raises:
-        PrunerError: a function that has nothing to tune, or that TVM's rules refuse.
+    On tensor cores MetaSchedule offers ``wmma`` alone, since its ``mma`` rule finds the block
+    already replaced: it is run separately here. Spaces of ordinary lanes are added, too: they win
+    where tiles are mostly padding.
     """
     _check_loops(module, target)
     limited = _static_target(target)
@@ -170,18 +149,15 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
     if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
-        found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
+        found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=_can_finish))
     # lanes use static shared memory, which CUDA limits to 48 KiB on every device
     return found + _spaces(module, limited, _LANES)
 
 
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
-    """Find TVM's default rules of a module, and the fitting target.
+    """Find the name of TVM's default rules of a module, and the fitting target.
 
-    The target keeps its full shared memory for tensor cores only, which use dynamic shared memory.
-
-    Returns:
-        TVM's name of the rules, and the target.
+    It keeps its full shared memory for tensor cores only, which use dynamic shared memory.
     """
     if not is_cuda(target):
         load_intrinsics(target)
@@ -194,9 +170,8 @@ def default_rules(module: Any, target: Any) -> tuple[str, Any]:
 def drawn_spaces(context: Any) -> list[Any]:
     """Generate the design spaces of a context, as TVM's schedules.
 
-    The rules continue with a program of tiles that they draw, and TVM raises "not a stage pipeline"
-    for some tiles of padded rows (`pruner.program.tir.stages`): then others are drawn, until TVM
-    has raised for `_DRAWS` draws. Any other error is raised at once.
+    The rules draw a program of tiles, and TVM raises "not a stage pipeline" for some: then others
+    are drawn, `_DRAWS` times at most. Any other error is raised at once.
     """
     for _ in range(_DRAWS - 1):
         try:
@@ -209,16 +184,10 @@ def drawn_spaces(context: Any) -> list[Any]:
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """Generate the default spaces; fall back to lanes (GPUs) or fewer rules.
+    """Generate the default spaces; where all draws raise, fewer. Raises `PrunerError`.
 
-    The fallback is for modules where all draws of the default rules raise.
-
-    On GPUs this happens for convolutions of at most 15 rows with an epilogue: one fragment holds
-    all rows. With one row TVM looks for a loop that does not exist, and raises RuntimeError. On
-    CPUs a rule may meet a block that its primitives refuse: the rule that has to go is left out.
-
-    Raises:
-        PrunerError: TVM's rules refuse the function.
+    On GPUs convolutions of at most 15 rows with an epilogue raise: lanes then. On CPUs a rule may
+    meet a block that its primitives refuse: that rule is left out.
     """
     refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
     try:
@@ -239,11 +208,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
 
 
 def _check_loops(module: Any, target: Any) -> None:
-    """Refuse functions without steps, or with the threads of another kind of device.
-
-    Raises:
-        PrunerError: a loop of no steps, or threads on a CPU.
-    """
+    """Refuse functions without steps, or with the threads of another kind of device."""
     loops = list[Any]()
     for _, function in module.functions_items():
         load_tvm().ffi.structural_walk(function.body, (load_tvm().tirx.For, loops.append))
@@ -320,3 +285,93 @@ def _loops_of_fragments(design: DesignSpace) -> int:
     # the rule splits fragments off, blockizes them, and then fetches the loops that remain outside
     loops = kinds.index("GetLoops", kinds.index("Blockize"))
     return len(design.trace.insts[loops].outputs)
+
+
+POCL_STEPS = (0, 16, 32, 64)  # steps of a loop that a program for PoCL may write out
+_RULE, _NO_RULE = "schedule_rule", "None"  # an annotation of blocks; its value for "no rule"
+
+
+def provide_rules(module: Any, target: Any) -> None:
+    """Register a default for rules that blocks require and TVM 0.27 lacks."""
+    ffi, blocks = importlib.import_module("tvm_ffi"), list[Any]()
+    for _, function in module.functions_items():
+        ffi.structural_walk(function.body, (load_tvm().s_tir.SBlock, blocks.append))
+    for rule in {str(block.annotations.get(_RULE, _NO_RULE)) for block in blocks} - {_NO_RULE}:
+        names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]  # where TVM looks
+        if all(ffi.get_global_func(name, allow_missing=True) is None for name in names):
+            # PostOrderApply takes the first key of the target that has the rule
+            ffi.register_global_func(names[0], _as_any_block)
+
+
+def _as_any_block(schedule: Any, block: Any) -> list[Any]:
+    """Apply as a rule: the default rules schedule the block."""
+    schedule.unannotate(block, _RULE)
+    return [schedule]
+
+
+def rules_of(name: str, target: Any) -> Any:
+    """Create TVM's rules of a name; PoCL gets short unrolled loops.
+
+    LLVM takes up to minutes for PoCL's bodies of thousands of lines, which also run slower (matmul
+    128x128x128, 512 steps: 17 s and 10 ms; 64 steps: 1.4 s and .65 ms).
+    """
+    if not is_pocl(target):
+        return name
+    rule = load_tvm().meta_schedule.schedule_rule.ParallelizeVectorizeUnroll
+    short = rule(max_jobs_per_core=-1, max_vectorize_extent=-1, unroll_max_steps=list(POCL_STEPS))
+    found = load_tvm().meta_schedule.ScheduleRule.create("cuda")  # OpenCL has the same rules
+    return [short if isinstance(one, rule) else one for one in found]
+
+
+_ONE = ("a", "b", "condition", "true_value", "false_value", "value")  # fields of expressions
+_SEVERAL = ("args", "indices")
+
+
+def _can_finish(schedule: Any) -> bool:
+    """Check whether TVM makes programs of a ``mma`` space, by its copies.
+
+    It fails on vectors that would step (``VerifyGPUCode``), results that are added to another
+    tensor on the way out (``LowerAutoCopy``), and padded results, whose guard names loops inside.
+    """
+    # the blocks of ReadAt and WriteAt
+    copies = blocks_in(schedule.mod["main"].body, lambda block: "auto_copy" in block.annotations)
+    # a copy into shared memory brings operands; any other copy stores results
+    return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
+
+
+def _stages(block: Any) -> bool:
+    return str(block.writes[0].source.scope()).startswith("shared")
+
+
+def _reads_rows(block: Any) -> bool:
+    """Check that shared memory's neighbours are global memory's, padding aside."""
+    stmt, inner = block.body, None
+    # LowerAutoCopy vectorises the innermost loop, which must move the last index only
+    while type(stmt).__name__ == "For":
+        stmt, inner = stmt.body, stmt.loop_var
+    loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]
+    return all(
+        _uses(load.indices[-1], inner) and not any(_uses(i, inner) for i in load.indices[:-1])
+        for load in loads
+    )
+
+
+def _writes_whole(block: Any) -> bool:
+    """Check that a copy stores all fragments and reads nothing else."""
+    (written, *_), reads = block.writes, block.reads
+    shapes = [[int(extent) for extent in region.source.shape] for region in (written, reads[0])]
+    # a second read is an operand of an epilogue; fewer elements are the cut of a padded result
+    return len(reads) == 1 and prod(shapes[0]) == prod(shapes[1])
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    yield value
+    parts = [getattr(value, name, None) for name in _ONE]
+    parts += [part for name in _SEVERAL for part in getattr(value, name, ())]
+    for part in parts:
+        if part is not None and not isinstance(part, (bool, int, float, str)):
+            yield from _expressions(part)
+
+
+def _uses(index: Any, var: Any) -> bool:
+    return any(part.same_as(var) for part in _expressions(index))

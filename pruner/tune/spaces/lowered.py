@@ -1,9 +1,4 @@
-"""Read the loop nests of single programs from TVM's schedules.
-
-The fallback's way to features: where no batched form of a space is known, TVM replays its programs
-one at a time, and the scheduled function is read into the tree that the batched replay would have
-made, for N = 1. All that follows (loop nests, features, draft) is the same code.
-"""
+"""Read the loop nests of single programs from TVM's schedules."""
 
 from __future__ import annotations
 
@@ -39,11 +34,7 @@ _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
 
 
 def read_scheduled(func: Any) -> Tree:
-    """Read a function that is scheduled and postprocessed, before ``RewriteTensorize``.
-
-    Raises:
-        UnsupportedProgram: statements that are no stores, loops whose extents are no numbers ...
-    """
+    """Read a postprocessed function; raise `UnsupportedProgram` for other statements."""
     tree = _ScheduledReader(func).tree
     # TVM lowers ReadAt and WriteAt only during compilation; features describe the copies themselves
     lower_auto_copies(tree)
@@ -97,10 +88,7 @@ class _ScheduledReader(PrimFuncReader):
         return out
 
     def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """Read a copy with loops inside the block.
-
-        Each of its loops becomes an additional iterator.
-        """
+        """Read a copy with loops inside the block, each an additional iterator."""
         block = realize.block
         own, stmt = loops_inside(block.body)
         variables = [*(it.var for it in block.iter_vars), *own]
@@ -123,11 +111,9 @@ class _ScheduledReader(PrimFuncReader):
         )
 
     def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
-        """Read bindings: quotients of sums; guarded sums become loops again."""
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(loops)}
         around = _Around(self.tree, list(loops.values()))
-        # a split whose factors overrun the extent leaves a guard on their sum: that sum is the
-        # loop before the split
+        # the guard of a split that overruns its extent holds the loop before the split
         for sum_, bound in _guards(realize.predicate):
             wraps = self._wraps(realize, loops)
             around.bound(self._expr(sum_, slots), bound, wraps=wraps)
@@ -136,9 +122,8 @@ class _ScheduledReader(PrimFuncReader):
     def _wraps(self, realize: Any, loops: dict[Any, LoopVar]) -> bool:
         """Decide whether the batched replay takes a guarded sum modulo its bound.
 
-        It does where all loops of a block were fused and split into a parallel loop and vectors
-        that overrun them, and the first of them has one iteration: the modulo of the second stays
-        (:mod:`pruner.program.tir.parallelize`). TVM proves from the guard that it is superfluous.
+        As where all loops were fused and split into a parallel loop and vectors that overrun them,
+        and the first has one iteration (:mod:`pruner.program.tir.parallelize`).
         """
         marks = [self._loops[var].mark for var in loops if var in self._loops]  # not in a block
         first = realize.block.iter_vars[0] if realize.block.iter_vars else None
@@ -171,10 +156,7 @@ class _Around:
         return slot
 
     def bound(self, sum_: Expr, bound: int, *, wraps: bool) -> None:
-        """Bound a sum: a split of its loop overruns ``bound``.
-
-        ``wraps``: the sum is taken modulo the bound instead.
-        """
+        """Bound a sum whose split overruns ``bound``; ``wraps``: take it modulo the bound."""
         value = evaluate_index(sum_, self._roots)
         if wraps:
             self._bounded.append((value, Binary("floormod", sum_, Const(bound), "int32")))
@@ -185,14 +167,12 @@ class _Around:
         self._bounded.append((value, Axis(self._take(var))))
 
     def binding(self, expr: Expr) -> Binding:
-        """Compute the binding of an iterator from its expression."""
         found = self._rejoined(expr)
         return Binding(
             evaluate_index(found, self._roots), index_uses(self._tree, self._block, found)
         )
 
     def _rejoined(self, expr: Expr) -> Expr:
-        """Replace bounded sums by the loops before the split."""
         if not self._bounded or isinstance(expr, (Axis, Const)):
             return expr
         value = evaluate_index(expr, self._roots)
@@ -204,7 +184,6 @@ class _Around:
 
 
 def _guards(predicate: Any) -> list[tuple[Any, int]]:
-    """List the sums with upper bounds in a predicate, and the bounds."""
     kind = kind_of(predicate)
     if kind == "And":
         return [*_guards(predicate.a), *_guards(predicate.b)]
@@ -225,10 +204,7 @@ def _mark(stmt: Any) -> Mark | None:
 
 
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
-    """Parse axis, factor and offset of a storage alignment.
-
-    The form is that of :func:`pruner.program.tir.layouts.storage_align`.
-    """
+    """Parse axis, factor and offset as :func:`pruner.program.tir.layouts.storage_align`."""
     if len(asked) != 1 or int(asked[0][0]) != 0:
         raise UnsupportedProgram("storage-align", block)
     axis, factor, offset = (int(part) for part in asked[0][1:])
@@ -236,11 +212,7 @@ def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
 
 
 def lowered(module: Any) -> LoopNests:
-    """Read the loop nests of a module with a single program.
-
-    Raises:
-        UnsupportedProgram: as :func:`read_scheduled`; or a region is not certain.
-    """
+    """Read the nests of one program; raise `UnsupportedProgram`, also where uncertain."""
     with unforeseen_refused():
         passes = load_tvm().s_tir.transform
         # weights come in their new layout, as a builder has it

@@ -1,7 +1,4 @@
-"""Open the design spaces of a task, batched if possible.
-
-TVM replays the spaces without a batched form.
-"""
+"""Open the design spaces of a task, batched if possible, else replayed by TVM."""
 
 from __future__ import annotations
 
@@ -13,11 +10,10 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Log
 from pruner.tune.phases import Phases
-from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.batched.prim_func import IN_PLACE
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.spaces.tvm import LiveSpace, ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
 
 # instructions that give a block another buffer: TVM does not copy into it what the block updates
@@ -35,16 +31,10 @@ def open_spaces(
     log: Log,
     replay_only: bool = False,
 ) -> UnionSpace:
-    """Open all spaces of a task that have legal programs.
+    """Open all spaces of a task that have legal programs; raise `PrunerError` for none.
 
-    TVM replays the spaces that the engine refuses.
-
-    Args:
-        learns: a model will rank; report the spaces without features, which it cannot rank.
-        replay_only: let TVM replay all spaces.
-
-    Raises:
-        PrunerError: no random program of any space is legal on this target.
+    ``learns``: report the spaces without features. TVM replays what the engine refuses, and with
+    ``replay_only`` everything.
     """
     with phases.time("sample"):
         made = [_space(design, replay_only=replay_only) for design in designs]
@@ -102,13 +92,7 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, b
 
 
 def _has_programs(space: LiveSpace, num: int = _PROBES, seed: int = 0) -> bool:
-    """Check that a random program of `num` is legal.
-
-    A space without any would end the run later.
-
-    Raises:
-        UnsupportedProgram: a program that the engine cannot judge.
-    """
+    """Check that a random program is legal; raise where the engine cannot judge."""
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
         space.sample(num, np.random.default_rng(seed))

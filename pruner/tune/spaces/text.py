@@ -1,9 +1,4 @@
-"""Print a TIR function as Ansor prints a compute DAG.
-
-Records get their workload flags from the text of their DAG (:mod:`pruner.features.workload`); this
-module prints the same text for a live task, so that a model sees the same flags in both. The text
-is taken from the function before it is scheduled.
-"""
+"""Print a TIR function as Ansor prints a DAG, for equal workload flags."""
 
 from __future__ import annotations
 
@@ -13,14 +8,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.features.workload import text_flags
+from pruner.program.dag.expr import TVM_BINARY
 from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
+from pruner.tune.spaces.batched.prim_func import blocks_in, kind_of
 
-_CALLED = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "FloorMod": "floormod"}
-_INFIX = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "EQ": "eq", "NE": "ne",
-    "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
-}  # fmt: skip
-_COMBINERS = {"Add": "add", "Max": "max", "Min": "min"}
 _SPATIAL = 0  # IterVar.DataPar
 
 
@@ -30,13 +21,13 @@ def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
 
 
 def module_text(module: Any) -> str:
-    """Print the computation of a task's module."""
-    return "".join(func_text(func) for _, func in module.functions_items())
+    """Print the computation of a module, a line for every input and store."""
+    return "".join(_func_text(func) for _, func in module.functions_items())
 
 
-def func_text(func: Any) -> str:
-    """Print a line for every input and every storing block."""
-    blocks = list(_storing_blocks(func.body))
+def _func_text(func: Any) -> str:
+    # Ansor prints no structure above the stores: the root block and nested blocks vanish
+    blocks = list(blocks_in(func.body, lambda block: kind_of(block.body) == "BufferStore"))
     written = {str(block.body.buffer.name) for block in blocks}
     buffers = [
         param if hasattr(param, "shape") else func.buffer_map[param] for param in func.params
@@ -50,29 +41,13 @@ def func_text(func: Any) -> str:
     return "".join(shortened(line) + "\n" for line in lines)
 
 
-def _storing_blocks(node: Any) -> Any:
-    """Yield the blocks with a store as body, in program order."""
-    kind = type(node).__name__
-    if kind == "SeqStmt":
-        for part in node.seq:
-            yield from _storing_blocks(part)
-    elif kind == "SBlockRealize":
-        # Ansor prints no structure above the stores: the root block and nested blocks vanish
-        if type(node.block.body).__name__ == "BufferStore":
-            yield node.block
-        else:
-            yield from _storing_blocks(node.block.body)
-    elif hasattr(node, "body"):  # loops and whatever else stands around a statement
-        yield from _storing_blocks(node.body)
-
-
 def _line(block: Any) -> str:
     axes = [_name(it.var) for it in block.iter_vars if int(it.iter_type) == _SPATIAL]
     value, sign = block.body.value, ASSIGNMENT[None]
-    combiner = _COMBINERS.get(type(value).__name__)
-    if block.init is not None and combiner is not None:
+    combiner: Any = TVM_BINARY.get(kind_of(value))
+    if block.init is not None and combiner is not None and combiner in ASSIGNMENT:
         # C[i] = C[i] + x of a reduction is C(i) += x
-        value, sign = value.b, ASSIGNMENT[combiner]  # type: ignore[index]  # one of its keys
+        value, sign = value.b, ASSIGNMENT[combiner]
     return f"{block.name_hint}({', '.join(axes)}){sign}{_text(value)}"
 
 
@@ -81,15 +56,16 @@ def _name(var: Any) -> str:
 
 
 def _text(expr: Any) -> str:
-    kind = type(expr).__name__
+    kind = kind_of(expr)
 
     def listed(parts: Any) -> str:
         return ", ".join(_text(part) for part in parts)
 
-    if kind in _CALLED:
-        return f"{_CALLED[kind]}({listed((expr.a, expr.b))})"
-    if kind in _INFIX:
-        return f"({_text(expr.a)}{INFIX[_INFIX[kind]]}{_text(expr.b)})"  # type: ignore[index]
+    if kind in TVM_BINARY:
+        op = TVM_BINARY[kind]
+        if op not in INFIX:  # minima, maxima and floors are printed as calls
+            return f"{op}({listed((expr.a, expr.b))})"
+        return f"({_text(expr.a)}{INFIX[op]}{_text(expr.b)})"
     if kind == "Not":
         return f"!{_text(expr.a)}"
     if kind == "Cast":

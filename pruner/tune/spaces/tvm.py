@@ -1,13 +1,10 @@
-"""The fallback: a design space with every program replayed by TVM.
+"""The fallback: a design space whose programs TVM replays, slowly.
 
-Tens of milliseconds a candidate instead of microseconds; but any trace works. Features and draft
-are those of batched spaces, from the loop nests of the replayed program; a space whose programs
-cannot be read (a loop that is no rectangle, a call by name) has neither.
+A space whose programs cannot be read has neither features nor draft.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +12,12 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.search.space import RowKeys
-from pruner.tune.spaces.batched.space import score_each
+from pruner.tune.spaces.batched.space import BatchedSpace, score_each
 from pruner.tune.spaces.design import DesignSpace, Finished
 from pruner.tune.spaces.lowered import lowered
 from pruner.tune.spaces.text import module_flags
@@ -34,34 +30,19 @@ _CACHED = 4096  # finished schedules that are kept
 _REFUSED = "refused-by-tvm"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Read:
-    """The loop nests of a program, None with a reason if unreadable."""
-
-    nests: LoopNests | None
-    reason: str = ""
-
-
 class ReplaySpace:
-    """A space replayed by TVM; see :class:`pruner.tune.spaces.base.LiveSpace`.
-
-    ``unreadable``: why its programs have no features and no draft, empty where they have.
-    """
+    """A space replayed by TVM; ``unreadable``: why it has neither features nor draft."""
 
     affordable: int | None = 64
 
     def __init__(self, design: DesignSpace) -> None:
-        """Prepare a space and probe it.
-
-        Raises:
-            UnsupportedProgram: a sampling instruction that has no vector form.
-        """
-        self._design = design
+        """Probe a space; raise `UnsupportedProgram` for decisions without vector form."""
+        self.design = design
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
         self._workload = module_flags(design.module)
         self._finished: dict[int, Finished | None] = {}
-        self._read: dict[int, _Read] = {}
+        self._read: dict[int, LoopNests | str] = {}  # or the reason why there are none
         chances = dict(design.context.space_generator.mutator_probs.items())
         # MutateParallel moves an annotation, no sampling decision: a vector cannot hold it
         kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
@@ -71,38 +52,25 @@ class ReplaySpace:
         self.can_draft = self.has_features = not self.unreadable
 
     def _probed(self) -> str:
-        """Probe why no program can be read; empty if some program can.
-
-        The space's own trace is tried first, then random traces.
-
-        ``VerifyGPUCode`` is left out here: it refuses most random programs.
-        """
-        own = self._design.vector(self._design.trace)
+        """Probe why no program can be read; empty where some can be."""
+        own = self.design.vector(self.design.trace)
         for seed in range(1, _TRIES + 1):
-            found = self._design.finished(own if seed == 1 else None, seed, verify=False)
+            found = self.design.finished(own if seed == 1 else None, seed, verify=False)
             if found is not None:
-                return _read(found).reason
+                nests = _read(found)
+                return nests if isinstance(nests, str) else ""
         return _REFUSED
 
-    @property
-    def design(self) -> DesignSpace:
-        """TVM's form of the space."""
-        return self._design
-
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw random traces that TVM accepts, int64 [num, d].
-
-        Raises:
-            PrunerError: TVM refuses (nearly) all of them.
-        """
+        """Draw traces that TVM accepts [num, d]; raise `PrunerError` where it refuses all."""
         found: list[NDArray[np.int64]] = []
         for _ in range(num * _TRIES):
-            drawn = self._design.finished(None, int(rng.integers(1, _MAX_SEED)))
+            drawn = self.design.finished(None, int(rng.integers(1, _MAX_SEED)))
             if drawn is not None:
                 trace = drawn.schedule.trace
-                found.append(self._design.vector(trace))
+                found.append(self.design.vector(trace))
                 # its vector replays to the same program, unless postprocessors draw, too
-                if sum(_samples(inst) for inst in trace.insts) == len(self._design.sampling):
+                if sum(_samples(inst) for inst in trace.insts) == len(self.design.sampling):
                     (key,) = self.keys(found[-1][None]).tolist()
                     self._keep(key, drawn)
             if len(found) == num:
@@ -113,11 +81,7 @@ class ReplaySpace:
         return np.array(found, np.int64)[rng.integers(0, len(found), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """Mutate by TVM's own mutators; keep parents that cannot change.
-
-        Python's ``Mutator.apply`` takes no seed and draws one from the machine; the function
-        beneath it takes a seed.
-        """
+        """Mutate by TVM's own mutators, with a seed; keep parents that cannot change."""
         out = parents.copy()
         if not self._mutators:
             return out
@@ -126,17 +90,17 @@ class ReplaySpace:
         chances = self._chances / self._chances.sum()
         for row, parent in enumerate(parents):
             mutator = self._mutators[rng.choice(len(self._mutators), p=chances)]
-            trace = s_tir.Trace(self._design.trace.insts, self._design.mapping(parent))
+            trace = s_tir.Trace(self.design.trace.insts, self.design.mapping(parent))
             changed = apply(mutator, trace, int(rng.integers(1, _MAX_SEED)))
             if changed is not None:
-                out[row] = self._design.vector(changed)
+                out[row] = self.design.vector(changed)
         return out
 
     def tiling(self, device: Device) -> None:
-        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+        """Return None: tiles are known of batched spaces alone."""
 
     def tokens(self, device: Device) -> None:
-        """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+        """Return None: tokens are known of batched spaces alone."""
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Check which rows TVM replays and its postprocessors accept, bool [N]."""
@@ -152,52 +116,39 @@ class ReplaySpace:
 
     def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
-            # the seed depends on the row alone: a program is the same in every call and after a
-            # resume
-            self._keep(key, self._design.finished(decision, key % _MAX_SEED + 1))
+            # the seed depends on the row alone: equal in every call and after a resume
+            self._keep(key, self.design.finished(decision, key % _MAX_SEED + 1))
         return self._finished[key]
 
     def _keep(self, key: int, finished: Finished | None) -> None:
         if len(self._finished) >= _CACHED:
-            # both caches together, so that nests never outlive the schedule that they were read
-            # from
+            # both caches: nests never outlive the schedule that they were read from
             self._finished.clear()
             self._read.clear()
         self._finished.setdefault(key, finished)
 
-    def _nests(self, decisions: Decisions) -> list[_Read]:
-        """Read the loop nests of every vector."""
+    def _nests(self, decisions: Decisions) -> list[LoopNests | str]:
+        """Read the loop nests of every vector, or the reason why there are none."""
         out = []
         for key, row in self._keyed(decisions):
             finished = self._replayed(key, row)
             if key not in self._read:
-                refused = _Read(None, _REFUSED)
-                self._read[key] = refused if finished is None else _read(finished)
+                self._read[key] = _REFUSED if finished is None else _read(finished)
             out.append(self._read[key])
         return out
 
     def clear_cache(self) -> None:
         """Keep everything: the cache is bounded, and expensive to refill."""
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
-        """Compute features as a batched space; rows refused or unreadable are invalid.
-
-        TVM's ``PerStoreFeature`` is a different definition from the features that models learn
-        from.
-        """
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
+        """Compute features as a batched space; rows refused or unreadable are invalid."""
         found = self._nests(decisions)
-        read = [(np.array([n]), one.nests) for n, one in enumerate(found) if one.nests is not None]
         return featurize_nests(
-            read,
+            [(np.array([n]), one) for n, one in enumerate(found) if not isinstance(one, str)],
             len(decisions),
-            FeatureSpec(dataflow=dataflow, extra=extra),
+            spec,
             workload=self._workload,
-            failures={n: one.reason for n, one in enumerate(found) if one.nests is None},
+            failures={n: one for n, one in enumerate(found) if isinstance(one, str)},
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
@@ -206,7 +157,7 @@ class ReplaySpace:
         if not self.can_draft:
             return out
         found = enumerate(self._nests(decisions))
-        read = {n: one.nests for n, one in found if one.nests is not None}
+        read = {n: one for n, one in found if not isinstance(one, str)}
         for row, score in zip(read, score_each(list(read.values()), analyzer), strict=True):
             if score is not None:
                 (out[row],) = np.broadcast_to(score, 1)
@@ -217,8 +168,11 @@ def _samples(inst: Any) -> bool:
     return bool(inst.kind.name.startswith("Sample"))
 
 
-def _read(finished: Finished) -> _Read:
+def _read(finished: Finished) -> LoopNests | str:
     try:
-        return _Read(lowered(finished.module))
+        return lowered(finished.module)
     except UnsupportedProgram as error:
-        return _Read(None, error.reason)
+        return error.reason
+
+
+LiveSpace = BatchedSpace | ReplaySpace

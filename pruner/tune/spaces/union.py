@@ -1,11 +1,8 @@
-"""Join all design spaces of a task into one space.
-
-Column 0 is the number of the design space; the others hold its decisions, zero-padded to the
-longest vector.
-"""
+"""Join all design spaces of a task; column 0 numbers the space."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Floats, Ints, Mask, Scores
 from pruner.errors import PrunerError
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.analyzer.columns import DraftColumns
@@ -26,8 +22,9 @@ from pruner.program.nests import LoopNests
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
-from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.tvm import LiveSpace
+from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
@@ -46,12 +43,9 @@ class UnionSpace:
         analyzer: Analyzer | None = None,
         replayed: Sequence[str] = (),
     ) -> None:
-        """Join spaces; `analyzer` computes the draft scores, None: no draft score.
+        """Join spaces; without `analyzer` no draft score. Raises `PrunerError` for none.
 
-        `replayed`: for each space that TVM replays, the reason why the engine refuses it.
-
-        Raises:
-            PrunerError: there are no spaces.
+        `replayed`: why the engine refuses each space that TVM replays.
         """
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
@@ -87,8 +81,7 @@ class UnionSpace:
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
         """Score programs by the analyzer, [N]; without it zero for legal programs.
 
-        Programs of a space without a draft model get random scores, drawn from the distribution of
-        the other spaces' draft scores and independent of the other programs of the call.
+        Where a space has no draft model, scores are drawn from those of the other spaces.
         """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
@@ -105,11 +98,7 @@ class UnionSpace:
         return out
 
     def _reference(self) -> NDArray[np.float64]:
-        """Draft scores of all generations of the scored spaces; else [0].
-
-        With the generations: compared with random programs only, the scored spaces would evolve
-        away from the randomly scored ones.
-        """
+        """Draft scores of all generations of the scored spaces; else [0]."""
         if self._drafted is None:
             assert self.analyzer is not None
             rng, known = np.random.default_rng(20250330), [np.zeros(0)]
@@ -136,16 +125,10 @@ class UnionSpace:
         """Select the rows of spaces with features, which a model ranks."""
         return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
         """Compute the features of all rows; invalid where a space has none."""
         num, found = len(decisions), self._parts(decisions)
-        parts = [(rows, space.features(vectors, dataflow, extra)) for space, rows, vectors in found]
-        spec = FeatureSpec(dataflow=dataflow)
+        parts = [(rows, space.features(vectors, spec)) for space, rows, vectors in found]
         if not parts:
             return ProgramFeatures.empty(num, spec)
         workload = parts[0][1].workload  # of the task, so of every space
@@ -158,11 +141,7 @@ class UnionSpace:
             return list(space.symbols(decisions, self.analyzer))
 
     def columns(self, row: Ints) -> list[float] | None:
-        """Compute the analyzer's columns of a program [d] for a forecast of its seconds.
-
-        None for a space without symbols, and on tensor cores, of which no forecast has records. The
-        columns are of the hardware form, so there are none with another one.
-        """
+        """Compute a program's columns for a forecast; None without hardware symbols."""
         number, analyzer = int(row[0]), self.analyzer
         space = self.spaces[number]
         if not isinstance(space, BatchedSpace) or not isinstance(analyzer, SymbolAnalyzer):
@@ -252,3 +231,47 @@ class UnionSpace:
             rows = np.flatnonzero(decisions[:, 0] == number)
             if len(rows):
                 yield space, rows, decisions[rows, 1 : 1 + space.num_slots]
+
+
+_PARALLEL = re.compile(r'(ann_key="meta_schedule\.parallel", ann_val=)\d+')
+
+
+class Traces:
+    """Assigns traces to design spaces, by their instructions before postprocessing."""
+
+    def __init__(self, space: UnionSpace) -> None:
+        self._space = space
+        steps = [_steps(one.design.trace) for one in space.spaces]
+        self._exact = {text: number for number, text in enumerate(steps)}
+        self._like = {_PARALLEL.sub(r"\1", text): number for number, text in enumerate(steps)}
+
+    def rows(
+        self, traces: Sequence[Any], *, whatever_parallel: bool = False
+    ) -> tuple[Decisions, NDArray[np.bool_]]:
+        """Convert traces to decision vectors int64 [N, d], and which belong here [N].
+
+        TVM's ``MutateParallel`` changes an annotation, which no vector holds: such a trace belongs
+        here only with ``whatever_parallel``.
+        """
+        rows = np.zeros((len(traces), self._space.num_slots), np.int64)
+        known = np.zeros(len(traces), bool)
+        for row, trace in enumerate(traces):
+            text = _steps(trace)
+            number = self._exact.get(text)
+            if number is None and whatever_parallel:
+                number = self._like.get(_PARALLEL.sub(r"\1", text))
+            if number is None:
+                continue
+            space = self._space.spaces[number]
+            vector = space.design.vector(trace)
+            # samplings that nothing uses may be gone: then the decisions fill no vector
+            if len(vector) == space.num_slots:
+                rows[row, 0], rows[row, 1 : 1 + space.num_slots] = number, vector
+                known[row] = True
+        return rows, known
+
+
+def _steps(trace: Any) -> str:
+    """Print the instructions without decisions and dead code, which TVM's search drops."""
+    kept = trace.simplified(True)
+    return "\n".join(map(str, load_tvm().s_tir.Trace(kept.insts, {}).as_python(True)))

@@ -11,8 +11,8 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
+from pruner.program import replay
 from pruner.program.device import device_from_mapping
-from pruner.program.te import apply_batch
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -107,7 +107,7 @@ def test_a_damaged_record_costs_its_own_score_only(monkeypatch):
             raise AssertionError("the worst")
         return lower(schedule)
 
-    monkeypatch.setattr(apply_batch, "lower", failing)
+    monkeypatch.setattr(replay, "lower", failing)
     found = cpu().score_steps(dag, steps)
     bad = np.isin(np.arange(20), (best, worst))
     np.testing.assert_allclose(found, np.where(bad, -np.inf, whole))

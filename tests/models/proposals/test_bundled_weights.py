@@ -10,7 +10,7 @@ from pruner.data.frozen import FrozenSplit
 from pruner.data.root import RecordRoot
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.proposer import Proposer
+from pruner.search.propose_lm import Proposer
 from tests.paths import DATASETS
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pruner.program.dag.stage_order import schedule_order
+from pruner.program.dag.tenset import schedule_order
 
 
 def test_inputs_come_in_the_order_of_the_expression() -> None:

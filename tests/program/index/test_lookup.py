@@ -7,8 +7,14 @@ import pytest
 from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Not, Select
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
-from pruner.program.index.lookup import as_sum, is_sum
-from pruner.program.index.regions import UNKNOWN_WIDTH, Region, evaluate_index, evaluate_region
+from pruner.program.index.regions import (
+    UNKNOWN_WIDTH,
+    Region,
+    as_sum,
+    evaluate_index,
+    evaluate_region,
+    is_sum,
+)
 from tests.program.nest_values import index_value
 
 ROW, COLUMN = LoopVar("i", 224), LoopVar("j", 7)

@@ -9,7 +9,7 @@ import pytest
 
 from pruner.data.workload import fused_from_name
 from pruner.errors import UnsupportedProgram
-from pruner.program.te.fusion import fused_in_steps, stages_reached
+from pruner.program.te.recorded_task import fused_in_steps, stages_reached
 
 CONV = '["conv2d_layer", 1, 8, 14, 14, 8, 3, 3, 1, "SAME"]'
 

@@ -6,7 +6,7 @@ import pytest
 from pruner.errors import UnknownStep, UnsupportedProgram
 from pruner.program.te import skeleton
 from pruner.program.te.skeleton import group_programs
-from pruner.program.te.steps import Annotate, Fuse, Split, UnrollPragma, parse_steps
+from pruner.program.te.steps import Slot, Step, parse_steps
 
 
 def tiled(inner, unroll):
@@ -22,10 +22,10 @@ def tiled(inner, unroll):
 def test_lengths_and_unroll_depth_are_decisions_in_step_order():
     skeleton, decisions = parse_steps(tiled(32, 512))
     assert skeleton == (
-        Fuse(1, (0, 1)),
-        Split(1, 0, (0,), inner_to_outer=True),
-        Annotate(1, 1, "threadIdx.x"),
-        UnrollPragma(1, 0, 1),
+        Step("FU", (1, (0, 1))),
+        Step("SP", (1, 0, (Slot(0),), True)),
+        Step("AN", (1, 1, "threadIdx.x")),
+        Step("PR", (1, 0, Slot(1))),
     )
     assert decisions == [32, 512]
 

@@ -85,9 +85,11 @@ def test_what_comes_before_the_locations_is_applied_once(monkeypatch):
 
 
 def test_programs_that_part_in_the_middle_of_an_instruction_begin_anew(monkeypatch):
+    split = trace._HANDLERS["Split"]
+
     def parting(state, i, *loops):
         trace.uniform(np.equal(state.decision(0), 4))  # after half of its work
-        return trace._split(state, i, *loops)
+        return split(state, i, *loops)
 
     program, decisions = located(), some_decisions(60)
     expected = {tuple(rows) for rows, _ in apply_groups(program, decisions)[0]}

@@ -20,10 +20,10 @@ from pruner.search.offline.adaptation_run import (
     tune,
     without_draft,
 )
+from pruner.search.offline.comparison import sign_flip_p
 from pruner.search.offline.recorded import RecordedTask
 from pruner.search.offline.recorded_run import Curve
 from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.policy import RoundSettings
 from tests.models import synthetic
 

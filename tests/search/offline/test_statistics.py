@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.search.offline.statistics import (
+from pruner.search.offline.comparison import (
     Reach,
     bootstrap_interval,
     first_reach,

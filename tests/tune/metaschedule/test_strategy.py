@@ -88,7 +88,7 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     from pruner.search.history import History
     from pruner.tune.metaschedule.outcomes import know_earlier
     from pruner.tune.metaschedule.task import MetaScheduleTask
-    from pruner.tune.spaces.traces import Traces
+    from pruner.tune.spaces.union import Traces
 
     space, context = opened(module, cpu())
     history = History(space)

@@ -9,6 +9,7 @@ import torch
 
 from pruner import features
 from pruner.errors import PrunerError
+from pruner.features.batch import FeatureSpec
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import SCORE, draft_columns
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
@@ -53,7 +54,8 @@ def draws(space):
 
 
 def test_live_rows_of_the_release_are_those_of_the_paper_but_for_one_slip(space, draws):
-    paper, official = (space.features(draws, kind).dataflow for kind in ("paper", "official"))
+    kinds = (FeatureSpec(dataflow=kind) for kind in ("paper", "official"))
+    paper, official = (space.features(draws, kind).dataflow for kind in kinds)
     assert (paper.shape[1], official.shape[1]) == (10, 8)
     has = official.any(axis=(1, 2))  # the pattern
     assert has.any()
@@ -135,7 +137,7 @@ def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, dra
     path = saved(tmp_path)
     model = live(path, unchanged)()
     assert model.dataflow == "official"
-    found = space.features(draws, "official")
+    found = space.features(draws, FeatureSpec(dataflow="official"))
     assert found.valid.all()
     expected = direct(load_checkpoint(path)[0], found)
     np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-5, atol=1e-6)
@@ -149,7 +151,7 @@ def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
     everything = NeuralRanker(PaCM(**NARROW, residual=True), ColumnScaler(), relative=False).eval()
     model = FrozenModel(everything, "paper")
     key = synthetic.key("t", "v100")
-    found = space.features(draws, "paper", draft_columns("v100"))
+    found = space.features(draws, FeatureSpec(extra=draft_columns("v100")))
     expected = found.extra[:, SCORE]
     # before it has learned it ranks as the analyzer does
     score = LearnedScore(key, space, model, Phases())(draws)
@@ -173,7 +175,7 @@ def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared
     ranker = official_ranker(weights)
     save_checkpoint(tmp_path / "best.safetensors", ranker, info)
     model = live(tmp_path / "best.safetensors", moa)()
-    expected = direct(ranker, space.features(draws, "official"))
+    expected = direct(ranker, space.features(draws, FeatureSpec(dataflow="official")))
     # BatchNorm by the candidates: sums of the whole list
     np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-3, atol=1e-3)
 

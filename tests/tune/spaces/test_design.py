@@ -51,7 +51,7 @@ def test_pooling_has_the_spaces_that_tvm_warns_of_without_the_warning(pooling, c
 def test_rules_that_tvm_has_stay_as_they_are(pooling):
     import tvm_ffi
 
-    from pruner.tune.spaces.rules import provide_rules
+    from pruner.tune.spaces.design import provide_rules
     from pruner.tune.tvm_import import load_tvm
 
     tvm, s_tir, _, _ = load_tvm()

@@ -144,7 +144,7 @@ class Ranked(Numbers):
 
     has_features = True
 
-    def features(self, decisions, dataflow="paper", extra=None):
+    def features(self, decisions, spec=None):
         return decisions[:, 0].astype(float)
 
 
@@ -165,8 +165,8 @@ def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
 
     union = UnionSpace([Ranked(blind=False), Numbers(blind=True)], Phases())
 
-    def features(rows, dataflow, extra):
-        assert (dataflow, extra) == ("official", None)
+    def features(rows, spec):
+        assert (spec.dataflow, spec.extra) == ("official", None)
         return rows[:, 1].astype(float)
 
     monkeypatch.setattr(union, "features", features)

@@ -9,8 +9,7 @@ import torch
 from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.decision_search import decision_search
-from pruner.search.propose_lm import ProposeLmSettings
-from pruner.search.proposer import Proposer
+from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from tests.tune.spaces import test_construct
 from tests.tune.spaces.test_construct import MATMUL, proposed
 

@@ -33,7 +33,7 @@ def traces(space, rows):
 
 @pytest.mark.parametrize("form", ["as it is", "simplified", "from a database"])
 def test_a_vector_comes_back_from_its_schedule(space, rows, traces, form):
-    from pruner.tune.spaces.traces import Traces
+    from pruner.tune.spaces.union import Traces
 
     if form == "simplified":  # what TVM's evolutionary search makes of a design space
         traces = [trace.simplified(True) for trace in traces]
@@ -54,7 +54,7 @@ def from_json(space, trace):
 
 
 def test_other_parallel_annotations_are_other_programs(space, rows, traces):
-    from pruner.tune.spaces.traces import Traces
+    from pruner.tune.spaces.union import Traces
     from pruner.tune.tvm_import import load_tvm
 
     mutator = load_tvm().meta_schedule.mutator.MutateParallel(max_jobs_per_core=16)
@@ -71,7 +71,7 @@ def test_other_parallel_annotations_are_other_programs(space, rows, traces):
 
 def test_a_space_that_was_left_out_is_unknown(space):
     from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.traces import Traces
+    from pruner.tune.spaces.union import Traces
 
     one = space.spaces[0].design
     left_out = design_spaces(one.module, one.target)[0]

@@ -1,11 +1,7 @@
 """The standard operators: compute DAG, TE expression and options of each.
 
-The table of operators is :data:`pruner.data.workload.ARGUMENTS`: an operator named there has its
-file here, ``<name>.py`` with one :class:`Operator` called ``OPERATOR``. A workload key is the JSON
-list that measurement records carry, for example ``["conv2d_layer", 1, 64, 56, 56, 64, 3, 3, 1,
-"SAME"]``. DAGs are float32, images are NCHW.
-
-Imported in the Ansor environment too, so all that it imports is of the standard library.
+``<name>.py`` has the `OPERATOR` of a name of :data:`pruner.data.workload.ARGUMENTS`. DAGs are
+float32, images NCHW. Imported in the Ansor environment, too: nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -40,12 +36,10 @@ def read_key(workload_key: str) -> ParsedKey:
 
 
 def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG:
-    """Build the compute DAG of a standard operator with its epilogues.
+    """Build the compute DAG of a standard operator with the epilogues ``fused``.
 
-    ``fused`` names the epilogues in order.
-
-    Raises :class:`UnsupportedProgram` with the reason ``bad-workload-key``, ``unknown-operator``
-    (also for an operator without a compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
+    Raises :class:`UnsupportedProgram`: ``bad-workload-key``, ``unknown-operator`` (also without a
+    compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
     """
     workload = read_key(workload_key)
     operator = _operator_of(workload)
@@ -66,11 +60,7 @@ def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG
 def te_tensors(
     te: Any, topi: Any, workload_key: str, fused: Sequence[str] = (), dtype: str = "float32"
 ) -> Tensors:
-    """Return inputs and output of the same work as TE tensors.
-
-    ``te`` and ``topi`` are TVM's modules. Raises :class:`UnsupportedProgram` as
-    :func:`dag_for_workload`.
-    """
+    """Return TE's inputs and output of the same work; raises as :func:`dag_for_workload`."""
     workload = read_key(workload_key)
     try:
         tensors = _operator_of(workload).te(te, topi, dtype, *workload.args)

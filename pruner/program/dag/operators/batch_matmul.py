@@ -1,8 +1,4 @@
-"""Batched matrix products, no transposes.
-
-C[b, i, j] = sum over k of A[b, i, k] B[b, k, j]; ``batch * heads`` products. Stages: A, B, C. The
-output is named ``compute(b, i, j)`` as TenSet's batched products are.
-"""
+"""Batched matrix products, C[b] = A[b] B[b], without transposes."""
 
 from __future__ import annotations
 

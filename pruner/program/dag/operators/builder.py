@@ -49,18 +49,7 @@ class DagBuilder:
 
     def compute(self, name: str, dims: Dims, body: Expr, *, tag: str = "") -> int:
         """Add an elementwise stage with the spatial axes ``dims``; return its position."""
-        self.stages.append(
-            Stage(
-                name=name,
-                kind="compute",
-                shape=tuple(extent for _, extent in dims),
-                dtype="float32",
-                axes=axis_defs(dims),
-                body=body,
-                tag=tag,
-            )
-        )
-        return self.last
+        return self._add(name, dims, body, tag=tag)
 
     def reduce(
         self,
@@ -74,20 +63,22 @@ class DagBuilder:
         tag: str = "",
     ) -> int:
         """Add a reduction of ``source`` over the axes ``over``; return its position."""
-        self.stages.append(
-            Stage(
-                name=name,
-                kind="compute",
-                shape=tuple(extent for _, extent in dims),
-                dtype="float32",
-                axes=axis_defs(dims),
-                reduce_axes=axis_defs(over),
-                body=source,
-                combiner=combiner,
-                identity=identity,
-                tag=tag,
-            )
+        return self._add(
+            name,
+            dims,
+            source,
+            reduce_axes=axis_defs(over),
+            combiner=combiner,
+            identity=identity,
+            tag=tag,
         )
+
+    def _add(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
+        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
+        stage = Stage(
+            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
+        )
+        self.stages.append(stage)
         return self.last
 
     def finish(self) -> ComputeDAG:
@@ -99,19 +90,13 @@ class DagBuilder:
 class Operator:
     """One operator; its arguments follow the workload key.
 
-    The file of an operator holds nothing else.
+    ``dag`` gives the compute DAG so far (epilogues follow; None: none), with stages, axes and
+    expressions as TE orders them, because schedule steps refer to them by number.
 
-    ``dag`` gives the compute DAG as built so far (epilogues follow); None where it cannot be
-    written as a compute DAG. Stages, axes and expressions are TE's own, in TE's order, because
-    schedule steps refer to them by number.
-
-    ``te`` gives the same as TE tensors. It takes the modules ``tvm.te`` and ``tvm.topi`` and the
-    dtype before the arguments: this package imports no TVM, and two versions of TVM tune the same
-    work (0.19 with Ansor, 0.27 with MetaSchedule).
-
-    ``torch`` gives the same in torch, the reference of deployed kernels: it takes the module
-    ``torch`` and the options, and returns a function of the inputs, in the order of ``te``. Where
-    ``torch_takes_bias``, that function takes a bias after them or None. None: no comparison.
+    ``te`` gives the same as TE tensors, from the modules ``tvm.te`` and ``tvm.topi`` of either
+    version of TVM, the dtype and the arguments. ``torch`` makes the reference of deployed kernels
+    from the module and the options, a function of the inputs in the order of ``te`` (and of a bias
+    or None where ``torch_takes_bias``); None: no comparison.
 
     ``options`` are the arguments a user sets in ``tune.py workload=<operator>``, in the order of
     task names; empty where the operator is not tuned by name. ``fixed`` has the other arguments'

@@ -1,8 +1,4 @@
-"""Convolution, NCHW data and OIHW kernel, dilation 1.
-
-out[n, f, y, x] = sum over (c, r, s) of in[n, c, y*stride + r, x*stride + s] k[f, c, r, s]. Stages:
-data, padded data (a plain copy where nothing is padded), kernel, convolution.
-"""
+"""Convolution, NCHW data and OIHW kernel, dilation 1; stages: data, padded, kernel, result."""
 
 from __future__ import annotations
 
@@ -46,20 +42,8 @@ def _dag(
     return dag
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    n: int,
-    ci: int,
-    h: int,
-    w: int,
-    co: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    n, ci, h, w, co, kh, kw, stride, padding = args
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, ci, h, w), dtype, name="data")
     padded = te_pad(topi, data, amounts, "pad_temp")

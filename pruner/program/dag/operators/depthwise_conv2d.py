@@ -1,8 +1,4 @@
-"""Depthwise convolution, NCHW, kernel (C, 1, KH, KW), dilation 1.
-
-Channel multiplier 1: out[b, c, i, j] = sum over (u, v) of in[b, c, i*stride + u, j*stride + v] k[c,
-0, u, v]. Stages: data, padded data (a plain copy where nothing is padded), kernel, convolution.
-"""
+"""Depthwise convolution, NCHW, kernel (C, 1, KH, KW), channel multiplier 1, dilation 1."""
 
 from __future__ import annotations
 
@@ -45,19 +41,8 @@ def _dag(
     return dag
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    n, c, h, w, kh, kw, stride, padding = args
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, c, h, w), dtype, name="data")
     padded = te_pad(topi, data, amounts, "PaddedInput")

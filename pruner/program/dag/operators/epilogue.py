@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -14,11 +15,7 @@ from pruner.program.dag.operators.relu import append_relu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """An operation appended to another, as DAG, TE tensors or torch.
-
-    ``torch`` gives its result from the module ``torch``, the tensor before, and the list of inputs
-    left; it removes its own inputs, ``inputs`` many, from the front of the list.
-    """
+    """An operation behind another; ``torch`` takes ``inputs`` from the list of inputs left."""
 
     dag: Callable[[DagBuilder], None]
     te: Callable[[Any, Any, Tensors], Tensors]
@@ -31,15 +28,17 @@ def channel_of(rank: int) -> int:
     return 1 if rank == 4 else rank - 1
 
 
-def _append_bias(dag: DagBuilder) -> None:
+def _append_sum(dag: DagBuilder, *, per_channel: bool) -> None:
     shape, source = dag.stages[-1].shape, dag.last
-    channel = channel_of(len(shape))
-    bias = dag.placeholder("bias", (shape[channel],))
     index = axes(len(shape))
+    channel = channel_of(len(shape))
+    if per_channel:
+        other = load(dag.placeholder("bias", (shape[channel],)), index[channel])
+    else:
+        other = load(dag.placeholder("input2", shape), *index)
     dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
-    body = add(load(source, *index), load(bias, index[channel]))
     # TOPI names broadcasting additions so; the flag "add" of the workload is read off the text.
-    dag.compute("T_add", dims, body, tag="broadcast")
+    dag.compute("T_add", dims, add(load(source, *index), other), tag="broadcast")
 
 
 def _te_bias(te: Any, _topi: Any, tensors: Tensors) -> Tensors:
@@ -56,41 +55,34 @@ def _torch_bias(_torch: Any, out: Any, rest: list[Any]) -> Any:
     return out + rest.pop(0).view(sizes)
 
 
-def _append_add(dag: DagBuilder) -> None:
-    shape, source = dag.stages[-1].shape, dag.last
-    other = dag.placeholder("input2", shape)
-    index = axes(len(shape))
-    dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
-    dag.compute("T_add", dims, add(load(source, *index), load(other, *index)), tag="broadcast")
-
-
 def _te_add(te: Any, _topi: Any, tensors: Tensors) -> Tensors:
     *inputs, out = tensors
     other = te.placeholder(out.shape, out.dtype, name="other")
     return [*inputs, other, te.compute(out.shape, lambda *i: out(*i) + other(*i), name="add")]
 
 
-def _te_relu(_te: Any, topi: Any, tensors: Tensors) -> Tensors:
-    *inputs, out = tensors
-    return [*inputs, topi.nn.relu(out)]
-
-
 EPILOGUES: dict[str, Epilogue] = {
     # one number a channel
-    "bias": Epilogue(dag=_append_bias, te=_te_bias, torch=_torch_bias, inputs=1),
+    "bias": Epilogue(
+        dag=partial(_append_sum, per_channel=True), te=_te_bias, torch=_torch_bias, inputs=1
+    ),
     # one more input of the output's shape
     "add": Epilogue(
-        dag=_append_add, te=_te_add, torch=lambda _, out, rest: out + rest.pop(0), inputs=1
+        dag=partial(_append_sum, per_channel=False),
+        te=_te_add,
+        torch=lambda _, out, rest: out + rest.pop(0),
+        inputs=1,
     ),
-    "relu": Epilogue(dag=append_relu, te=_te_relu, torch=lambda torch, out, _: torch.relu(out)),
+    "relu": Epilogue(
+        dag=append_relu,
+        te=lambda _, topi, tensors: [*tensors[:-1], topi.nn.relu(tensors[-1])],
+        torch=lambda torch, out, _: torch.relu(out),
+    ),
 }
 
 
 def epilogues(fused: Sequence[str]) -> list[Epilogue]:
-    """Return the named operations in order; ``"add_relu"`` is short for both.
-
-    Raises :class:`UnsupportedProgram` (``unknown-epilogue``).
-    """
+    """Return the named operations; raise :class:`UnsupportedProgram` (``unknown-epilogue``)."""
     # Log names join operations: conv2d_add_relu.
     names = [part for group in fused for part in group.split("_")]
     for name in names:

@@ -1,8 +1,5 @@
 """Grouped convolution, NCHW, kernel (CO, CI / groups, KH, KW), dilation 1.
 
-Output channel f reads only the input channels of its group, which start at f // (CO / groups) * (CI
-/ groups).
-
 There is no compute DAG, because no records of Ansor's show how it numbers these stages.
 """
 
@@ -10,26 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
+from pruner.data.workload import ARGUMENTS, pad_amounts
 from pruner.program.dag.operators.builder import Operator, Tensors
 from pruner.program.dag.operators.windows import output_sizes, te_pad, torch_convolution
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    n: int,
-    ci: int,
-    h: int,
-    w: int,
-    co: int,
-    groups: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    n, ci, h, w, co, groups, kh, kw, stride, padding = args
     if ci % groups or co % groups:
         raise ValueError(f"groups={groups} must divide ci={ci} and co={co}")
     amounts = pad_amounts(padding, kh, kw)

@@ -1,7 +1,6 @@
-"""Layer norm: zero mean, unit variance over the last of two axes.
+"""Layer norm over the last of two axes, then scale and shift.
 
-Scale and shift follow. TOPI reduces two values at once in one stage; a stage of a compute DAG has
-one value, so there is no compute DAG.
+TOPI reduces two values at once in one stage, which no stage of a compute DAG does.
 """
 
 from __future__ import annotations

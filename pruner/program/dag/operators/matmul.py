@@ -1,11 +1,7 @@
-"""Matrix product, no transposes.
-
-C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C.
-"""
+"""Matrix product: C[x, y] = sum over k of A[x, k] B[k, y]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from pruner.program.dag.constructors import axes, load, mul
@@ -30,8 +26,10 @@ def _te(te: Any, _topi: Any, dtype: str, m: int, k: int, n: int) -> Tensors:
     return [a, b, c]
 
 
-def _torch(torch: Any, _: Mapping[str, Any]) -> Callable[..., Any]:
-    return lambda a, b, bias: a @ b if bias is None else torch.addmm(bias, a, b)
-
-
-OPERATOR = Operator(dag=_dag, te=_te, torch=_torch, torch_takes_bias=True, options=("m", "n", "k"))
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=lambda torch, _: lambda a, b, bias: a @ b if bias is None else torch.addmm(bias, a, b),
+    torch_takes_bias=True,
+    options=("m", "n", "k"),
+)

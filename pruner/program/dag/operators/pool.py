@@ -1,7 +1,6 @@
 """Two-dimensional pooling, NCHW, no ceil mode: maximum or mean of every window.
 
-Stages: data, padded data (only where something is padded), window maximum or window sum, and for
-the mean the division by kh * kw: padding counts, as the published logs have it.
+The mean divides by kh * kw: padding counts, as the published logs have it.
 """
 
 from __future__ import annotations
@@ -50,20 +49,8 @@ def _dag(
     return dag
 
 
-def _te(
-    te: Any,
-    topi: Any,
-    dtype: str,
-    kind: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: int,
-    padding: Padding,
-) -> Tensors:
+def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
+    kind, n, c, h, w, kh, kw, stride, padding = args
     data = te.placeholder((n, c, h, w), dtype, name="data")
     sides = list(pad_amounts(padding, kh, kw))
     pooled = topi.nn.pool2d(

@@ -1,7 +1,4 @@
-"""Sum over ``axis`` (an int, several, or None for all).
-
-``keepdims`` leaves extents of 1. Stages: data, sum.
-"""
+"""Sum over ``axis`` (int, several, None: all); ``keepdims`` leaves extents of 1."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ def _dag(shape: list[int], axis: int | list[int] | None, keepdims: bool) -> DagB
         raise ValueError(f"axis {axis!r} does not fit the shape {shape}")
     reduced = sorted({a % rank for a in chosen})
     kept = [d for d in range(rank) if keepdims or d not in reduced]
-    # TOPI numbers output axes by their place in the output, reduced axes by their place in the
-    # input.
+    # TOPI numbers output axes by their place in the output, reduced axes by that in the input.
     dims: Dims = [(f"ax{i}", 1 if d in reduced else shape[d]) for i, d in enumerate(kept)]
     over: Dims = [(f"k{d}", shape[d]) for d in reduced]
     spatial, summed = axes(len(dims)), axes(len(over), start=len(dims))

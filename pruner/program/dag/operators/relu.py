@@ -1,7 +1,4 @@
-"""max(x, 0) of every element, alone or behind another operator.
-
-Stages: data, result.
-"""
+"""max(x, 0) of every element, alone or behind another operator."""
 
 from __future__ import annotations
 

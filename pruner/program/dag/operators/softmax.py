@@ -1,7 +1,4 @@
-"""Softmax over the last of two axes: exp(x - max) / sum.
-
-Stages: data, maximum, exp, sum, quotient.
-"""
+"""Softmax over the last of two axes: exp(x - max) / sum."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Check a task's options, name it, make its workload key.
-
-The options are those of ``tune.py workload=<operator>``.
-"""
+"""Check the options of ``tune.py workload=<operator>``; name the task, make its key."""
 
 from __future__ import annotations
 
@@ -26,11 +23,7 @@ def tuned_operators() -> tuple[str, ...]:
 
 
 def checked(spec: Spec) -> dict[str, Any]:
-    """Return the operator's options with defaults filled in.
-
-    Raises:
-        PrunerError: unknown operator, option or value, or a size that is missing.
-    """
+    """Return options with defaults; raise `PrunerError` for what is unknown or missing."""
     op = spec.get("operator")
     if op not in tuned_operators():
         known = ", ".join(tuned_operators())
@@ -75,7 +68,6 @@ def _epilogue(given: Any) -> list[str]:
 
 
 def _check_window(spec: Spec) -> None:
-    """Refuse a kernel larger than the padded image."""
     window = spec.get("kh", 1), spec.get("kw", 1)
     top, left, bottom, right = pad_amounts(spec["padding"], *window)
     for side, kernel, padded in (("h", "kh", top + bottom), ("w", "kw", left + right)):
@@ -94,10 +86,7 @@ def key_of(spec: Spec) -> str:
 
 
 def name_of(spec: Spec) -> str:
-    """Return the file stem of a task: ``matmul_512_512_512``.
-
-    The epilogue follows the operator's name; half precision ends in ``_fp16``.
-    """
+    """Return the file stem of a task: ``matmul_512_512_512``, half precision ``_fp16``."""
     spec = checked(spec)
     sizes = [spec[name] for name in find_operator(spec["operator"]).options]
     parts = [spec["operator"], *spec["epilogue"], *sizes]
@@ -105,9 +94,6 @@ def name_of(spec: Spec) -> str:
 
 
 def tensors(te: Any, topi: Any, spec: Spec) -> Tensors:
-    """Return inputs and output of operator and epilogue as TE tensors.
-
-    ``te`` and ``topi`` are TVM's modules. Raises `PrunerError` as :func:`checked`.
-    """
+    """Return inputs and output of operator and epilogue as TE tensors; raise as :func:`checked`."""
     spec = checked(spec)
     return te_tensors(te, topi, key_of(spec), spec["epilogue"], spec["dtype"])

@@ -30,10 +30,7 @@ def window(position: Axis, stride: int, offset: Axis) -> Expr:
 def output_sizes(
     sizes: tuple[int, int], kernel: tuple[int, int], amounts: Amounts, stride: int
 ) -> tuple[int, int]:
-    """Return the windows along height and width.
-
-    Each: floor((size - kernel + padding) / stride) + 1. Raises ValueError where no window fits.
-    """
+    """Return the windows along height and width; raise ValueError where no window fits."""
     top, left, bottom, right = amounts
     found = []
     for size, least, before, after in zip(sizes, kernel, (top, left), (bottom, right), strict=True):
@@ -54,11 +51,10 @@ def pad_nchw(
     value: float = 0.0,
     bounds: Literal["both", "needed"] = "both",
 ) -> int:
-    """Add the padded copy of the NCHW stage ``data``.
+    """Add the padded copy of the NCHW stage ``data``, also without padding.
 
-    A plain copy when nothing is padded. ``bounds="both"`` compares a padded dimension with its
-    lower and its upper end even where one side has no padding (TOPI's Python ``pad``); ``"needed"``
-    compares with padded ends only (its C++ ``pad``, behind pooling).
+    ``bounds="both"`` compares with both ends (TOPI's Python ``pad``), ``"needed"`` with padded ends
+    only (its C++ ``pad``, behind pooling).
     """
     shape = dag.stages[data].shape
     before, after = (0, 0, *amounts[:2]), (0, 0, *amounts[2:])
@@ -95,10 +91,7 @@ def te_windows(
     channels: Sequence[Any],
     name: str = "conv",
 ) -> Any:
-    """Sum image times kernel over its window and over `channels`.
-
-    Without `channels` each channel is convolved by itself (depthwise).
-    """
+    """Sum image times kernel over its window and `channels` (none: depthwise)."""
     ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
     rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
 
@@ -113,11 +106,7 @@ def te_windows(
 def torch_pad(
     torch: Any, spec: Mapping[str, Any], value: float = 0.0
 ) -> tuple[Callable[[Any], Any], tuple[int, int]]:
-    """Return a function that pads, and the padding left to torch.
-
-    Torch's operators pad both sides equally and by at most half a window; other padding is applied
-    before.
-    """
+    """Return a function that pads unevenly, and the padding left to torch."""
     top, left, bottom, right = pad_amounts(spec["padding"], spec["kh"], spec["kw"])
     # max_pool2d raises for more padding than half a window.
     fits = top <= spec["kh"] // 2 and left <= spec["kw"] // 2
@@ -128,10 +117,7 @@ def torch_pad(
 
 
 def torch_convolution(torch: Any, spec: Mapping[str, Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return torch's convolution of image, kernel and bias.
-
-    The groups are the option ``groups``, or all channels ``c`` of a depthwise convolution.
-    """
+    """Return torch's convolution of image, kernel and bias."""
     conv2d, stride = torch.nn.functional.conv2d, spec["stride"]
     pad, padding = torch_pad(torch, spec)
     groups = spec.get("groups", spec.get("c", 1))  # depthwise: one a channel

@@ -1,12 +1,11 @@
-"""Sample and mutate the open decisions of a trace for all candidates.
+"""Sample and mutate the open decisions of a trace for all candidates, as MetaSchedule.
 
-Distributions are MetaSchedule's: ``sample_perfect_tile`` is uniform over the ordered factorisations
-whose last factor is small enough (src/s_tir/schedule/primitive/sampling.cc), and each mutator
-(src/s_tir/meta_schedule/mutator) changes one decision the way TVM's does.
+Sources: src/s_tir/schedule/primitive/sampling.cc, src/s_tir/meta_schedule/mutator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask
 from pruner.program.tir.apply_trace import location_options, tile_extents
-from pruner.program.tir.trace import TraceProgram
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.search.space import divisors
 
 
@@ -22,8 +21,7 @@ from pruner.search.space import divisors
 class TileDecision:
     """Factors of a loop of ``extent`` iterations, the last at most ``limit``.
 
-    The product of the factors from position ``inside`` on is a multiple of ``divisor``
-    (``sample_partitioned_tile``).
+    Factors from ``inside`` on are a multiple of ``divisor`` (``sample_partitioned_tile``).
     """
 
     slots: slice
@@ -35,8 +33,7 @@ class TileDecision:
     def sample(self, out: Decisions, rng: np.random.Generator) -> None:
         """Fill the columns with uniform random factorisations."""
         pending = np.arange(len(out))
-        # rejection keeps the distribution uniform over the allowed factorisations, as in TVM's
-        # sampling
+        # rejection keeps the distribution uniform, as in TVM's sampling
         while len(pending):
             drawn = self._draw(len(pending), rng)
             good = (drawn[:, -1] <= self.limit) & (self._inner(drawn) % self.divisor == 0)
@@ -63,11 +60,7 @@ class TileDecision:
         return self.extent > 1 and self.slots.stop - self.slots.start > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Move a divisor between two factors (``MutateSampleTileSize``).
-
-        TVM does so with perfect tiles only and leaves partitioned tiles as they were drawn; here
-        the factors of both move.
-        """
+        """Move a divisor between two factors (``MutateSampleTileSize``), of all tiles."""
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]
         # without 1: moving it changes nothing
@@ -86,16 +79,12 @@ class TileDecision:
             outwards = (x >= self.inside) & (y < self.inside)
             left = self._inner(now)[:, None] // found[None, :]
             fits &= ~outwards[:, None] | (left % self.divisor == 0)
-            count = fits.sum(axis=1)
-            # one of the fitting divisors with equal probability, for all rows at once
-            rank = (rng.random(len(pending)) * count).astype(np.int64)
-            chosen = found[np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)]
-            factor = np.where(count > 0, chosen, 1)
+            column, count = _drawn(fits, rng)
+            factor = np.where(count > 0, found[column], 1)
             now[here, x] //= factor
             now[here, y] *= factor
             tiles[pending] = now
-            # draw other positions, except where two parts leave no alternative: there TVM keeps the
-            # parent
+            # draw other positions; where two parts leave no alternative TVM keeps the parent
             stuck = (count == 0) & ((parts > 2) | (tiles[pending][here, x] == 1))
             pending = pending[stuck]
         out[rows, self.slots] = tiles
@@ -162,24 +151,22 @@ class LocationDecision:
             return
         if change:
             allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
-        count = allowed.sum(axis=1)
-        rank = (rng.random(len(rows)) * count).astype(np.int64)
-        # location_options returns one list for all programs and a mask: the rank counts allowed
-        # columns
-        chosen = places[
-            np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
-        ]
-        out[rows, self.slot] = np.where(count > 0, chosen, out[rows, self.slot])
+        column, count = _drawn(allowed, rng)
+        out[rows, self.slot] = np.where(count > 0, places[column], out[rows, self.slot])
+
+
+def _drawn(allowed: Mask, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Draw one of each row's allowed columns alike; return also how many these are."""
+    count = allowed.sum(axis=1)
+    rank = (rng.random(len(allowed)) * count).astype(np.int64)
+    return np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1), count
 
 
 Decision = TileDecision | ChoiceDecision | LocationDecision
 
 
 def open_decisions(program: TraceProgram, example: NDArray[np.int64]) -> dict[int, Decision]:
-    """Create a decision object for every slot that starts a decision.
-
-    `example` int64 [d] is a vector that replays.
-    """
+    """Create a decision for every first slot, given a vector that replays."""
     extents = tile_extents(program, example)
     out: dict[int, Decision] = {}
     for i in program.instructions:
@@ -192,8 +179,7 @@ def open_decisions(program: TraceProgram, example: NDArray[np.int64]) -> dict[in
         elif i.kind == "SamplePartitionedTile":
             parts, inside, divisor = (int(attr) for attr in i.attrs)
             extent = extents[i.slot]
-            # sample_partitioned_tile limits no innermost factor: the divisor keeps fragments
-            # complete
+            # no limit of the innermost factor: the divisor keeps fragments complete
             slots = slice(i.slot, i.slot + parts)
             out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
         elif i.kind == "SampleCategorical":
@@ -214,3 +200,79 @@ def prime_powers(number: int) -> list[tuple[int, int]]:
             out.append((prime, power))
         prime += 1
     return [*out, (number, 1)] if number > 1 else out
+
+
+GPU = {"tile": 0.90, "unroll": 0.08, "threads": 0.02}
+# without MutateParallel's 0.02: it changes an annotation, no decision
+CPU = {"tile": 0.90, "location": 0.05, "unroll": 0.03}
+
+
+class Mutators:
+    """Decisions by mutator, in the shares of ``Mutator::DefaultCUDA`` and ``DefaultLLVM``."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        decisions: dict[int, Decision],
+        shares: dict[str, float],
+    ) -> None:
+        """Group ``decisions``, which are keyed by the slot where they start."""
+        samples = {i.outputs[0]: i.slot for i in instructions if i.kind == "SampleCategorical"}
+        groups: dict[str, list[Decision]] = {name: [] for name in shares}
+        groups["tile"] = [d for d in decisions.values() if isinstance(d, TileDecision)]
+        # MutateTileSize also changes the vector lanes of cooperative fetches (mutate_tile_size.cc)
+        groups["tile"] += _of(decisions, _annotated(instructions, samples, "cooperative_fetch"))
+        groups["unroll"] = _of(decisions, _annotated(instructions, samples, "unroll_"))
+        groups["location"] = [d for d in decisions.values() if isinstance(d, LocationDecision)]
+        if "threads" in groups:
+            groups["threads"] = _of(decisions, _thread_factors(instructions, samples))
+        kept = {name: [d for d in found if d.can_change()] for name, found in groups.items()}
+        self._groups = [found for found in kept.values() if found]
+        chances = np.array([shares.get(name, 0.0) for name, found in kept.items() if found])
+        # a mutator that finds nothing to change leaves its probability to the others
+        self._chances = chances / chances.sum() if len(chances) else chances
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """Mutate every parent once; a space without choices returns the parents unchanged."""
+        out = parents.copy()
+        if not self._groups:
+            return out
+        group = rng.choice(len(self._groups), size=len(out), p=self._chances)
+        for number, decisions in enumerate(self._groups):
+            which = rng.integers(0, len(decisions), len(out))
+            for place, decision in enumerate(decisions):
+                rows = np.flatnonzero((group == number) & (which == place))
+                if len(rows):
+                    decision.mutate(out, rows, rng)
+        return out
+
+
+def _of(decisions: dict[int, Decision], slots: Sequence[int]) -> list[Decision]:
+    found = [decisions[slot] for slot in slots]
+    return [decision for decision in found if isinstance(decision, ChoiceDecision)]
+
+
+def _annotated(instructions: Sequence[Instruction], samples: dict[int, int], key: str) -> list[int]:
+    """List the slots of choices that annotations with ``key`` use."""
+    out = []
+    for i in instructions:
+        if i.kind == "Annotate" and f"meta_schedule.{key}" in str(i.attrs[0]):
+            value = i.inputs[1]
+            if isinstance(value, Ref) and value.number in samples:
+                out.append(samples[value.number])
+    return out
+
+
+def _thread_factors(instructions: Sequence[Instruction], samples: dict[int, int]) -> list[int]:
+    """List the slots of choices that split off ``threadIdx.x``."""
+    inner: dict[int, int] = {}
+    out = []
+    for i in instructions:
+        # MutateThreadBinding looks for [None, factor], as AutoBind splits a fused loop
+        if i.kind == "Split" and len(i.inputs) == 3 and i.inputs[1] is None:
+            factor = i.inputs[2]
+            if isinstance(factor, Ref) and factor.number in samples:
+                inner[i.outputs[1]] = samples[factor.number]
+        elif i.kind == "Bind" and i.attrs[0] == "threadIdx.x" and i.inputs[0].number in inner:
+            out.append(inner[i.inputs[0].number])
+    return out

@@ -1,27 +1,29 @@
-"""Read a TVM ``PrimFunc`` as a block tree.
-
-Supported are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
-each, constant extents; and blocks that ``blockize`` made of such a block and the loops around it.
-"""
+"""Read a TVM ``PrimFunc``, as ``te.create_prim_func`` makes it, as a block tree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
+from pruner.program.dag.expr import (
+    TVM_BINARY,
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+)
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import DYNAMIC_SHARED, Buffer, Scope
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, Uses
 
-_BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
-    "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
-    "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
-}  # fmt: skip
 # nodes of TVM 0.27 that were calls in older versions, as TenSet's records have them
 _CALLS = {
     "LShift": "shift_left", "RShift": "shift_right", "BitwiseAnd": "bitwise_and",
@@ -33,19 +35,12 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 
 def read_prim_func(func: Any) -> Tree:
-    """Read a function that has plain loops only.
-
-    Raises:
-        UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
-    """
+    """Read a function of plain loops; raise `UnsupportedProgram` for anything else."""
     return PrimFuncReader(func).tree
 
 
 def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
-    """Find the positions of TVM's blocks and loops in :meth:`Tree.nodes`.
-
-    Objects without a node in the tree, such as a block inside a blockized one, are left out.
-    """
+    """Find the positions of TVM's blocks and loops in :meth:`Tree.nodes`, if there."""
     reader = PrimFuncReader(func)
     places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
     nodes = {number: reader.node_of(thing) for number, thing in wanted.items()}
@@ -53,10 +48,7 @@ def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
 
 
 class PrimFuncReader:
-    """Reads a function block by block.
-
-    :mod:`pruner.tune.spaces.lowered` reads scheduled functions.
-    """
+    """Reads a function block by block; `lowered` derives a reader of scheduled functions."""
 
     def __init__(self, func: Any) -> None:
         """Read a function; raises as :func:`read_prim_func`."""
@@ -80,11 +72,7 @@ class PrimFuncReader:
             raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def _check_update(self, block: Any) -> None:
-        """Refuse a block that updates a buffer and is no reduction.
-
-        TVM's primitives take it for neither a complete block nor a reduction: they refuse to
-        parallelise, to reorder or to tile it.
-        """
+        """Refuse updates that are no reductions, which TVM's primitives refuse."""
         written = block.body.buffer
         if block.init is None and any(region.source.same_as(written) for region in block.reads):
             what = f"block {block.name_hint} updates {written.name}; let it write another buffer"
@@ -127,13 +115,11 @@ class PrimFuncReader:
             raise UnsupportedProgram("statement", kind)
 
     def _loop(self, stmt: Any) -> LoopNode:
-        """Read a loop without its body."""
         if whole_number(stmt.min) != 0 or int(stmt.kind) != 0:
             raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
         return LoopNode(LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent)))
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
-        """Read a block as a statement for every store."""
         block = realize.block
         if _is_blockized(block):
             return [self._blockized(realize, parent, loops)]
@@ -151,7 +137,6 @@ class PrimFuncReader:
         slots: dict[Any, Expr],
         stores: tuple[Any, Any | None],
     ) -> Block:
-        """Read a store of a block and its initialisation."""
         block, (store, init) = realize.block, stores
         return Block(
             name=str(block.name_hint),
@@ -167,16 +152,12 @@ class PrimFuncReader:
         )
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
-        """Read a block around another block.
-
-        It gets the iterators of both; the loops between the blocks are inner loops.
-        """
+        """Read a block around a block, with iterators of both and loops between inside."""
         outer = realize.block
         inner_loops, nested = loops_inside(outer.body)
         inner = nested.block
         _check_plain(inner)
-        # TVM's outer iterators count fragments and the inner ones elements: an index is a sum of
-        # both
+        # outer iterators count fragments and inner ones elements: an index is a sum of both
         iters = [*outer.iter_vars, *inner.iter_vars]
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(iters)}
         store = inner.body
@@ -200,8 +181,7 @@ class PrimFuncReader:
         bindings = []
         for value in realize.iter_values:
             expr = self._expr(value, loop_slots)
-            # before scheduling an iterator is one loop; anything else is a function that was
-            # scheduled
+            # before scheduling an iterator is one loop; anything else was scheduled
             if not isinstance(expr, (Axis, Const)):
                 raise UnsupportedProgram("binding", str(value))
             variables = list(loops.values())
@@ -221,7 +201,6 @@ class PrimFuncReader:
         return self._expr(store.value, slots)
 
     def _notes(self, block: Any) -> dict[str, object]:
-        """Read the annotations of a block."""
         return _annotations(block)
 
     def _key(self, buffer: Any) -> int:
@@ -239,9 +218,9 @@ class PrimFuncReader:
             if expr not in slots:
                 raise UnsupportedProgram("free-variable", str(expr.name))
             return slots[expr]
-        if kind in _BINARY:
+        if kind in TVM_BINARY:
             a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
-            return Binary(_BINARY[kind], a, b, _dtype(expr))  # type: ignore[arg-type]
+            return Binary(TVM_BINARY[kind], a, b, _dtype(expr))
         if kind in _CALLS:
             operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
             return Call(_CALLS[kind], operands, _dtype(expr))
@@ -263,6 +242,20 @@ class PrimFuncReader:
             args = tuple(self._expr(arg, slots) for arg in expr.args)
             return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
         raise UnsupportedProgram("expression", kind)
+
+
+def blocks_in(stmt: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield the outermost blocks that are ``wanted``, in program order."""
+    if kind_of(stmt) == "SeqStmt":
+        for part in stmt.seq:
+            yield from blocks_in(part, wanted)
+    elif kind_of(stmt) == "SBlockRealize":
+        if wanted(stmt.block):
+            yield stmt.block
+        else:
+            yield from blocks_in(stmt.block.body, wanted)
+    elif hasattr(stmt, "body"):  # loops and whatever else stands around a statement
+        yield from blocks_in(stmt.body, wanted)
 
 
 def inside(stmt: Any) -> Any:
@@ -311,19 +304,12 @@ def _annotations(block: Any) -> dict[str, object]:
 
 
 def kind_of(node: Any) -> str:
-    """Return the class name of a TIR node, such as "For".
-
-    Names are compared because comparing classes would import TVM.
-    """
+    """Return the class name of a TIR node, such as "For", without importing TVM."""
     return type(node).__name__
 
 
 def whole_number(value: Any) -> int:
-    """Convert an extent or a position to int.
-
-    Raises:
-        UnsupportedProgram: the value is not a constant.
-    """
+    """Convert an extent to int; raise `UnsupportedProgram` unless it is constant."""
     if kind_of(value) != "IntImm" and not isinstance(value, int):
         raise UnsupportedProgram("dynamic-shape", str(value))
     return int(value)

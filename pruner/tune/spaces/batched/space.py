@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
-from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.models.proposals.decision_tokens import TokenSpace
@@ -23,26 +22,28 @@ from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.pipeline import waits_are_numbers
-from pruner.program.tir.scopes import buffer_scopes
-from pruner.program.tir.stages import stages_cover
+from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import Tree
-from pruner.program.tir.verify import TirLimits, verify_gpu_code
+from pruner.program.tir.verify import TirLimits, stages_cover, verify_gpu_code
 from pruner.search.construct import Tiling
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
-from pruner.tune.spaces.batched import mutators
-from pruner.tune.spaces.batched.decisions import TileDecision, open_decisions
-from pruner.tune.spaces.batched.head import read_program
-from pruner.tune.spaces.batched.threads import thread_ranges
-from pruner.tune.spaces.batched.tiling import tiling_of
+from pruner.tune.spaces.batched.decisions import (
+    CPU,
+    GPU,
+    Mutators,
+    TileDecision,
+    open_decisions,
+)
+from pruner.tune.spaces.batched.tiling import thread_ranges, tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
+from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
 
-Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096  # rows of one replay, which bounds the memory of its trees
 _PROBES = 8  # each has a structure of its own, so each costs milliseconds
@@ -51,7 +52,13 @@ _UNCERTAIN = "uncertain-region"
 
 
 class BatchedSpace:
-    """A batched space; see :class:`pruner.tune.spaces.base.LiveSpace`."""
+    """A trace with open sampling decisions, whose programs are computed in batches.
+
+    A vector int64 [d] holds its decisions in order: all factors of ``sample_perfect_tile``, the
+    index of ``sample_categorical``, the location of ``sample_compute_location``. ``can_draft``: the
+    draft score differs between programs; ``has_features``: a model can rank them; ``affordable``:
+    programs a generation where each takes milliseconds; None: no limit.
+    """
 
     can_draft = True
     has_features = True
@@ -60,14 +67,8 @@ class BatchedSpace:
     def __init__(
         self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = _PROBES
     ) -> None:
-        """Read a design space and probe it with ``probes`` random programs.
-
-        ``lowering``: see :mod:`pruner.program.tir.lower`.
-
-        Raises:
-            UnsupportedProgram: the function or the trace has no batched form.
-        """
-        self._design, self._lowering = design, lowering
+        """Read a design space and probe it; raise `UnsupportedProgram` without batched form."""
+        self.design, self._lowering = design, lowering
         on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
         if not on_gpu and kind != "llvm":
             raise UnsupportedProgram("target", kind)
@@ -77,14 +78,14 @@ class BatchedSpace:
             self.program = read_program(design)
         instructions, self.num_slots = self.program.instructions, self.program.num_slots
         self._workload = module_flags(design.module)
-        self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
+        self._last: tuple[Decisions, list[tuple[Ints, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if on_gpu else None
         self.keys = RowKeys(self.num_slots)
         with unforeseen_refused():
             self._decisions = open_decisions(self.program, design.vector(design.trace))
-        shares = mutators.GPU if on_gpu else mutators.CPU
+        shares = GPU if on_gpu else CPU
         self._threads = thread_ranges(instructions)
-        self._mutators = mutators.Mutators(instructions, self._decisions, shares)
+        self._mutators = Mutators(instructions, self._decisions, shares)
         self._legal_share: float | None = None  # of random programs, computed on first use
         self._probe(probes)
 
@@ -103,11 +104,6 @@ class BatchedSpace:
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
-    @property
-    def design(self) -> DesignSpace:
-        """TVM's form of the space."""
-        return self._design
-
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw from MetaSchedule's distributions, legal or not, int64 [num, d]."""
         out = np.zeros((num, self.num_slots), np.int64)
@@ -124,14 +120,9 @@ class BatchedSpace:
         return draws
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw programs that TVM would accept, int64 [num, d].
+        """Draw programs that TVM would accept, int64 [num, d]; raise `PrunerError` if none.
 
-        As MetaSchedule, it draws until there are enough. On CPUs nothing is checked: the few
-        programs that the engine is not sure of have a draft score of minus infinity, and finding
-        them here would take a replay of every draw.
-
-        Raises:
-            PrunerError: none of very many draws is legal.
+        On CPUs nothing is checked: uncertain programs have a draft score of minus infinity.
         """
         if self._limits is None:
             return self.sample_any(num, rng)
@@ -140,8 +131,7 @@ class BatchedSpace:
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):
-            # a fifth more than expected, so that one pass usually suffices; each pass replays a
-            # batch
+            # a fifth more than expected: one pass, which replays a batch, usually suffices
             wanted = int(1.2 * (num - count) / self._legal_share) + 16
             size = min(wanted, 4 * _BATCH)
             draws = self._plausible(size, rng)
@@ -159,27 +149,18 @@ class BatchedSpace:
         return np.ones(len(draws), bool) if self._limits is None else self.legal(draws)
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """Apply a random mutation of MetaSchedule to every parent, int64 [N, d]."""
+        """Mutate every parent [N, d] as MetaSchedule, but for the parallel annotation."""
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Check which rows TVM would accept and compile, bool [N].
-
-        Covered are TVM's postprocessors, the conditions of its primitives, and its compiler's
-        limits on permuted shared memory and waits for copies. False where the engine refuses a row.
-        """
+        """Check which rows TVM would accept and compile, bool [N]; not refused rows."""
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
         return out
 
-    def features(
-        self,
-        decisions: Decisions,
-        dataflow: DataflowKind = "paper",
-        extra: Extra | None = None,
-    ) -> ProgramFeatures:
-        """Compute statement and dataflow features; rows that the engine refuses are invalid."""
+    def features(self, decisions: Decisions, spec: FeatureSpec = DEFAULT) -> ProgramFeatures:
+        """Compute features; rows that the engine refuses are invalid."""
         groups, refused = self._trees(decisions)
         nests = []
         for rows, tree in groups:
@@ -194,7 +175,7 @@ class BatchedSpace:
         return featurize_nests(
             nests,
             len(decisions),
-            FeatureSpec(dataflow=dataflow, extra=extra),
+            spec,
             workload=self._workload,
             failures=refused,
         )
@@ -219,22 +200,15 @@ class BatchedSpace:
         return tokens_of(self.program, self._decisions, device, self._workload)
 
     def options(self, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List the values [V] of a decision that is no tile.
-
-        bool [N, V] is the second result: where each value is offered.
-        """
+        """List values [V] of another decision than tiles, and where offered, [N, V]."""
         decision = self._decisions[slot]
         assert not isinstance(decision, TileDecision), slot
         return decision.options(decisions)
 
     def symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> list[tuple[Rows, Scores, Symbols]]:
-        """Compute rows, scores and symbols of each group of programs.
-
-        Scores are minus infinity where a program is illegal. Rows that the engine refuses, and
-        groups without a legal program, are left out.
-        """
+    ) -> list[tuple[Ints, Scores, Symbols]]:
+        """Compute rows, scores (minus infinity: illegal) and symbols of each legal group."""
         found = []
         for rows, good, nests in self._lowered(decisions):
             with suppress(UnsupportedProgram), unforeseen_refused():
@@ -244,11 +218,8 @@ class BatchedSpace:
 
     def with_symbols(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> Iterator[tuple[Rows, LoopNests, Symbols]]:
-        """Yield rows, loop nests and symbols of each group of programs.
-
-        Rows that the engine refuses, and groups without a legal program, are left out.
-        """
+    ) -> Iterator[tuple[Ints, LoopNests, Symbols]]:
+        """Yield rows, loop nests and symbols of each group with a legal program."""
         found = [(rows, nests) for rows, _, nests in self._lowered(decisions)]
         try:
             with unforeseen_refused():
@@ -260,11 +231,8 @@ class BatchedSpace:
 
     def relaxed(
         self, decisions: Decisions, analyzer: SymbolAnalyzer
-    ) -> list[tuple[Rows, RelaxedScores]]:
-        """Record the scores of each group of programs as functions of their tile sizes.
-
-        Rows that the engine refuses, and groups whose scores depend on no tile, are left out.
-        """
+    ) -> list[tuple[Ints, RelaxedScores]]:
+        """Record scores of each group that depends on tiles as functions of their sizes."""
         # here, because torch takes seconds to import
         from pruner.models.analyzer.derivatives import relaxed_scores
 
@@ -284,19 +252,19 @@ class BatchedSpace:
         (of 4,512 programs it differed for six: docs/metaschedule-features.md).
         """
         if self._limits is None:
-            return [self._design.replay(row, 1) for row in decisions]
+            return [self.design.replay(row, 1) for row in decisions]
         good = self.legal(decisions)
         return [
-            self._design.replay(row, 1, verify=False) if accepted else None
+            self.design.replay(row, 1, verify=False) if accepted else None
             for row, accepted in zip(decisions, good, strict=True)
         ]
 
-    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
+    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
         """Replay rows to trees; the last result is cached, with the refusals."""
         last = self._last  # read once: another thread may replace it
         if last is not None and np.array_equal(last[0], decisions):
             return last[1], dict(last[2])
-        groups: list[tuple[Rows, Tree]] = []
+        groups: list[tuple[Ints, Tree]] = []
         refused: dict[int, str] = {}
         for start in range(0, len(decisions), _BATCH):
             some, bad = apply_groups(self.program, decisions[start : start + _BATCH])
@@ -312,11 +280,8 @@ class BatchedSpace:
 
     def _judged(
         self, decisions: Decisions
-    ) -> tuple[list[tuple[Rows, Tree, Verdicts]], dict[int, str]]:
-        """Group trees by rows with TVM's verdicts, and collect refusals.
-
-        A row is refused by the replay or by the check.
-        """
+    ) -> tuple[list[tuple[Ints, Tree, Verdicts]], dict[int, str]]:
+        """Group trees by rows with TVM's verdicts, and collect refusals."""
         groups, refused = self._trees(decisions)
         judged = []
         for rows, tree in groups:
@@ -327,7 +292,7 @@ class BatchedSpace:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
         return judged, refused
 
-    def _lowered(self, decisions: Decisions) -> Iterator[tuple[Rows, Verdicts, LoopNests]]:
+    def _lowered(self, decisions: Decisions) -> Iterator[tuple[Ints, Verdicts, LoopNests]]:
         """Yield rows, verdicts and loop nests of each group with a legal program."""
         for rows, tree, good in self._judged(decisions)[0]:
             if good.any():

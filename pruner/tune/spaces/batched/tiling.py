@@ -1,23 +1,27 @@
 """The tiles of a batched design space, for the construction of programs.
 
-MetaSchedule's multi-level tiling annotates its structure, outermost first: ``SSRSRS`` on CPUs,
-``SSSRRSRS`` on GPUs (schedule_rule/multi_level_tiling.cc). Its letters give the level of each
-factor: the innermost spatial loops are the register tile; the reduction and the spatial loop around
-it are the tile of the first cache, or of shared memory; the outermost loops are distributed.
+MetaSchedule annotates its tiling, outermost first: ``SSRSRS`` on CPUs, ``SSSRRSRS`` on GPUs
+(schedule_rule/multi_level_tiling.cc). The innermost spatial loops are the register tile; the
+reduction and the spatial loop around it are the tile of the first cache, or of shared memory; the
+outermost loops are distributed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from pruner.arrays import dtype_bytes
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.arrays import Decisions, dtype_bytes
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.program.nests import WARP_LANES
-from pruner.program.tir.trace import TraceProgram
+from pruner.program.tir.trace import TILES, Instruction, Ref, TraceProgram
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
 from pruner.search.construct import Tile, Tiling, Unit
 from pruner.tune.spaces.batched.decisions import Decision, TileDecision, prime_powers
-from pruner.tune.spaces.batched.threads import ThreadRange
 
 _STRUCTURE = "meta_schedule.tiling_structure"
 _VTHREAD, _THREAD = 1, 2  # places of these factors in a spatial tile of a GPU
@@ -29,10 +33,7 @@ def tiling_of(
     threads: list[ThreadRange],
     device: Device,
 ) -> Tiling:
-    """Find the tiles and the units of a design space.
-
-    A unit counts as far as it divides the extent of its loops: ``gcd(extent, unit)``.
-    """
+    """Find tiles and units, which count as far as ``gcd(extent, unit)``."""
     structures = structures_of(program)
     on_fragments = any(one.lanes == WARP_LANES for one in threads)
     tiles, rows = [], []
@@ -107,3 +108,46 @@ def _gpu_levels(parts: int, on_fragments: bool) -> tuple[str, ...]:
     if on_fragments:  # another axis of the grid
         levels[_VTHREAD] = ""
     return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRange:
+    """A condition: ``low`` <= ``lanes`` * product of decisions at ``slots`` <= ``high``."""
+
+    slots: tuple[int, ...]
+    low: int
+    high: int
+    lanes: int = 1
+
+    def holds(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Check which rows may be legal, bool [N]."""
+        threads = self.lanes * decisions[:, self.slots].prod(axis=1)
+        return (self.low <= threads) & (threads <= self.high)
+
+
+def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
+    """Find the ranges of blocks with a thread loop of sampled factors."""
+    tiles = [i for i in instructions if i.kind in TILES]
+    sampled = {out: i.slot + k for i in tiles for k, out in enumerate(i.outputs)}
+    slots: dict[int, tuple[int, ...]] = {}  # whose product is the extent of a loop
+    bound: tuple[int, ...] = ()
+    low, lanes = 0, 1
+    out: list[ThreadRange] = []
+    for i in instructions:
+        if i.kind == "Split":
+            pairs = zip(i.outputs, i.inputs[1:], strict=True)
+            known = ((loop, f.number) for loop, f in pairs if isinstance(f, Ref))
+            slots |= {loop: (sampled[number],) for loop, number in known if number in sampled}
+        # a fused loop counts only if every part is sampled: else its extent follows the shape
+        elif i.kind == "Fuse" and all(loop.number in slots for loop in i.inputs):
+            slots[i.outputs[0]] = sum((slots[loop.number] for loop in i.inputs), ())
+        elif i.kind == "Bind" and i.attrs[0] in ("threadIdx.x", "threadIdx.y"):
+            # MetaSchedule binds one thread axis before it annotates the limits; in tensor-core
+            # spaces that is threadIdx.y, the warps, and threadIdx.x holds the 32 lanes
+            bound = slots.get(i.inputs[0].number, ())
+            lanes = WARP_LANES if i.attrs[0] == "threadIdx.y" else 1
+        elif i.kind == "Annotate" and i.attrs[0] == THREADS_LOW:
+            low = int(i.inputs[1])
+        elif i.kind == "Annotate" and i.attrs[0] == THREADS_HIGH and bound:
+            out.append(ThreadRange(slots=bound, low=low, high=int(i.inputs[1]), lanes=lanes))
+    return out

@@ -37,8 +37,7 @@ from pruner.tune.spaces.batched.decisions import (
     open_decisions,
     prime_powers,
 )
-from pruner.tune.spaces.batched.threads import ThreadRange, thread_ranges
-from pruner.tune.spaces.batched.tiling import structures_of
+from pruner.tune.spaces.batched.tiling import ThreadRange, structures_of, thread_ranges
 
 # Instructions whose numbers describe a space: written out, checkpoints depend on this order.
 COUNTED = (
@@ -55,10 +54,7 @@ def tokens_of(
     device: Device,
     flags: Float32[np.ndarray, " flag"],
 ) -> TokenSpace:
-    """Make the tokens of a design space.
-
-    `decisions` by the slot where they start, in the order of the trace; `flags`: of the workload.
-    """
+    """Make the tokens of a design space from decisions by first slot, and flags."""
     structures, bounds = structures_of(program), thread_ranges(program.instructions)
     start = np.zeros(program.num_slots, np.int64)
     tokens: list[Token] = []
@@ -110,10 +106,7 @@ def _factors(
     bounds: list[ThreadRange],
     about: Mapping[str, float],
 ) -> list[FactorToken]:
-    """Make the tokens of all factors but the outermost, the innermost first.
-
-    ``earlier`` are the tiles of the same kind that are decided before.
-    """
+    """Make tokens of all factors but the outermost, innermost first, after ``earlier`` tiles."""
     first, last = tile.slots.start, tile.slots.stop - 1
     values = divisors(tile.extent)
     out = []
@@ -186,10 +179,7 @@ def _choice(
 def recorded_tokens(
     groups: Sequence[SkeletonGroup], spaces: SpaceFolder | None, device: Device
 ) -> list[TokenSpace | None]:
-    """Make the tokens of recorded programs, a space for each group.
-
-    None for programs of Ansor, whose steps have no tokens, and for spaces that cannot be replayed.
-    """
+    """Make a token space for each group; None for Ansor's, and where not replayed."""
     out: list[TokenSpace | None] = []
     for group in groups:
         try:

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir.trace import TILES, Instruction, Ref
+from pruner.program.tir.trace import KINDS, TILES, Instruction, Ref, TraceProgram
+from pruner.tune.kinds import is_gpu
+from pruner.tune.spaces.batched.prim_func import places_of, read_prim_func
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
 
 _WIDTH = {"SampleCategorical": 1, "SampleComputeLocation": 1}
 
@@ -18,15 +22,9 @@ def numbered(insts: Iterable[Any]) -> dict[Any, int]:
 
 
 def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]:
-    """Convert the instructions before the postprocessors, and count the slots.
+    """Convert instructions from ``head`` to the postprocessors; count the slots.
 
-    The first ``head`` instructions are left out; their results keep their numbers.
-
-    Returns:
-        The instructions, and the length d of a decision vector.
-
-    Raises:
-        UnsupportedProgram: an index map that is not a quotient or remainder of axes.
+    Raises `UnsupportedProgram` for index maps that are no quotient or remainder of axes.
     """
     numbers = numbered(trace.insts[:head])
     out: list[Instruction] = []
@@ -78,12 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Quotient:
-    """Indices ``(i // a // b) % c`` of an index map.
-
-    They are read as (axis, (a, b), (c,)).
-
-    The last part is None without ``%``.
-    """
+    """Read indices ``(i // a) % c`` as (axis, divisors, extent or None)."""
 
     def __init__(self, index_map: Any, numbers: dict[Any, int]) -> None:
         self._numbers = numbers
@@ -112,3 +105,50 @@ class _Quotient:
         if value in self._numbers:
             return (Ref(self._numbers[value]),)
         raise UnsupportedProgram("index-map", str(value))
+
+
+def read_program(design: DesignSpace) -> TraceProgram:
+    """Read a design space as a tree and its decision-dependent instructions.
+
+    TVM applies the head of tensor-core spaces (``ReIndex``, ``TransformLayout``, ``PadEinsum``).
+    Raises `UnsupportedProgram` without batched form.
+    """
+    length = _head_length(design.trace.insts)
+    instructions, num_slots = read_trace(design.trace, length)
+    on_gpu = is_gpu(design.target)
+    (func,) = (f for _, f in design.module.functions_items())
+    if not length:
+        return TraceProgram(read_prim_func(func), instructions, num_slots, on_gpu)
+    func, known = _apply_head(design, length)
+    tree = read_prim_func(func)
+    return TraceProgram(tree, instructions, num_slots, on_gpu, places_of(func, known))
+
+
+def _head_length(insts: Any) -> int:
+    """Count instructions up to the last unbatched kind before any decision."""
+    length = 0
+    for number, inst in enumerate(insts):
+        kind = str(inst.kind.name)
+        if kind.startswith("Sample"):
+            break
+        strange = kind not in KINDS or kind in _WITH_DECISIONS
+        length = number + 1 if strange else length
+    return length
+
+
+_WITH_DECISIONS = ("TransformLayout", "Blockize")  # batched where decisions are in them
+
+
+def _apply_head(design: DesignSpace, length: int) -> tuple[Any, dict[int, Any]]:
+    s_tir = load_tvm().s_tir
+    # debug_mask=0: without it TVM verifies its state again after every primitive
+    schedule = s_tir.Schedule(design.module, seed=1, debug_mask=0, error_render_level="none")
+    s_tir.Trace(design.trace.insts[:length], {}).apply_to_schedule(schedule, remove_postproc=False)
+    known: dict[int, Any] = {}
+    for value, number in numbered(schedule.trace.insts).items():
+        try:
+            known[number] = schedule.get(value)
+        except ValueError as error:  # a later instruction of the head took the block or loop away
+            if "no longer exists" not in str(error):
+                raise
+    return schedule.mod["main"], known

@@ -301,7 +301,7 @@ def broken_handler(state, i, block, loop):
     """Fails for programs whose first decision is 1, and gives them a tree of their own."""
     if trace.uniform(np.equal(state.decision(0), 1)):
         raise KeyError(block.name)
-    trace._reverse_compute_at(state, i, block, loop)
+    trace.primitives.reverse_compute_at(state.tree, block, loop)
 
 
 def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(monkeypatch):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from pruner.features import DATAFLOW_COLUMNS
+from pruner.features.batch import FeatureSpec
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.program.nests import Scope
 from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
-from pruner.program.tir.stages import stages_cover
+from pruner.program.tir.verify import stages_cover
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 
@@ -179,8 +180,8 @@ def test_the_program_of_tvms_own_test(tvm):
     assert buffers["C_reindex_shared.dyn_wmma.accumulator"] == (1, 2, 2, 1, 16, 16)
     assert buffers["C_reindex_shared.dyn"] == (1, 2, 1, 1, 16, 16)
     # rows of 128 elements are 136 apart; the 512 results lie where the operands were
-    (found,) = shared_bytes(tree).values()
-    assert found.total.tolist() == [2 * 2 * 32 * 136]
+    ((static, dynamic),) = shared_bytes(tree).values()
+    assert (static + dynamic).tolist() == [2 * 2 * 32 * 136]
     assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None] == [True]
 
 
@@ -198,8 +199,8 @@ def test_a_padded_program_by_hand(tvm):
     assert (buffers[a], buffers[b]) == ((16, 112), (112, 112))
     assert buffers[a + "_wmma.matrix_a"] == (16, 16)
     assert buffers[b + "_wmma.matrix_b"] == (16, 16)
-    (found,) = shared_bytes(tree).values()
-    assert found.total.tolist() == [2 * (16 + 112) * 136]
+    ((static, dynamic),) = shared_bytes(tree).values()
+    assert (static + dynamic).tolist() == [2 * (16 + 112) * 136]
     assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None]
 
 
@@ -324,7 +325,8 @@ def test_loads_of_fragments_have_four_rows_of_a_kind_of_their_own(tvm):
     columns = [c.name for c in DATAFLOW_COLUMNS]
     for _, space in spaces(OPERATORS["matmul"]):
         draws = space.sample(20, np.random.default_rng(0))
-        ten, rows = space.features(draws).dataflow, space.features(draws, "fragments").dataflow
+        ten = space.features(draws).dataflow
+        rows = space.features(draws, FeatureSpec(dataflow="fragments")).dataflow
         assert rows.shape[1] == 14
         np.testing.assert_array_equal(np.delete(rows, slice(5, 9), axis=1), ten)
         loads = {name: rows[:, 5:9, place] for place, name in enumerate(columns)}

@@ -4,7 +4,7 @@ import numpy as np
 
 from pruner.program.tir.trace import Instruction, Ref
 from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
-from pruner.tune.spaces.batched.threads import thread_ranges
+from pruner.tune.spaces.batched.tiling import thread_ranges
 
 # Two loops, tiled in three: outputs 2 to 4 and 5 to 7 are factors, 8 to 13 the loops they make.
 # The middle ones are fused and bound. Decisions: three factors each, from slot 1 on.

@@ -25,7 +25,8 @@ from pruner.search.objectives import Objective
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import TuneOptions
 from pruner.tune.run.verifier import Inputs, verifier
@@ -40,7 +41,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         PrunerError: a value that cannot work, or options that contradict each other.
     """
     policy = build(config.policy)
-    if config.network is not None and isinstance(policy, BaselineTunerProcess):  # before its import
+    if config.network is not None and isinstance(policy, Ansor):  # before its import
         raise PrunerError(
             f"network={config.network}: {type(policy).__name__} tunes one named operator a run; "
             "choose another policy"
@@ -68,9 +69,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=_measure_settings(
-            config, objective, own_search=isinstance(policy, BaselineTunerSearch)
-        ),
+        measure=_measure_settings(config, objective, own_search=isinstance(policy, MetaSchedule)),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,

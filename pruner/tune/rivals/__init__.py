@@ -1,6 +1,5 @@
 """Other tuners' searches in our harness.
 
-* `baseline_tuner`: the interface of their settings
 * `metaschedule`: MetaSchedule's search
 * `ansor`: Ansor's, from outside
 * `ansor_child`: the same inside its environment

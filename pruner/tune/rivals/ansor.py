@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pruner.commands import Commands
 from pruner.errors import PrunerError
@@ -22,7 +22,6 @@ from pruner.paths import sources_folder
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
 
@@ -31,8 +30,14 @@ _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ansor(BaselineTunerProcess):
-    """Ansor's search and model, in its own environment; CPUs only."""
+class Ansor:
+    """Ansor's search and model, in its own environment; CPUs only.
+
+    It builds and measures in its own process.
+    """
+
+    takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     environment: str = ".venv-ansor"
     population: int = 2048
@@ -40,18 +45,14 @@ class Ansor(BaselineTunerProcess):
     num_warmup_samples: int = 100  # measured programs before the model counts
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            PrunerError: numbers that cannot work.
-        """
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
         """Refuse options that Ansor's process cannot follow.
 
-        It measures by its own rule and ends after its trials.
+        It measures by its own rule and ends after its trials. `asked` are options of the run by
+        name; false, None or empty ones were not given.
         """
         refused = {
             **asked,
@@ -77,7 +78,9 @@ class Ansor(BaselineTunerProcess):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Tune a named operator; see `BaselineTunerProcess`.
+        """Tune a named operator and write the journal of `folder`; return the seconds by phase.
+
+        It ends early if ``interrupted`` returns True.
 
         Raises:
             PrunerError: the program is no named operator, the platform no local CPU, the Ansor

@@ -26,7 +26,8 @@ from pruner.tune.measure.measurer import Check, Outcome, wait_for
 from pruner.tune.measure.numerics import load_reference, size_bytes, tolerance
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.database import is_unscheduled, measured_s, records_of, unscheduled
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.tune_options import RunContext, TuneOptions
@@ -74,23 +75,23 @@ class LiveTask(TuningTask):
 class Prepared:
     """The tasks of a run and their shared state.
 
-    ``savable``: the search can be saved, because its ``state()`` is complete.
+    ``savable``: the ``state()`` of a search is complete, so that a resumed run continues exactly
+    and batches may overlap.
     """
 
     def __init__(
         self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
     ) -> None:
-        """Make the tasks.
+        """Make the tasks of a run, and begin none.
 
         Raises:
             PrunerError: symbolic shapes, or earlier runs of another target.
         """
         self._options, self._context = options, context
-        self.savable = not isinstance(options.policy, BaselineTunerSearch)
         self.shared = _shared(options)
-        self._theirs = None
-        if isinstance(options.policy, BaselineTunerSearch):
-            self._theirs = options.policy.shared(context.platform)
+        policy = options.policy
+        self.savable = not isinstance(policy, MetaSchedule)
+        self._theirs = policy.shared(context.platform) if isinstance(policy, MetaSchedule) else None
         self._references: dict[str, Future[str | None]] = {}
         self._validated: set[str] = set()  # tasks with a complete reference file
         self._unchecked: set[str] = set()  # tasks without a computable reference
@@ -203,14 +204,14 @@ class Prepared:
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
             self._begin_reference(task)
-        search = self._baseline_tuner_search(number) or self._taught(number)
+        search = self._metaschedule_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _baseline_tuner_search(self, number: int) -> Search | None:
+    def _metaschedule_search(self, number: int) -> Search | None:
         policy, context = self._options.policy, self._context
-        if not isinstance(policy, BaselineTunerSearch):
+        if not isinstance(policy, MetaSchedule):
             return None
         return policy.make(
             self.tasks[number].workload,
@@ -224,11 +225,11 @@ class Prepared:
 
     def _open(self, number: int) -> Search:
         """Make the search of a task without any measurements."""
-        return self._baseline_tuner_search(number) or self._decision_search(number)[0]
+        return self._metaschedule_search(number) or self._decision_search(number)[0]
 
     def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
         workload, policy = self.tasks[number].workload, self._options.policy
-        assert not isinstance(policy, BaselineTunerProcess | BaselineTunerSearch), policy
+        assert not isinstance(policy, Ansor | MetaSchedule), policy
         space = _spaces(workload, self._options, self._context)
         self.replayed[workload.name] = len(space.replayed)
         # rebuilt from the journal: the same stream would draw the measured programs again
@@ -313,15 +314,6 @@ class Prepared:
 
     def _reference_file(self, task: LiveTask) -> Path:
         return self._context.folder / f"reference-{task.workload.name}.npz"
-
-
-def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunContext) -> Prepared:
-    """Make the tasks of a run, and begin none.
-
-    Raises:
-        PrunerError: a workload has symbolic shapes.
-    """
-    return Prepared(workloads, options, context)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:

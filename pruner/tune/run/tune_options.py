@@ -24,7 +24,8 @@ from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform, never
 from pruner.tune.measure.targets import local_platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
@@ -63,7 +64,7 @@ class TuneOptions:
     """
 
     platform: Platform
-    policy: PolicySettings | BaselineTunerSearch | BaselineTunerProcess = LIVE
+    policy: PolicySettings | MetaSchedule | Ansor = LIVE
     budget: TuneBudget = field(default_factory=TuneBudget)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     analyzer: Analyzer | None = None
@@ -145,7 +146,7 @@ class TuneOptions:
             PrunerError: such an option.
         """
         exclusive, lag = self.measure.exclusive, self.measure.lag
-        if isinstance(self.policy, BaselineTunerProcess):
+        if isinstance(self.policy, Ansor):
             asked = {
                 "compile_only": self.compile_only,
                 "budget.seconds": self.budget.seconds,
@@ -159,7 +160,7 @@ class TuneOptions:
                 "measure.lag": None if lag is None else str(lag),
             }
             self.policy.check(self.measure, asked)
-        if isinstance(self.policy, BaselineTunerSearch):
+        if isinstance(self.policy, MetaSchedule):
             for option, is_asked in (
                 (f"measure.lag={lag}", lag),
                 ("spaces=replay", self.replay_only),

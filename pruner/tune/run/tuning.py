@@ -18,7 +18,7 @@ from pruner.search.decision_search import DecisionSearch
 from pruner.search.history import Candidate
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Outcome, never
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
+from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
 from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_front, run_meter
@@ -27,7 +27,7 @@ from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import OnBatch, TuningRun
 from pruner.tune.run.result import TaskOutcome, Tuned
-from pruner.tune.run.setup import LiveTask, Prepared, prepare
+from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.tvm_import import load_tvm
@@ -69,8 +69,8 @@ def tune(
     for place in (folder, work_dir):
         place.mkdir(parents=True, exist_ok=True)
     with held(folder, work_dir):  # TVM's records name programs by their line: one writer at a time
-        if isinstance(options.policy, BaselineTunerProcess):
-            return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
+        if isinstance(options.policy, Ansor):
+            return _by_ansor(options.policy, tasks, options, folder, report, interrupted)
         return _tuned(tasks, options, folder, work_dir, log, report, interrupted)
 
 
@@ -97,7 +97,7 @@ def _tuned(
             log=log,
             interrupted=interrupted,
         )
-        prepared = prepare(tasks, options, context)
+        prepared = Prepared(tasks, options, context)
         models: Mapping[str, Path] = {}
         if options.compile_only:
             _compile(prepared.tasks, options, context)
@@ -320,8 +320,8 @@ def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[
     }
 
 
-def _in_its_own_process(
-    policy: BaselineTunerProcess,
+def _by_ansor(
+    policy: Ansor,
     workloads: Sequence[Workload],
     options: TuneOptions,
     folder: Path,

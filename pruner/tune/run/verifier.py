@@ -19,7 +19,7 @@ from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.start import Start
 from pruner.models.training.training import build_network
 from pruner.progress import Log
-from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, TreeModel
+from pruner.tune.run.learning import AdaptedModel, OnlineModel, TreeModel
 
 MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
 
@@ -82,7 +82,7 @@ def verifier(
     _log_platform(checkpoint, info, platform, log)
     if not isinstance(ranker, NeuralRanker):
         _check_frozen(checkpoint, info, make_adaptation, Setting(make_network=make_model))
-        return lambda: FrozenModel(ranker, info.dataflow)  # type: ignore[arg-type]
+        return lambda: OnlineModel(ranker, info.dataflow)  # type: ignore[arg-type]
     _check_network(ranker.network, f"checkpoint={checkpoint}")
     return _adapted(checkpoint, start_of(checkpoint, own), make_adaptation, seed)
 

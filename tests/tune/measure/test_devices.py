@@ -98,7 +98,7 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
     def measured(platform, modules, disturb=lambda: None):
         with DeviceMeasurer(platform, settings, Phases()) as measurer:
             batch = measurer.begin([candidate(module) for module in modules], arguments(slow))
-            for job in batch.jobs:
+            for job in batch:
                 job.built.result()
             start = time.monotonic()
             disturb()

@@ -23,7 +23,7 @@ from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
-from pruner.tune.measure.remote import check_health
+from pruner.tune.measure.machine import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkFormat

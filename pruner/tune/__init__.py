@@ -19,7 +19,6 @@ This is the only package with TVM.
 * `lanes`: write vectors as loops that TVM's GPU code generators cannot write
 * `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
-* `analyzer`: the analyzer of a platform
 * `phases`: the time of each phase
 * `faults`: errors of TVM that are not a refusal of a program
 * `tvm_import`: import TVM once

@@ -86,7 +86,7 @@ def listening(talk):
 @pytest.mark.parametrize("talk", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_tracker_is_one_line_in_time(talk):
     from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.remote import check_health
+    from pruner.tune.measure.machine import check_health
 
     with listening(talk) as port:
         start = time.monotonic()

@@ -10,13 +10,13 @@ from pruner.cli.shared.output import say
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import Analyzer, AnyFormula
 from pruner.program.device import device_from_mapping
-from pruner.tune.analyzer import platform_analyzer
+from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.kinds import CUDA, OPENCL
-from pruner.tune.measure.devices import visible_gpus, with_devices
+from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.remote import check_health
+from pruner.tune.measure.machine import check_health
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:

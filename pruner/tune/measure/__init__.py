@@ -10,8 +10,6 @@ A failure is an outcome of its candidate, never of the run.
 * `energy`: joules that a device has used
 * `built_size`: code and scratch memory of a built program
 * `priority`: real-time priority while timing
-* `devices`: several devices of a kind at the same time
-* `remote`: devices behind an RPC tracker
-* `machine`: the target of a platform's name
+* `machine`: target, analyzer and devices of a platform
 * `targets`: CPU targets
 """

@@ -20,7 +20,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.fit import cpu_threads
 from pruner.progress import Log
-from pruner.tune.analyzer import platform_analyzer
+from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.metaschedule.target import platform_of
 from pruner.tune.metaschedule.task import MetaScheduleTask, identity
 from pruner.tune.phases import Phases

@@ -444,7 +444,7 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.deploy.network import deploy_network
     from pruner.tune.measure.machine import make_platform
 

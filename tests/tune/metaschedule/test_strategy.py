@@ -50,7 +50,7 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     from pruner.search.decision_search import decision_search
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.metaschedule.session import MetaScheduleSession
     from pruner.tune.metaschedule.target import platform_of
     from pruner.tune.phases import Phases

@@ -15,9 +15,9 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.metaschedule.outcomes import know_earlier, outcomes
+from pruner.tune.metaschedule.session import know_earlier, outcomes
 from pruner.tune.metaschedule.session import MetaScheduleSession
-from pruner.tune.metaschedule.task import MetaScheduleTask
+from pruner.tune.metaschedule.session import MetaScheduleTask
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.traces import Traces

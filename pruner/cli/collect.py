@@ -31,10 +31,10 @@ from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.pools.bundle import bundle
+from pruner.tune.pools.records import bundle
 from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
 from pruner.tune.pools.settings import PoolSettings
-from pruner.tune.rivals.ansor_environment import install
+from pruner.tune.rivals.ansor import install
 from pruner.tune.workloads import Workload, load_workloads
 
 ALL = "all"  # platform=all: the described CPUs that this machine can run
@@ -57,7 +57,11 @@ def collect(config: DictConfig) -> dict[str, Any]:
         install(Path(config.environment).absolute())
         return {"records": 0, "failed": 0, "seconds": time.monotonic() - start}
     if config.bundle is not None:
-        return bundled(Path(config.out), Path(config.bundle))
+        out = Path(config.bundle)
+        counts = bundle(Path(config.out), out)
+        what = f"{counts['records']} records of {counts['pools']} pools"
+        say(f"{out}: {what}, checksums in SHA256SUMS")
+        return counts | {"out": str(out)}
     plan = plan_of(config)
     plan.out.mkdir(parents=True, exist_ok=True)
     hold(plan.out)
@@ -86,13 +90,6 @@ def collect(config: DictConfig) -> dict[str, Any]:
     elif not found.records:
         raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
     return result
-
-
-def bundled(collection: Path, out: Path) -> dict[str, Any]:
-    """Bundle a finished collection; return the object of the last line."""
-    found = asdict(bundle(collection, out))
-    say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
-    return found | {"out": str(out)}
 
 
 def plan_of(config: DictConfig) -> PoolPlan:

@@ -29,10 +29,10 @@ from pruner.tune.pools.measured_set import (
     MeasurementSetup,
     Unavailable,
 )
+from pruner.tune.pools.records import ABOUT
 from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.workloads import Workload
 
-ABOUT = "about.json"  # of a collection: pools, machine, settings
 PROBED = 4  # programs of every pool that are timed to estimate the total time
 _LOG_PERIOD_S = 15.0  # least seconds between two lines of progress
 

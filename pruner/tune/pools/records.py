@@ -1,4 +1,4 @@
-"""Write a finished pool: records, design spaces, MetaSchedule's database."""
+"""Write a finished pool: records, MetaSchedule's database; bundle a collection."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ import numpy as np
 from pruner.data.root import FOLDER as RECORDS
 from pruner.data.steps import TRACE
 from pruner.data.workload import parse_workload
-from pruner.files import write_atomic
+from pruner.errors import PrunerError
+from pruner.files import read_json, write_atomic, write_checksums, write_json
 from pruner.program.device import CpuDevice, Device
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.program.tir.saved import SUFFIX
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 
+ABOUT = "about.json"  # of a collection: pools, machine, settings
+_OF_ONE_HOST = ("kernel",)  # of its machine: identifies a host, not its abilities
 FAILED_COST_S = 1e10  # Ansor's cost of a program that could not be measured
 UNKNOWN_ERROR = 8
 # MeasureErrorNo of Ansor
@@ -184,3 +189,44 @@ def about_pool(measurement_log: MeasurementLog, identity: Mapping[str, Any]) -> 
 
 def _day(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def bundle(collection: Path, out: Path) -> dict[str, int]:
+    """Copy records, design spaces and ``about.json`` to `out`; add checksums.
+
+    Measurement logs and databases stay: they are larger and contain the same.
+
+    Returns:
+        Counts of copied ``pools``, ``records`` and ``spaces``.
+
+    Raises:
+        PrunerError: a pool is not finished, or `out` exists.
+        DataError: ``about.json`` is damaged.
+    """
+    if out.exists():
+        raise PrunerError(f"{out}: exists and is left alone; remove it, or name another folder")
+    if not (collection / ABOUT).is_file():
+        raise PrunerError(f"{collection}: no {ABOUT} in it; pruner collect makes one")
+    about = read_json(collection / ABOUT, dict)
+    files, spaces, count = [], set(), 0
+    for entry in about["pools"]:
+        path = PoolPaths(out=collection, platform=entry["platform"], task=entry["task"]).records
+        lines = gzip.decompress(path.read_bytes()).splitlines() if path.is_file() else ()
+        records = [json.loads(line) for line in lines]
+        if len(records) != entry["valid"] + entry["failed"]:
+            raise PrunerError(
+                f"{collection}: {entry['platform']} {entry['task']} is not finished; the "
+                "command that began it continues it"
+            )
+        files.append(path)
+        spaces |= {step[1] for record in records for step in record["i"][1][1] if step[0] == TRACE}
+        count += len(records)
+    files += [collection / SPACES / f"{name}{SUFFIX}" for name in spaces]
+    for path in files:
+        copy = out / path.relative_to(collection)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    machine = {name: value for name, value in about["machine"].items() if name not in _OF_ONE_HOST}
+    write_json(out / ABOUT, {**about, "machine": machine}, indent=1)
+    write_checksums(out, out.rglob("*"))
+    return {"pools": len(about["pools"]), "records": count, "spaces": len(spaces)}

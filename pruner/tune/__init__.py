@@ -12,7 +12,7 @@ This is the only package with TVM.
 * `metaschedule`: our search and cost model inside TVM's own tuning
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch
-* `compiling`: compile scheduled programs, with TVM's options
+* `compiling`: compile scheduled programs, with TVM's options; divide uneven vectors of CPUs
 * `kinds`: kinds of targets: CPU, CUDA, OpenCL, PoCL
 * `opencl`: OpenCL devices: the runtime that TVM lacks, launches without TVM
 * `cuda`: TVM's CUDA runtime, and compilation without a driver

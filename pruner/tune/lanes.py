@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.program.tir.pipeline import ASYNC_STAGES
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
@@ -32,38 +32,28 @@ def lanes_written_out(module: Any, target: Any) -> Any:
     Only TVM's passes decide whether lanes that straddle rows stop the compiler, and which lanes are
     neighbours, so the passes are run once more for functions where that is open.
     """
-    tvm, changed = load_tvm().tvm, dict[Any, Any]()
-    for name, function in module.functions_items():
-        if not isinstance(function, tvm.tirx.PrimFunc):
-            continue
-        vectors = [x for x in _inside(function.body, tvm.tirx.For) if int(x.kind) == _VECTORIZED]
+
+    def written_out(function: Any) -> Any:
+        loops = inside(function.body, load_tvm().tirx.For)
+        vectors = [loop for loop in loops if int(loop.kind) == _VECTORIZED]
         ahead = copies_ahead(function)
         stop = [x for x in vectors if _is_odd(x) or (ahead and _may_be_misaligned(x))]
         doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
         if doubtful and not _is_written(_unrolled(function, stop), target):
             stop += doubtful
-        if stop:
-            changed[name] = _unrolled(function, stop)
-    module = module.clone() if changed else module
-    for name, function in changed.items():
-        module[name] = function
-    return module
+        return _unrolled(function, stop)
+
+    return map_functions(module, written_out)
 
 
 def copies_ahead(function: Any) -> bool:
     """Check whether a loop of a function copies asynchronously into shared memory."""
-    loops = _inside(function.body, load_tvm().tvm.tirx.For)
+    loops = inside(function.body, load_tvm().tirx.For)
     return any(ASYNC_STAGES in loop.annotations for loop in loops)
 
 
-def _inside(part: Any, kind: Any) -> list[Any]:
-    found: list[Any] = []
-    load_tvm().ffi.structural_walk(part, (kind, found.append))
-    return found
-
-
 def _blocks(loop: Any) -> list[Any]:
-    return _inside(loop.body, load_tvm().s_tir.SBlockRealize)
+    return inside(loop.body, load_tvm().s_tir.SBlockRealize)
 
 
 def _is_odd(loop: Any) -> bool:
@@ -76,14 +66,14 @@ def _is_odd(loop: Any) -> bool:
 
 def _straddles(loop: Any) -> bool:
     """Check whether a fetched vector may cover two rows of its source."""
-    tirx, lanes = load_tvm().tvm.tirx, int(loop.extent)
+    tirx, lanes = load_tvm().tirx, int(loop.extent)
     return any(
         int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
         for one in _blocks(loop)
         if any(str(region.source.scope()).startswith("shared") for region in one.block.writes)
         for value in one.iter_values
         for kind in (tirx.FloorDiv, tirx.FloorMod)
-        for part in _inside(value, kind)
+        for part in inside(value, kind)
     )
 
 
@@ -98,7 +88,7 @@ def _may_be_misaligned(loop: Any) -> bool:
             continue
         for iterator, value in zip(one.block.iter_vars, one.iter_values, strict=True):
             analyzer.bind(iterator.var, value)
-        for load in _inside(one.block.body, tvm.ir.TensorLoad):
+        for load in inside(one.block.body, tvm.ir.TensorLoad):
             first = loop.min
             for index, extent in zip(load.indices, load.source.shape, strict=True):
                 first = first * extent + index
@@ -113,12 +103,12 @@ def _may_gather(loop: Any) -> bool:
 
     They are none where a lane moves an index that is not the last.
     """
-    tirx = load_tvm().tvm.tirx
+    tirx = load_tvm().tirx
     for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
         values = zip(one.block.iter_vars, one.iter_values, strict=True)
         moved = [x.var for x, value in values if _moves(value, loop.loop_var)]
-        for load in _inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
-            used = [part for index in load.indices[:-1] for part in _inside(index, tirx.Var)]
+        for load in inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
+            used = [part for index in load.indices[:-1] for part in inside(index, tirx.Var)]
             if any(part.same_as(var) for part in used for var in moved):
                 return True
     return False
@@ -126,12 +116,12 @@ def _may_gather(loop: Any) -> bool:
 
 def _moves(value: Any, lane: Any) -> bool:
     """Check that neighbouring lanes differ outside of quotients."""
-    quotients = _inside(value, load_tvm().tvm.tirx.FloorDiv)
+    quotients = inside(value, load_tvm().tirx.FloorDiv)
     return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
 
 
 def _holds(value: Any, lane: Any) -> bool:
-    return any(part.same_as(lane) for part in _inside(value, load_tvm().tvm.tirx.Var))
+    return any(part.same_as(lane) for part in inside(value, load_tvm().tirx.Var))
 
 
 def _is_written(function: Any, target: Any) -> bool:
@@ -152,7 +142,7 @@ def _is_written(function: Any, target: Any) -> bool:
     loads = [
         load
         for _, one in lowered.functions_items()
-        for load in _inside(one.body, tvm.ir.TensorLoad)
+        for load in inside(one.body, tvm.ir.TensorLoad)
     ]
     return not any(_is_gather(load) for load in loads)
 

@@ -17,7 +17,7 @@ import linecache
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
@@ -80,6 +80,25 @@ def load_tvm() -> Tvm:
         if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi"):
             raise
         raise MissingExtra("apache-tvm", "tvm") from error
+
+
+def inside(part: Any, kind: Any) -> list[Any]:
+    """List the nodes of a kind in an expression, statement or function."""
+    found: list[Any] = []
+    load_tvm().ffi.structural_walk(part, (kind, found.append))
+    return found
+
+
+def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
+    """Replace the functions of a module that `change` does not return as they are."""
+    kind, changed = load_tvm().tirx.PrimFunc, dict[Any, Any]()
+    for name, function in module.functions_items():
+        if isinstance(function, kind) and not (new := change(function)).same_as(function):
+            changed[name] = new
+    module = module.clone() if changed else module
+    for name, function in changed.items():
+        module[name] = function
+    return module
 
 
 def cpus_only() -> None:

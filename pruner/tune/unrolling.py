@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 _STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
 _PIPELINE = "software_pipeline_stage"
@@ -30,18 +30,12 @@ class _Placed:
 
 def unrolled_by_nvcc(module: Any) -> Any:
     """Request ``#pragma unroll`` where TVM's unrolling may multiply a shared buffer."""
-    tvm, ffi = load_tvm().tvm, load_tvm().ffi
-    changed = {
-        name: ffi.structural_map(function, (tvm.tirx.For, _said_to_nvcc))
-        for name, function in module.functions_items()
-        if isinstance(function, tvm.tirx.PrimFunc) and _multiplies(function)
-    }
-    if not changed:
-        return module
-    module = module.clone()
-    for name, function in changed.items():
-        module[name] = function
-    return module
+    rule = load_tvm().tirx.For, _said_to_nvcc
+
+    def unrolled(function: Any) -> Any:
+        return load_tvm().ffi.structural_map(function, rule) if _multiplies(function) else function
+
+    return map_functions(module, unrolled)
 
 
 def _said_to_nvcc(loop: Any) -> Any:
@@ -60,8 +54,9 @@ def _multiplies(function: Any) -> bool:
     is a lower bound of TVM's count. Pipelines are excluded: their copies wait for each other by
     numbers that TVM must compute.
     """
-    loops = _loops(function.body)
-    allowed = max(map(_allowed, loops), default=0)
+    loops = inside(function.body, load_tvm().tirx.For)
+    limits = [int(loop.annotations.get(_STEPS, 0)) for loop in loops if _is_written_out(loop)]
+    allowed = max(limits, default=0)
     piped = any(_PIPELINE in loop.annotations for loop in loops)
     placed = list(_placed(function.body, ())) if allowed and not piped else []
     for one in placed:
@@ -73,17 +68,8 @@ def _multiplies(function: Any) -> bool:
     return False
 
 
-def _allowed(loop: Any) -> int:
-    """Return the largest number of steps that TVM may write out."""
-    annotations = loop.annotations
-    return int(annotations.get(_STEPS, 0)) if int(annotations.get(_EXPLICIT, 0)) else 0
-
-
-def _loops(stmt: Any) -> list[Any]:
-    found: list[Any] = []
-    walk = load_tvm().ffi.structural_walk
-    walk(stmt, (load_tvm().tvm.tirx.For, found.append))
-    return found
+def _is_written_out(loop: Any) -> bool:
+    return bool(int(loop.annotations.get(_EXPLICIT, 0)))
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_tvm, map_functions
 
 _LARGEST, _SMALLEST = 88.722839, -87.336544  # exp beyond them is infinite, or denormal
 _LOG2_E = 1.44269504088896341
@@ -56,8 +56,8 @@ def with_vector_math(module: Any, target: Any) -> Any:
     """
     if target.kind.name != "llvm":
         return module
-    tvm, ffi = load_tvm().tvm, load_tvm().ffi
     known = {f"tirx.{name}": make for name, make in _WRITTEN_OUT.items()}
+    ffi, kind = load_tvm().ffi, load_tvm().tvm.ir.Call
 
     def written_out(call: Any) -> Any:
         make = known.get(getattr(call.op, "name", ""))
@@ -65,15 +65,7 @@ def with_vector_math(module: Any, target: Any) -> Any:
             return call
         return make(call.args[0])
 
-    changed = {
-        name: ffi.structural_map(function, (tvm.ir.Call, written_out))
-        for name, function in module.functions_items()
-        if isinstance(function, tvm.tirx.PrimFunc)
-    }
-    module = module.clone()
-    for name, function in changed.items():
-        module[name] = function
-    return module
+    return map_functions(module, lambda function: ffi.structural_map(function, (kind, written_out)))
 
 
 def _named(value: Any, use: Callable[[Any], Any]) -> Any:

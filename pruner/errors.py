@@ -32,7 +32,6 @@ class UnsupportedProgram(PrunerError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type["UnsupportedProgram"], tuple[str, str]]:
-        """Pickle by constructor arguments, to pass between processes."""
         return type(self), (self.reason, self.detail)
 
 
@@ -78,5 +77,4 @@ class MissingExtra(PrunerError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[type["MissingExtra"], tuple[str, str]]:
-        """Pickle by constructor arguments."""
         return type(self), (self.library, self.extra)

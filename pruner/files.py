@@ -244,7 +244,6 @@ def temporaries_in(folder: Path) -> Iterator[None]:
 
 
 def _owner(path: Path) -> tuple[int, str]:
-    """Return process number and host that a lock names."""
     number, _, host = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
     return (int(number) if number.isdigit() else 0), host
 

@@ -345,7 +345,6 @@ class Worker:
         theirs.close()
 
     def _started(self) -> bool:
-        """Start the process if necessary, and wait until it is ready."""
         if self._process is not None:
             return not self._retired
         for _ in range(_STARTS):
@@ -523,7 +522,6 @@ def _interrupts_later() -> Iterator[None]:
 def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
-    """Run a worker: receive jobs, send results, until the parent ends."""
     _let_helpers_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers

@@ -168,16 +168,11 @@ def _run_cells(
 
 
 def _draft(config: DictConfig) -> Analyzer:
-    """Load the analyzer that drafts on the target.
-
-    Raises:
-        PrunerError: a form that the target lacks.
-    """
+    """Load the analyzer that drafts on the target."""
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 
 def _classes(config: DictConfig) -> list[type[Any]]:
-    """List the user's own classes, and the source model's class."""
     return own_models([*config.models.own, config.model._target_])
 
 

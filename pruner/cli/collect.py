@@ -124,10 +124,7 @@ def plan_of(config: DictConfig) -> PoolPlan:
 
 
 def _devices(config: DictConfig) -> list[Device]:
-    """List the devices of ``platform=`` that this machine can run.
-
-    The others are reported.
-    """
+    """List the devices of ``platform=`` that this machine can run."""
     names = several(config.platform)
     on_this_machine = config.runner.kind != "rpc"
     if ALL in names:
@@ -175,7 +172,6 @@ def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Worklo
 
 
 def _listed(given: Any) -> list[dict[str, Any]]:
-    """Read task entries from a YAML file, or return a given list."""
     if not isinstance(given, str):
         return list(plain(given))
     path = Path(given)
@@ -193,7 +189,6 @@ def _listed(given: Any) -> list[dict[str, Any]]:
 
 
 def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
-    """Extract a network's tasks that are worth tuning, once a platform."""
     folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)

@@ -98,11 +98,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def _kept_rows(config: DictConfig) -> list[Row]:
-    """Read the rows of the table in ``config.out``, if any.
-
-    Raises:
-        PrunerError: this run's options would make other rows.
-    """
+    """Read the rows of the table in ``config.out``, if any."""
     if config.out is None:
         raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
     out = Path(config.out)
@@ -126,8 +122,6 @@ def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
 
 
 def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
-    """Make the table; records are read once for each dataflow kind."""
-
     @cache
     def programs(source: Source) -> ProgramTable:
         platforms, spec = source
@@ -149,7 +143,6 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
-    """Compose train.py's options for a cell; common overrides come last."""
     variant = config.variants.get(cell.model, (f"model={cell.model}",))
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
     options = read_words("train", [*choices, *config.overrides]).config
@@ -172,13 +165,7 @@ def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
 def _refuse_foreign_platforms(
     config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
 ) -> None:
-    """Refuse rows on platforms that their model does not learn from.
-
-    The fit, of hours perhaps, would be in vain.
-
-    Raises:
-        PrunerError: such a row.
-    """
+    """Refuse rows on platforms that their model does not learn from."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
         if cell.model in NOT_FITTED:
             continue

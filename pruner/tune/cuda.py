@@ -38,10 +38,7 @@ def runtime_error() -> str | None:
 
 
 def _found(library: str) -> Iterator[Path]:
-    """Yield the paths of a library in the usual places of CUDA.
-
-    These are of CUDA's installer, of drivers of containers, and of CUDA's Python packages.
-    """
+    """Yield the paths of a library in the usual places of CUDA."""
     for pattern in ("cuda*/lib*", "nvidia/lib*"):
         yield from sorted(_INSTALLED.glob(f"{pattern}/{library}"))
     for packages in sys.path:
@@ -66,7 +63,6 @@ def cuda_environment() -> dict[str, str]:
 
 
 def _lacking() -> list[str]:
-    """List the folders of libraries that the runtime lacks."""
     found: dict[str, str] = {}
     while True:
         try:

@@ -156,7 +156,6 @@ def _is_gather(load: Any) -> bool:
 
 
 def _unrolled(function: Any, loops: list[Any]) -> Any:
-    """Mark loops of a function as unrolled."""
     if not loops:
         return function
     tvm, ffi = load_tvm().tvm, load_tvm().ffi

@@ -73,7 +73,6 @@ def _is_written_out(loop: Any) -> bool:
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
-    """Yield all blocks, in program order."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         for part in stmt.seq:

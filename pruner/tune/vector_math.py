@@ -120,7 +120,6 @@ def _odd(value: Any, bound: float, above: Sequence[float], below: Sequence[float
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """Evaluate by Horner's rule, the highest power first."""
     first, *rest = map(_f32, coefficients)
     return reduce(lambda sum_, next_: sum_ * x + next_, rest, first)
 

@@ -173,7 +173,6 @@ def _run_file(path: Path) -> Any:
 
 
 def _older(text: str) -> str:
-    """List the old names in a script with the names of TVM 0.27."""
     found = [new for old, new in _RENAMED.items() if re.search(old, text)]
     found += [f"no {name}" for name in sorted(set(re.findall(_GONE, text)))]
     return f" (of an older TVM? TVM 0.27 has {', '.join(found)})" if found else ""
@@ -212,7 +211,6 @@ def _constant(value: Any) -> Any:
 
 
 def _apart(buffer: Any) -> bool:
-    """True if the elements of a buffer of constant sizes are not contiguous."""
     wanted, expected = list(map(_constant, buffer.strides or ())), 1
     for extent, stride in zip(reversed(buffer.shape), reversed(wanted), strict=False):
         if stride != expected and int(extent) > 1:

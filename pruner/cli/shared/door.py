@@ -134,7 +134,6 @@ def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, An
 
 
 def _sweep(command: str, command_line: CommandLine, run: Task) -> None:
-    """Run Hydra's sweep; each cell is checked like a run."""
     if "gather" not in (command_line.hydra.hydra.callbacks or {}):
         raise PrunerError(f"{command} has no sweeps; run it once for each choice")
 

@@ -221,10 +221,7 @@ def plain_values(config: DictConfig) -> dict[str, Any]:
 
 
 def _compose(command: str, words: Sequence[str]) -> DictConfig:
-    """Compose with Hydra's own node, once a process.
-
-    Composing takes 0.3 s; a caller gets a copy.
-    """
+    """Compose with Hydra's own node, once a process, since it takes 0.3 s."""
     config = copy.deepcopy(_composed(command, tuple(words)))
     OmegaConf.clear_cache(config)  # of times
     with open_dict(config):
@@ -314,7 +311,6 @@ def _accepts(node: Any, parts: Sequence[str]) -> bool:
 
 
 def _target(path: str, node: Mapping[str, Any]) -> str | None:
-    """Return the dotted name that is called with a node's keys."""
     if path == "platform":
         return f"pruner.program.device.{'GpuDevice' if node.get('kind') == 'gpu' else 'CpuDevice'}"
     found = {"split": "pruner.data.splits.make_split"}.get(path, node.get("_target_"))
@@ -328,7 +324,6 @@ def takes(target: str, name: str) -> bool:
 
 
 def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the dotted names of everything in `values`."""
     for key, item in values.items():
         name = f"{path}.{key}" if path else str(key)
         yield name

@@ -139,13 +139,7 @@ def rename_options(config: DictConfig) -> None:
 
 
 def _check_size(text: str) -> None:
-    """Refuse a text that would expand to more than memory holds.
-
-    In YAML a few aliases that refer to each other suffice for that.
-
-    Raises:
-        ValueError: such a text.
-    """
+    """Refuse a text that expands in memory, as a few aliases of YAML do."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"more than {MAX_CHARS} characters")
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):

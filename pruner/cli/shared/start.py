@@ -59,7 +59,6 @@ def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
 
 
 def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the weights decide."""
     model = type(start.ranker.network)
     return {
         "model": {
@@ -84,11 +83,7 @@ def _written_out(model: type[Any]) -> dict[str, Any]:
 
 
 def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
-    """Refuse words of the command line that contradict `values`; presets may.
-
-    Raises:
-        PrunerError: such a word.
-    """
+    """Refuse words of the command line that contradict `values`; presets may."""
     if not HydraConfig.initialized():
         return
     decided, refused = OmegaConf.create(dict(values)), []

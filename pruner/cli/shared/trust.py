@@ -43,10 +43,7 @@ def is_own(options: str, signed: str) -> bool:
 
 
 def _key(path: Path) -> bytes:
-    """Read the key; create it if missing or incomplete.
-
-    Anybody could sign with an empty key.
-    """
+    """Read the key, created if missing or incomplete: an empty key protects nothing."""
     if not path.is_file() or path.stat().st_size != KEY_BYTES:
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)

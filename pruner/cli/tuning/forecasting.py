@@ -62,11 +62,9 @@ class Forecaster:
         return found
 
     def __enter__(self) -> Self:
-        """Return the forecaster."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End its processes."""
         self.close()
 
     def close(self) -> None:

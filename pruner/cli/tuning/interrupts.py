@@ -37,13 +37,11 @@ class Interrupts:
         self.caught: signal.Signals | None = None
 
     def __enter__(self) -> Callable[[], bool]:
-        """Install the handlers; return a function that is true after a signal."""
         for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
             self._before[number] = signal.signal(number, self._on_signal)
         return lambda: self.caught is not None
 
     def __exit__(self, *_: object) -> None:
-        """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

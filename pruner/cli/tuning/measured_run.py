@@ -121,11 +121,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
 
 
 def _log_verdicts(tuned: Tuned) -> None:
-    """Print the result of every task and the path of its kernel.
-
-    Raises:
-        PrunerError: no task has a result; the numbers are in ``metrics.json``.
-    """
+    """Print the result of every task and the path of its kernel."""
     final = tuned.final
     for task in tuned.tasks:
         say(task.verdict())
@@ -142,7 +138,6 @@ def _log_verdicts(tuned: Tuned) -> None:
 
 
 def _log_choice(tuned: Tuned) -> None:
-    """Print the choice of another objective than latency, and draw its front."""
     final = tuned.final
     if final is None:
         return
@@ -155,7 +150,6 @@ def _log_choice(tuned: Tuned) -> None:
 
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
-    """Refuse to continue a finished run without more trials or time."""
     done, budget, more = load_metrics(folder), options.budget, None
     if done is None or "seconds" not in done or done.get("interrupted"):
         return

@@ -170,7 +170,6 @@ def _drafted(
     folder: Path,
     workers: DraftWorkers,
 ) -> dict[str, Any]:
-    """Draft every task without measuring; return the object of the last line."""
     workloads = [task.workload for task in tasks]
     drafts = draft_tasks(
         workloads,
@@ -204,10 +203,7 @@ def _forecast(
     folder: Path,
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    """Add the forecast of the drafted network, which no measurement has entered.
-
-    It comes last: its model is read by torch, which takes seconds to import.
-    """
+    """Add the forecast of the draft; torch reads its model, so it comes last."""
     calls, drafts = {task.name: float(task.weight) for task in tasks}, read_drafts(folder / DRAFTS)
     analyzer = load_draft(platform, config.draft.form)
     if analyzer is None or calls.keys() - drafts.keys():

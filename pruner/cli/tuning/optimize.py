@@ -128,11 +128,7 @@ def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Pat
 
 
 def _exported(model: nn.Module, arguments: Arguments) -> Any:
-    """Export the module with outputs as plain containers of tensors and constants.
-
-    Raises:
-        PrunerError: it cannot be exported, keeps state, or gets or returns something else.
-    """
+    """Export the module with outputs as plain containers of tensors and constants."""
     import torch
     from torch.utils import _pytree as tree
 
@@ -162,10 +158,7 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
 
 
 def _plain_module(model: nn.Module) -> nn.Module:
-    """Wrap a module to return outputs that every process can read.
-
-    They have no classes of other packages.
-    """
+    """Wrap a module to return outputs that every process can read."""
     import torch
 
     class Plain(torch.nn.Module):

@@ -57,7 +57,6 @@ def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
 
 
 def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
-    """Bind the platform to the chosen OpenCL device, and print it."""
     device = device_from_mapping(plain(config.platform))
     own_limits = config.target is None
     placed, found = on_opencl(platform, device, config.measure.get("device"), own_limits=own_limits)

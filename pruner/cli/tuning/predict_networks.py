@@ -148,7 +148,6 @@ def _row(found: NetworkForecast, limit_s: float | None) -> dict[str, Any]:
 
 
 def _show(found: Sequence[NetworkForecast], limit_s: float | None) -> None:
-    """Print the kept networks, the fastest first."""
     kept = [one for one in found if limit_s is None or one.may_take(limit_s)]
     ranked = sorted(kept, key=lambda one: one.median_s)
     say(as_table([_line(one) for one in ranked[:_SHOWN]]))

@@ -86,11 +86,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
 def _measure_settings(
     config: DictConfig, objective: Objective, *, own_search: bool
 ) -> MeasureSettings:
-    """Convert ``measure``; `own_search`: the policy is another tuner's search.
-
-    Raises:
-        PrunerError: a value that cannot work.
-    """
+    """Convert ``measure``; `own_search`: the policy is another tuner's search."""
     options, network = plain(config.measure), config.network is not None
     for name in ("device", "devices"):  # parts of the platform
         options.pop(name, None)
@@ -108,7 +104,6 @@ def _measure_settings(
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
-    """Refuse an adaptation without a network that trains."""
     model, way = (config[name]._target_ for name in ("model", "adaptation"))
     if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
         return

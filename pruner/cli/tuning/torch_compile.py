@@ -65,13 +65,7 @@ def backend(
 
 
 def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Refuse a graph that changes its inputs or the module's buffers in place.
-
-    Torch counts the writes to a tensor.
-
-    Raises:
-        PrunerError: it does.
-    """
+    """Refuse a graph that writes to its inputs, which torch counts."""
     given = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
     before = [value._version if isinstance(value, Tensor) else 0 for value in given]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -128,11 +128,7 @@ def energy_meter(
 
 
 def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
-    """Open NVML's counter of the first visible GPU.
-
-    Raises:
-        OSError: no driver, or no energy counter.
-    """
+    """Open NVML's counter of the first visible GPU."""
     library, device = ctypes.CDLL(name), ctypes.c_void_p()
     visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
     # an index or a UUID, as CUDA_VISIBLE_DEVICES has it; NVML itself ignores that variable

@@ -170,7 +170,6 @@ def host_cpu() -> str:
 
 
 def _hidden(target: Any) -> list[str]:
-    """Return the vector instruction sets of a target that this machine lacks."""
     return hidden_vectors(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 

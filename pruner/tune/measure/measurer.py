@@ -208,13 +208,11 @@ class DeviceMeasurer:
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
     def __enter__(self) -> DeviceMeasurer:
-        """Start the workers before their time counts."""
         self._builders.warm_up()
         self._runner.warm_up()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers and remove the built libraries."""
         for waiting in (self._runs, self._references):
             # queued jobs first, so that none starts while the pools close
             waiting.shutdown(wait=False, cancel_futures=True)
@@ -530,7 +528,6 @@ class DeviceMeasurer:
 
 
 def _emptied(folder: Path | None) -> Path:
-    """Create an empty folder that only this user can read."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="pruner-build-"))
     shutil.rmtree(folder, ignore_errors=True)

@@ -114,7 +114,6 @@ def reference_target(
 
 
 def _flags(cpuinfo: Path) -> set[str]:
-    """Read the instruction sets of this processor."""
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     lines = [line for line in text.splitlines() if line.startswith("flags")]
     return set(lines[0].split(":", 1)[1].split()) if lines else set()

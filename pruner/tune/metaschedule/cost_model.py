@@ -95,10 +95,7 @@ class TaskScores:
         return out
 
     def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
-        """Weigh drafted and learned score as the policy, in units of deviation.
-
-        The standard deviations are those of `seen`.
-        """
+        """Weigh drafted and learned score as the policy, in units of deviation."""
         learned, draft = self._learned, self._space.draft_score
         if learned is None:
             return standard(draft, seen)

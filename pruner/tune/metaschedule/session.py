@@ -133,7 +133,6 @@ def platform_of(target: Any, name: str | None, log: Log) -> Platform:
 
 
 def _cpu(target: Any, log: Log) -> str | None:
-    """Find the CPU platform with the widest instructions of the target."""
     has = importlib.import_module("tvm.target.codegen").target_has_features
     for cpu in reversed(CPU_TARGETS):
         if all(has([flag.replace("_", ".")], target) for flag in cpu.cpu_flags):

@@ -76,7 +76,6 @@ def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any
 
 
 def _launch(line: str) -> tuple[dict[str, Any], dict[int, int]]:
-    """Parse a recorded line: its launch, and buffer sizes in bytes."""
     name, *words = line.split(" ")
     # runtime.cc writes: name, global x y z, local x y z, then the arguments
     sizes, buffers = [int(word) for word in words[:6]], dict[int, int]()

@@ -98,10 +98,7 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
 
 
 def _pyopencl() -> Path | None:
-    """Find the folder of the package without importing it.
-
-    An import would open the loader before its environment is set.
-    """
+    """Find the folder of the package; an import would open the loader too early."""
     found = importlib.util.find_spec("pyopencl")
     return None if found is None or found.origin is None else Path(found.origin).parent
 
@@ -113,7 +110,6 @@ def _opens(library: str) -> bool:
 
 
 def _vendors(pocl: Path) -> Path:
-    """Create a folder with the system's drivers and PoCL, by absolute paths."""
     folder = cache_folder() / "vendors"
     folder.mkdir(exist_ok=True)
     wanted = {"pruner-pocl.icd": f"{pocl}\n"}
@@ -194,7 +190,6 @@ def load_runtime() -> None:
 
 
 def _created(code: Any, _: str, infos: Mapping[Any, Any], __: Any) -> Any:
-    """Create a module for TVM's code generator."""
     lines = [
         "|".join((str(name), _joined(info.arg_types), _joined(info.launch_param_tags)))
         for name, info in infos.items()

@@ -99,10 +99,7 @@ class _Pace:
             self.count[name, kind] = self.count.get((name, kind), 0) + 1
 
     def each_s(self, platform: str, kind: _Kind) -> float:
-        """Return the mean of this platform, or else of all platforms.
-
-        A later timing builds nothing, so without a mean it counts half of a first timing.
-        """
+        """Return the mean of this platform, else of all; half a first timing without."""
         for name in (platform, ""):
             if self.count.get((name, kind)):
                 return self.spent_s[name, kind] / self.count[name, kind]
@@ -198,7 +195,6 @@ class Collector:
             shutil.rmtree(out / KERNELS, ignore_errors=True)
 
     def _fill(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
-        """Time pools first in turn, with due second timings in between."""
         waiting: list[MeasuredSet] = []
         if not setup.platform.shares_cpu:  # this CPU is free while the device times programs
             for pool in pools:
@@ -235,10 +231,7 @@ class Collector:
             pool.close()
 
     def _first(self, setup: MeasurementSetup, pool: MeasuredSet, limit: int | None) -> bool:
-        """Time a pool first; return whether second timings are due.
-
-        An error costs only its task.
-        """
+        """Time a pool first; return whether second timings are due."""
         try:
             start = time.monotonic()
             if pool.missing:
@@ -257,7 +250,6 @@ class Collector:
         return bool(pool.valid())
 
     def _again(self, setup: MeasurementSetup, waiting: list[MeasuredSet]) -> None:
-        """Time the pool that waits longest again; finished pools leave `waiting`."""
         pool = min(waiting, key=lambda one: one.ready_at)
         since = time.monotonic()
         if pool.doubted:
@@ -331,7 +323,6 @@ class Collector:
         )
 
     def _write_about(self, seconds: float) -> None:
-        """Write pools, machine and settings; sessions add up their seconds."""
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
         mine = [pool.about() for _, pool in self.pools if pool.valid()]

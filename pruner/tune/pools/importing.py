@@ -61,7 +61,6 @@ class _Import:
     reasons: Counter[str]
 
     def refuse(self, file: Path, line: int, error: Exception) -> None:
-        """Quarantine a record."""
         reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
         detail = str(error).partition("\n")[0][:120] or type(error).__name__
         self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
@@ -131,7 +130,6 @@ def import_databases(
 def _task(
     state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
 ) -> tuple[str, list[str]]:
-    """Convert the records of a task; return its name and lines."""
     try:
         module = normalised(load_module(stored.module))
         name = f"tir_{stored.hash}"
@@ -184,11 +182,7 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
 
 
 def _line(key: str, space: _Space, record: StoredRecord) -> str:
-    """Convert a record to a line.
-
-    Raises:
-        MalformedError: its decisions do not fit the space.
-    """
+    """Convert a record to a line."""
     decisions = decisions_of(record)
     if len(decisions) != space.num_slots:
         detail = f"{len(decisions)} decisions, the space takes {space.num_slots}"

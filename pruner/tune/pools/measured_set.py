@@ -263,10 +263,7 @@ class MeasuredSet:
             yield len(chunk)
 
     def _next(self, setup: MeasurementSetup, origin: str, left: int) -> list[Program]:
-        """Choose the next programs to time first; none at the end.
-
-        The end of an origin is enough programs, too many failures, or exhausted spaces.
-        """
+        """Choose the next programs to time first; none at the end."""
         if not (missing := min(left, self._missing(origin))):
             return []
         failed = [p for p in self._of(origin) if p.failed]
@@ -357,7 +354,6 @@ class MeasuredSet:
             self._library(program).unlink(missing_ok=True)
 
     def _build(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
-        """Build missing libraries, as many at once as there are builders."""
         self._begin(setup, programs)
         for program in programs:
             if (job := self._building.pop(program.number, None)) is None:
@@ -368,7 +364,6 @@ class MeasuredSet:
             self.measurement_log.built(program.number, reply)
 
     def _begin(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
-        """Queue the builds of programs that have no library yet."""
         lacking = [
             p
             for p in programs

@@ -93,7 +93,6 @@ class _Graph:
         self._pointers: dict[int, int] = {}  # a pointer and the buffer that owns it
 
     def module(self) -> Any:
-        """Build the module of the root's functions."""
         tvm = load_tvm().tvm
         if self._type(self._root) == "PrimFunc":
             return tvm.IRModule({"main": self.build(self._root)})
@@ -103,7 +102,6 @@ class _Graph:
         )
 
     def build(self, place: int) -> Any:
-        """Build a node on its first use."""
         if place not in self._built:
             make = _table().get(self._type(place))
             if make is None:
@@ -141,7 +139,6 @@ class _Node:
         self._read: set[str] = set()
 
     def scalar(self, name: str) -> Any:
-        """Return a field that is no node: a number or text."""
         self._read.add(name)
         return self.fields[name]
 
@@ -153,11 +150,9 @@ class _Node:
         return re.sub(r"^uint1(?!\d)", "bool", str(self.scalar("dtype")))
 
     def items(self) -> list[int]:
-        """Return the places of a list's elements."""
         return [int(place) for place in self.raw.get("data", ())]
 
     def pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return the places of a map's keys and values."""
         found = _Node(self.graph, int(self.scalar(name))).items()
         return list(zip(found[::2], found[1::2], strict=True))
 
@@ -172,7 +167,6 @@ class _Node:
 
 @cache
 def _table() -> dict[str, Callable[[_Node], Any]]:
-    """Map the last name of a type to its constructor."""
     tvm, _, tirx, _ = load_tvm()
     return {name: _by_fields(name, fields.split()) for name, fields in _BY_FIELDS.items()} | {
         "": lambda n: None,
@@ -294,7 +288,6 @@ def _function(n: _Node) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Convert boxed numbers and text, also inside lists and maps."""
     tvm, _, tirx, _ = load_tvm()
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}

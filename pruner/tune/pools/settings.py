@@ -28,11 +28,6 @@ class PoolSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            PrunerError: numbers that cannot work.
-        """
         if self.programs < 2:
             raise PrunerError(f"programs={self.programs}; use a whole number, 2 or more")
         if not 0 <= self.evolved < 1:

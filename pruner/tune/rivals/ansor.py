@@ -141,7 +141,6 @@ def _follow(
     report: Callable[[Trial], None],
     interrupted: Callable[[], bool],
 ) -> None:
-    """Run the child and report new journal lines; end it on request."""
     num_logged = len(complete_lines(folder / JOURNAL_FILE))
 
     def log_new() -> bool:
@@ -163,10 +162,7 @@ def _follow(
 
 
 def _key(log: Path, key: str) -> str:
-    """Return the workload key of an earlier start's records, else `key`.
-
-    Another version may have named them otherwise.
-    """
+    """Return the key of an earlier start's records, else `key`."""
     lines = complete_lines(log)
     return str(json.loads(lines[0])["i"][0][0]) if lines else key
 
@@ -198,7 +194,6 @@ class MissingAnsor(PrunerError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[MissingAnsor], tuple[str, str]]:
-        """Pickle by constructor arguments."""
         return type(self), (self.folder, self.detail)
 
 

@@ -212,10 +212,7 @@ def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalPro
 def _counted(
     task: LiveTask, programs: Sequence[FinalProgram], context: RunContext, meter: EnergyMeter
 ) -> list[FinalProgram]:
-    """Build the programs again, and count their joules in turns.
-
-    Programs that do not run keep no joules.
-    """
+    """Build programs again; count the joules of those programs that run, in turns."""
 
     def held(path: Path, latency_s: float) -> int | None:
         if context.interrupted():
@@ -271,7 +268,6 @@ def _all_checked(
 
 
 def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> str | None:
-    """Build a measured program again; return any error."""
     record, target = trial.record or "", context.platform.target
     module = context.database.scheduled(task.workload.module, record, target)
     with context.phases.time("build"):

@@ -170,10 +170,7 @@ def present(folder: Path, trials: Sequence[Trial]) -> dict[str, Finalists]:
 
 
 def _compared(numbers: Sequence[int], trials: Sequence[Trial], task: str) -> bool:
-    """Check that the best program of a search is among compared programs.
-
-    After more trials it may be another program; then the search decides.
-    """
+    """Check that a search's best program was compared, also after more trials."""
     best = ranked(trials, task)[:1]
     return bool(best) and best[0].trial in numbers
 

@@ -194,11 +194,7 @@ class Prepared:
             context.log(f"{name}: no program is faster than the function without schedule")
 
     def _begin(self, number: int) -> Search:
-        """Begin a task: reference, search, untuned time; report deviations.
-
-        Raises:
-            PrunerError: it has no design space on this target, or none with legal programs.
-        """
+        """Begin a task: reference, search, untuned time; report deviations."""
         task, options, context = self.tasks[number], self._options, self._context
         context.log(described(task.workload))
         if options.measure.check and not options.compile_only:
@@ -245,7 +241,6 @@ class Prepared:
         return decision_search(space, policy, space.draft_score, learner, rng), space
 
     def _taught(self, number: int) -> DecisionSearch:
-        """Make a search with earlier runs' measurements and the drafted program."""
         (search, space), name = self._decision_search(number), self.tasks[number].workload.name
         known = self._known[name]
         if known.records:
@@ -269,7 +264,6 @@ class Prepared:
         )
 
     def _begin_reference(self, task: LiveTask) -> None:
-        """Begin to compute the reference, unless an earlier start has."""
         if not self._has_reference(task):
             self._references[task.workload.name] = self._context.measurer.begin_reference(
                 task.workload.module, task.arguments, self._reference_file(task)
@@ -331,14 +325,12 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
 
 
 def _shared(options: TuneOptions) -> SharedModel | None:
-    """Make the untrained model that all tasks share, if any."""
     if options.make_model is None:
         return None
     return SharedModel(options.make_model(), refit=options.refit)
 
 
 def _untuned(folder: Path) -> Mapping[str, float | None]:
-    """Read the untuned times of earlier starts."""
     path = folder / UNTUNED_FILE
     if not path.is_file():
         return {}
@@ -348,7 +340,6 @@ def _untuned(folder: Path) -> Mapping[str, float | None]:
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
-    """Time a task without schedule, once a run."""
     name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)

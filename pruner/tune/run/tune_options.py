@@ -82,11 +82,6 @@ class TuneOptions:
     objective: Objective = field(default_factory=Objective)
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            PrunerError: options that contradict each other.
-        """
         # all checks before any process starts: a wrong option costs no time
         check_order(self.order)
         if self.refit < 0:
@@ -109,11 +104,7 @@ class TuneOptions:
             )
 
     def _check_objective(self) -> None:
-        """Refuse an objective that this run could not follow.
-
-        Raises:
-            PrunerError: the reason and the fix.
-        """
+        """Refuse an objective that this run could not follow."""
         if self.objective.is_latency:
             return
         what, rounds = f"objective={self.objective}", isinstance(self.policy, RoundSettings)
@@ -140,11 +131,7 @@ class TuneOptions:
             check_pymoo()
 
     def _check_baseline_tuner(self) -> None:
-        """Refuse options that another tuner's search would not follow.
-
-        Raises:
-            PrunerError: such an option.
-        """
+        """Refuse options that another tuner's search would not follow."""
         exclusive, lag = self.measure.exclusive, self.measure.lag
         if isinstance(self.policy, Ansor):
             asked = {

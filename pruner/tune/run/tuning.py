@@ -143,7 +143,6 @@ def _keep_models(
 def _export(
     tasks: Sequence[LiveTask], context: RunContext, trials: Sequence[Trial]
 ) -> dict[str, Path]:
-    """Build a library of every task's chosen program."""
     out: dict[str, Path] = {}
     chosen, target = chosen_trials(context.folder, trials), context.platform.target
     for task in tasks:
@@ -227,10 +226,7 @@ def _forecast(
     analyzer: Analyzer | None,
     finalists: Finalists | None,
 ) -> Forecast | None:
-    """Forecast the best program of a task, if this run measured it.
-
-    None, too, where this start did not open the task's spaces.
-    """
+    """Forecast the best program of a task, if this run measured it."""
     mine = [trial for trial in trials if trial.task == task.workload.name]
     best = min(mine, key=lambda trial: trial.latency_s, default=None)
     if best is None or analyzer is None or task.unscheduled is not None:
@@ -246,15 +242,7 @@ def _forecast(
 
 
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
-    """Build the first proposals of each task's search; run nothing.
-
-    The journal has the choices and whether they compile; ``candidates/`` holds the programs. It
-    ends early on request, or when its time is spent; another start compiles the rest of the same
-    programs.
-
-    Raises:
-        PrunerError: an earlier start chose other programs.
-    """
+    """Build the first proposals of each task's search; run nothing."""
     path, done = context.folder / JOURNAL_FILE, 0
     journal = JsonLines(path)
     known = {(row.batch, row.position): row for row in read_trials(path, context.log)}
@@ -284,7 +272,6 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
 
 
 def _is_known(row: Trial | None, candidate: Candidate) -> bool:
-    """Check whether an earlier start compiled the program."""
     if row is None:
         return False
     if (row.space, row.decisions) != (candidate.space, candidate.decisions.tolist()):
@@ -293,7 +280,6 @@ def _is_known(row: Trial | None, candidate: Candidate) -> bool:
 
 
 def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
-    """Write a program as TVMScript for people and TVM's JSON for reading."""
     path, module = candidate_path(folder, trial), candidate.schedule.mod
     path.parent.mkdir(exist_ok=True)
     path.write_text(load_tvm().tvm.ir.save_json(module), encoding="utf-8")

@@ -128,7 +128,6 @@ def _log_platform(path: Path, info: CheckpointInfo, platform: str, log: Log) -> 
 
 
 def _check_network(network: Model, name: str) -> None:
-    """Refuse a network that cannot read the features of live spaces."""
     if network.reads_primitives:
         raise PrunerError(
             f"{name}: {type(network).__name__} reads primitives of Ansor's records, which live "

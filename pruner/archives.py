@@ -1,8 +1,4 @@
-"""Read NumPy's archives (``.npz``) as data; detect damage.
-
-Nothing in an archive is executed. NumPy accepts a header that was damaged to a shorter header: the
-checksum of a member is compared only after its last byte was read.
-"""
+"""Read NumPy's archives (``.npz``) as data, executing nothing in them; detect damage."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Run commands in other processes, with logs and time limits.
-
-Each command is a process group, which ends as a whole.
-"""
+"""Run commands in process groups, with logs and time limits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Errors a user may see, each of one line.
-
-The line states what is wrong, what was found and how to fix it. The command line prints it and
-exits with code 2; any other exception is a bug and keeps its traceback.
-"""
+"""Errors a user may see, in one line: the problem, the value found, the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,4 @@
-"""Run functions in other processes, none of which outlives this process.
-
-* :func:`in_workers`: a function over jobs in worker processes, results as they end
-* :class:`Worker`, :class:`WorkerPool`: guarded workers, replaced after a crash or a time limit
-"""
+"""Run functions in other processes, none of which outlives this process."""
 
 from __future__ import annotations
 

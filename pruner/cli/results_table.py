@@ -1,8 +1,6 @@
 """``pruner results_table``: a table of models x platforms x seeds.
 
-Every fit keeps its folder under the run folder, so `resume=` continues an interrupted run. With
-``keep_rows=true`` the table itself is continued: its rows are not made again. Options that would
-change those rows are written beside the table, and must be the same.
+Each fit keeps its folder, so `resume=` continues a run; ``keep_rows=true`` continues a table.
 """
 
 import time

@@ -1,7 +1,6 @@
 """``python tune.py``: tune programs on real hardware.
 
-Drafts and lists are made here, without the seconds that torch and its loggers take to import; runs
-that measure are in :mod:`pruner.cli.tuning.measured_run`.
+Runs that measure are in `pruner.cli.tuning.measured_run`: torch takes seconds to import.
 """
 
 import sys

@@ -1,8 +1,7 @@
 """Explain a missing CUDA runtime of TVM, and compile without a driver.
 
-TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
-which needs the driver's library. Elsewhere a "built" program is uncompiled source code: its errors
-appear, and its compile time is spent, where it is loaded on the device.
+TVM 0.27 calls nvcc when a module is made, but only where its CUDA runtime, which needs the driver's
+library, is loaded. Elsewhere a "built" program is source code until a device loads it.
 """
 
 from __future__ import annotations

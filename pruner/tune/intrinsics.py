@@ -1,8 +1,7 @@
 """Import TVM's instructions of tensor cores without parsing them again.
 
-TVM parses some 200 functions of TVMScript whenever a process imports it, which takes seconds. The
-first process leaves what it parsed in the user's cache; TVM's code runs in later ones, too, but its
-decorator leaves functions as they are, and its registry gets those of the cache.
+TVM parses some 200 functions whenever a process imports it, which takes seconds. The first process
+leaves what it parsed in the user's cache; in later ones TVM's decorator returns functions unparsed.
 """
 
 from __future__ import annotations

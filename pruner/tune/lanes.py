@@ -1,17 +1,10 @@
 """Rewrite vectors of GPU programs that TVM cannot write as unrolled loops.
 
-TVM's check of GPU code accepts such vectors, its compiler does not. CUDA has no vectors of an odd
-number of 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And
-where the lanes of a fetch straddle rows, their indices in shared memory may stay vectors, parts of
-which ``CommonSubexprElim`` names; inside a loop ``ThreadSync`` computes the range of such an index
-and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More than
-four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes four.
-All such lanes are written one after the other in any case.
-
-A vector that is copied asynchronously (``cp.async``) lies at a multiple of its bytes, or the device
-stops ("misaligned address"). TVM asks for that where it writes a vector of loads, but not where it
-makes an asynchronous copy of it (``InjectPTXAsyncCopy``): of rows of 61 elements every other one
-begins between two vectors. Such lanes are copied one by one.
+TVM's check of GPU code accepts these vectors, its compiler does not: 16-bit floats of an odd number
+of lanes (codegen_cuda.cc); lanes that straddle rows, whose indices stay vectors for ``ThreadSync``
+("(eval_vec_) is false", int_set.cc); more than four 16-bit values that are no neighbours, arguments
+of ``make_uint4``. An asynchronous copy (``cp.async``) of a vector that lies at no multiple of its
+bytes stops the device; ``InjectPTXAsyncCopy`` does not look for that.
 """
 
 from __future__ import annotations

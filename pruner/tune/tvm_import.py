@@ -1,11 +1,7 @@
 """Import TVM once, quickly, and explain where it is missing.
 
-The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
-source file of every frame through all loaded modules: 40 to 90 s when torch is loaded, half a
-second for a function of a user's file. They use only file, line and function, and the text of the
-nearest frames, which a plain walk over the frames gives at once. The parser still
-takes 4 s, nearly all of it for tensor cores, in the first process of a user
-(:mod:`pruner.tune.intrinsics`). A command for a CPU needs none of it (:func:`cpus_only`).
+TVMScript's decorators call `inspect.stack`, which resolves the source file of every frame: 40 to
+90 s when torch is loaded. They use only file, line, function and the text of the nearest frames.
 """
 
 from __future__ import annotations

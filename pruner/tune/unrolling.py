@@ -1,9 +1,7 @@
 """Let nvcc unroll loops of CUDA programs that contain shared memory.
 
-MetaSchedule has TVM write an unrolled loop out, body after body. Without ``StorageRewrite``
-(:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
-what ``VerifyGPUCode`` counted once: twelve turns of 16 KiB are more than a block may have. Such
-programs get ``#pragma unroll`` instead, and nvcc unrolls them.
+Without ``StorageRewrite`` (:func:`pruner.tune.compiling.pass_context`) every body that TVM writes
+out has buffers of its own, and nvcc adds up what ``VerifyGPUCode`` counted once.
 """
 
 from __future__ import annotations

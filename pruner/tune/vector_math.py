@@ -1,12 +1,7 @@
 """Write exp, erf, tanh, sigmoid of float32 as vector instructions of CPUs.
 
-LLVM calls the C library for them, one number at a time, also inside a vectorised loop: gelu of a
-transformer was a quarter of its latency. As polynomials they are a dozen vector instructions. The
-calls are replaced when a scheduled program is compiled, in everything that is tuned, built or
-compared; tasks, records and features are independent of it.
-
-Errors (tests hold them): below 4e-7 relative for exp, 5e-7 absolute or relative for the others.
-NaN stays NaN, infinities go where they should; of exp, what would be denormal is 0.
+LLVM calls the C library for them, number by number. Errors (tests hold them): below 4e-7 relative
+for exp, 5e-7 absolute or relative for the others. NaN stays NaN; of exp, denormals are 0.
 
 Sources: exp by Cody and Waite's reduction with the polynomial of Cephes' ``expf``; erf and tanh are
 the rational functions of Eigen (``generic_fast_erf_float``, ``generic_fast_tanh_float``).

@@ -1,7 +1,4 @@
-"""Run a command: read its words, print its last line or error.
-
-A command ``name`` is ``conf/name.yaml`` (its options and its help) and ``pruner/cli/name.py``.
-"""
+"""Run a command, ``conf/name.yaml`` and ``pruner/cli/name.py``: print its last line or error."""
 
 import logging
 import os

@@ -1,8 +1,4 @@
-"""Make the text of ``--help``: purpose, choices, and options with meanings.
-
-The text comes from ``hydra.help.template`` of the command's file, meanings from the comments beside
-the options in ``conf/``.
-"""
+"""Make the text of ``--help`` from the files of ``conf/`` and their comments."""
 
 import re
 import textwrap

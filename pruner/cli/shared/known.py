@@ -1,8 +1,7 @@
 """Read a command line: compose it once, and check every name.
 
-Hydra composes the chosen files of ``conf/``; the other options are set on the result once they are
-known to exist and to have the same kind. So the files are the only source of names, defaults and
-kinds. A node of another package, such as Lightning's Trainer, takes each argument of its class.
+The files of ``conf/`` are the only source of names, defaults and kinds. A node of another package,
+such as Lightning's Trainer, takes each argument of its class.
 """
 
 import copy

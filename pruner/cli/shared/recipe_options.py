@@ -1,7 +1,4 @@
-"""Convert training options to a typed recipe, loggers and progress.
-
-Progress is on stderr: a live bar on a terminal, a line an epoch elsewhere.
-"""
+"""Convert training options to a typed recipe, loggers, and progress on stderr."""
 
 import sys
 import time

@@ -1,8 +1,7 @@
 """Sweeps (``-m``): every cell writes its result, then a table follows.
 
-A cell that fails is one line on stderr; the others continue, and the sweep ends with exit code 2,
-or with 3 where parts of a cell were unsuccessful. Cells may run in other processes or on other
-machines, so they share only the sweep's folder.
+A cell that fails is one line; the others continue. Cells share only the sweep's folder, since they
+may run in other processes or on other machines.
 """
 
 import sys

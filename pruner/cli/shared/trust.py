@@ -1,8 +1,6 @@
 """Restrict the code that the configuration of a run folder may name.
 
-A configuration names classes, files and interpreters that a command imports and executes. Each run
-signs its configuration with the user's key. A configuration without that signature (of another user
-or another machine) may name only classes that ``conf/`` has.
+A configuration without the signature of this user's key may name only classes of ``conf/``.
 """
 
 import hmac

@@ -1,7 +1,4 @@
-"""``pruner.forecast``: seconds of a module of torch on a platform, before anything runs.
-
-It is the same as ``pruner predict networks=``, with the same options, defaults and kept drafts.
-"""
+"""``pruner.forecast``: ``pruner predict networks=`` for a module of torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Handle Ctrl-C and SIGTERM: first end the run, then the process.
-
-The second signal ends the process.
-"""
+"""Handle Ctrl-C and SIGTERM: the first ends the run, the second the process."""
 
 import signal
 import threading

@@ -1,7 +1,4 @@
-"""``pruner.optimize``: tune a module of torch as ``tune.py network=`` does.
-
-It is the same run as the command's, with the same options, defaults and folder.
-"""
+"""``pruner.optimize``: tune a module of torch as ``tune.py network=`` does."""
 
 from __future__ import annotations
 

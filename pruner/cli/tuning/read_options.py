@@ -1,7 +1,4 @@
-"""Convert the options of a tuning run to typed values.
-
-Contradictions are refused.
-"""
+"""Convert the options of a tuning run to typed values; refuse contradictions."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,10 +1,6 @@
 """``torch.compile(model, backend="pruner")`` for inference with fixed sizes.
 
-Every graph that torch takes out of a module is compiled by
-:func:`~pruner.cli.tuning.optimize.optimize`, in a run of its own.
-
-A graph that cannot be taken raises; ``torch._dynamo.config.suppress_errors = True`` has torch run
-such a graph as it is, which is torch's own convention.
+With ``torch._dynamo.config.suppress_errors = True``, torch runs a graph that is refused as it is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Read the joules that a device has used, by NVML or powercap.
 
-NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and
-covers the complete board; RAPL's covers the package. So a turn should last seconds. For kernels of
-some microseconds, the gaps between launches are in the number, too: it serves to compare finalists,
-not as a label to train on.
+NVML's total moves ten times a second and covers the board, RAPL's the package: turns last seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Inputs of a measured program, and the error of its results.
-
-This module is imported inside the Ansor environment, too, so it needs nothing but numpy.
-"""
+"""Inputs of a measured program, and the error of its results, also for Ansor."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """End the repeats of a measurement early.
 
-Two reasons end them: the repeats agree (AdaTune, Li et al., NeurIPS'20), or the program is slower
-than the best known program by so much that more repeats decide nothing.
-
-Facts from AdaTune's release (measure_methods.py): a limit of 0.1 on the coefficient of variation of
-the speeds, more than two repeats, from five on without the fastest and the slowest.
+Facts from AdaTune's release (Li et al., NeurIPS'20, measure_methods.py): a limit of 0.1 on the
+coefficient of variation of the speeds, more than two repeats, from five on without the fastest and
+the slowest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Draft-then-verify as a search strategy of MetaSchedule.
-
-TVM's scheduler calls it from its own thread, for one task at a time: ``pre_tuning`` once a task,
-then rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
-"""
+"""Draft-then-verify as a search strategy of MetaSchedule, for a task at a time."""
 
 from __future__ import annotations
 

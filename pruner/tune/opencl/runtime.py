@@ -1,7 +1,4 @@
-"""Compile and load TVM's OpenCL runtime, and find devices.
-
-``runtime.cc`` is compiled once for every version of TVM.
-"""
+"""Compile TVM's OpenCL runtime, once a version of TVM; load it; find devices."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Draw a task's programs so that every structure is equally frequent.
 
-A uniform draw of decisions is mostly of one structure (compute locations decide it, and some
-locations have many more tilings than others), so draws are taken in turns: every design space
-alike, and in it every choice of compute locations alike. Inside a structure, decisions are those of
-MetaSchedule's draws with this structure: uniform tilings, weighted by the probability that a
-location drawn for them is this one.
+A uniform draw is mostly of one structure, since some compute locations have many more tilings. So
+spaces, and choices of compute locations in a space, take turns; other decisions are MetaSchedule's.
 """
 
 from __future__ import annotations

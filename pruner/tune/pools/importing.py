@@ -1,8 +1,6 @@
 """Import other people's MetaSchedule databases as records and design spaces.
 
-Functions of other releases of TVM are rebuilt (:mod:`pruner.tune.pools.older_functions`). Functions
-and traces that cannot be read are counted with the reason; every command reads the records of the
-rest.
+Functions of other releases of TVM are rebuilt; what cannot be read is counted with the reason.
 """
 
 from __future__ import annotations

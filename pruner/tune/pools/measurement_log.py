@@ -1,11 +1,6 @@
-"""The measurement log of a pool: a JSON line for every event.
+"""The measurement log of a pool: a JSON line for every draw, build, timing and reading.
 
-Events are draws, builds, timings and readings of the machine.
-
-Lines are written at once. A kill loses at most the program in flight. Every line has a checksum,
-and a damaged line is an error: other lines refer to its programs by number. The measurement log is
-the complete content of a pool, so records can be written anew from it at any time, and programs can
-be added to a pool.
+It is the complete content of a pool. A damaged line is an error: others refer to its programs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Rebuild functions that another release of TVM saved.
 
-TVM loads graphs of its own release only; here its constructors make the same function. Releases up
-to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"body": "35", ..}}, ..]}``:
-each field is text, the number of another node or a scalar. Later releases write ``{"root_index": 1,
-"nodes": [{"type": "tir.For", "data": {"body": 35, ..}}, ..]}``. Types moved between packages and
-kept their last names, so a table by last names reads all of them. A field that the table does not
-read has to be empty: nothing of a function is left out in silence.
-
-Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20, ``tvm_ffi``'s JSON graphs.
+Releases up to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"body": "35",
+..}}, ..]}``, later ones ``{"root_index": 1, "nodes": [{"type": "tir.For", "data": {"body": 35,
+..}}, ..]}``. Types moved between packages and kept their last names. A field that the table below
+does not read has to be empty. Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tune our operators by Ansor (TVM 0.19, own environment) in our harness.
 
-Equal are the definition of the operator, the target features, the timing, the check against the
-reference, and the journal. Ansor's log of a run is ``ansor.json`` in its folder, which ``pruner
-import_logs`` makes a data root: every record has all repeats of its program.
+Equal are operator, target features, timing, check and journal. Its log ``ansor.json`` has all
+repeats of every program; ``pruner import_logs`` makes it a data root.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Run Ansor's search on an operator, measured as ours; child of `ansor`.
+"""Run Ansor's search on an operator, measured as ours; child of `ansor`, with TVM 0.19.
 
-It runs inside the Ansor environment (TVM 0.19) as ``python -m pruner.tune.rivals.ansor_child
-SPEC``. Ansor's default builder and runner start a fresh interpreter for every batch; here both fork
-this process, which has TVM loaded, so that its search is compared and not its imports. Every result
-is one line of the journal (:class:`pruner.tune.run.journal.Trial`).
+Builder and runner fork this process, so that the search is compared and not its imports.
 """
 
 from __future__ import annotations

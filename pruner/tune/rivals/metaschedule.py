@@ -1,8 +1,4 @@
-"""TVM's evolutionary search and XGBoost model with our builder and runner.
-
-MetaSchedule out of the box gives every candidate a fresh builder process, whose import of TVM alone
-uses up its 30 s; here the same warm workers as ours build and run its proposals.
-"""
+"""TVM's evolutionary search and XGBoost model with our warm builder and runner."""
 
 from __future__ import annotations
 

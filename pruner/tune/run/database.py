@@ -1,8 +1,4 @@
-"""MetaSchedule's JSON database of a run, for TVM's tools.
-
-It follows the journal: a record is written there first, and missing records are added here when the
-run is resumed.
-"""
+"""MetaSchedule's JSON database of a run, which follows the journal."""
 
 from __future__ import annotations
 

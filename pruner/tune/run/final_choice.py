@@ -1,8 +1,6 @@
 """The end of a run with another objective than latency.
 
-Where NVML or powercap counts joules, the fastest programs of a task are built again and run in
-turns. Where nothing counts them, a model (:mod:`pruner.models.analyzer.energy_model`) gives joules
-to every measured program, and all its columns are called a model.
+A counter gives the joules of the fastest programs, run in turns, else a model those of all.
 """
 
 from __future__ import annotations

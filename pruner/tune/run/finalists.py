@@ -1,10 +1,7 @@
 """Time a task's best programs again, in turns, and keep the fastest.
 
-The search times each program once, at another moment than the others. The best of many such
-latencies is often the luckiest one. So at the end of a run the programs within 5 % of the best one
-are timed in turns: a disturbance then affects all programs alike. Their seconds are kept in
-``finalists.json``; the journal and TVM's database stay as the search wrote them.
-`chosen_trials` lists the trials that become kernels, also where energies decide.
+The best of many single latencies is often the luckiest. The seconds are in ``finalists.json``; the
+journal and TVM's database stay as the search wrote them.
 """
 
 from __future__ import annotations

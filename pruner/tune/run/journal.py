@@ -1,9 +1,6 @@
-"""The journal of a run: a JSON line for every measured candidate.
+"""The journal of a run: a JSON line for every measured candidate, written at once.
 
-Lines are written at once. Database and search state are completed from them. A kill loses at most
-the candidate in flight; a damaged line counts as not measured. Ansor's child process writes it,
-too, so this imports nothing but the standard library and NumPy. ``pandas.read_json(path,
-lines=True)`` reads it.
+A damaged line counts as not measured. Ansor's process writes it, too: only NumPy is imported.
 """
 
 from __future__ import annotations

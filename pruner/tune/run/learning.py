@@ -1,8 +1,4 @@
-"""The learned model of a run, which all tasks share and train.
-
-Trees grown anew, a network with a way to adapt it, or a model that stays as it is;
-:mod:`pruner.tune.run.verifier` chooses.
-"""
+"""The learned model of a run, which all tasks share and train."""
 
 from __future__ import annotations
 

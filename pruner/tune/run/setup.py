@@ -1,8 +1,4 @@
-"""Make the tasks of a run: spaces, searches, references.
-
-A task costs nothing before it is chosen: its spaces are opened and probed, and its reference is
-begun, when the run first needs its search.
-"""
+"""Make the tasks of a run: spaces, searches, references, each on first use."""
 
 from __future__ import annotations
 

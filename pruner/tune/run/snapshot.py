@@ -1,9 +1,4 @@
-"""Store a run's state as arrays and JSON, to resume exactly.
-
-The file is a NumPy archive: ``json`` is the tree of plain values, in which ``{"array": NAME}``
-stands for the array of that name. Nothing in it is ever executed; each member has the checksum of a
-ZIP file.
-"""
+"""Store a run's state as arrays and JSON, to resume exactly; executes nothing."""
 
 from __future__ import annotations
 

@@ -27,9 +27,6 @@ def rows_of(values: Sequence[Any], num: int) -> Any:
 
 @cache
 def dtype_bytes(dtype: str) -> int:
-    """Return the bytes of an element of a TVM dtype string.
-
-    A bool and types below a byte take 1.
-    """
+    """Return the bytes of an element of a TVM dtype string, at least 1."""
     bits = re.search(r"\d+", dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1

@@ -133,10 +133,7 @@ def _end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 
 def nvidia_smi(*words: str) -> list[str] | None:
-    """Return the lines `nvidia-smi` prints; None without a driver.
-
-    Empty where the command fails.
-    """
+    """Return the lines of `nvidia-smi`; None without a driver, empty on failure."""
     if shutil.which("nvidia-smi") is None:
         return None
     with suppress(OSError, subprocess.TimeoutExpired):

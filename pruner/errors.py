@@ -5,10 +5,7 @@ from contextlib import contextmanager
 
 
 class PrunerError(Exception):
-    """A mistake in the input or the settings, described in one line.
-
-    Never a bug of this project.
-    """
+    """A mistake in the input or the settings in one line, never a bug."""
 
 
 class DataError(PrunerError):

@@ -91,10 +91,7 @@ def unsealed(line: bytes) -> bytes:
 
 
 def own_file(path: Path) -> Path:
-    """Return the path of a file to be changed; refuse a link.
-
-    Raises `DataError` for a link: a folder from somebody else may link to any file of this user.
-    """
+    """Return the path of a file to be changed; raise `DataError` for a link."""
     if path.is_symlink():
         raise DataError(f"{path}: a link, so another file would be changed; put a file there")
     return path
@@ -138,10 +135,7 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file, or remove an incomplete last line.
-
-        Raises `DataError` where it is a link.
-        """
+        """Create the file, or remove an incomplete last line; refuse a link."""
         self.path = own_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -165,10 +159,7 @@ def cut_incomplete_line(path: Path) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return complete lines of a file that may still be growing.
-
-    Empty where there is no file.
-    """
+    """Return complete lines of a growing file; none without a file."""
     data = path.read_bytes() if path.is_file() else b""
     return data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
 
@@ -279,10 +270,7 @@ def read_json(path: Path) -> Any: ...
 @overload
 def read_json(path: Path, kind: type[Json]) -> Json: ...
 def read_json(path: Path, kind: type[Any] | None = None) -> Any:
-    """Read a JSON value; raise `DataError` where damaged.
-
-    Also where it is not of the `kind`.
-    """
+    """Read a JSON value; raise `DataError` where damaged or of another `kind`."""
     with as_written(path):
         found = json.loads(path.read_text(encoding="utf-8"))
         if kind is not None and not isinstance(found, kind):
@@ -373,10 +361,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "")
 def merged_table(
     path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the table in `path` with `rows` replacing equal keys.
-
-    Rows are equal where their `key` columns are; new rows come last.
-    """
+    """Return the table in `path` with `rows` replacing rows of equal keys."""
     fresh = {tuple(str(row[name]) for name in key) for row in rows}
     kept = [row for row in read_table(path) if tuple(row[name] for name in key) not in fresh]
     return [*kept, *rows]

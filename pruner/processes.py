@@ -419,10 +419,7 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(size)
 
     def submit(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Future[Reply]:
-        """Queue a job; the future holds a `Reply`, never an exception.
-
-        ``timeout_s``: limit of this job in place of the common limit.
-        """
+        """Queue a job, with its own time limit; the future holds a `Reply`."""
         return self._threads.submit(self._run, job, arguments, timeout_s)
 
     def warm_up(self, *, wait: bool = True) -> None:

@@ -41,11 +41,7 @@ ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
 def collect(config: DictConfig) -> dict[str, Any]:
-    """Collect, estimate, bundle, or install Ansor; return the last line.
-
-    Raises:
-        PrunerError: a removed measuring backend, an option that is wrong, or nothing ran.
-    """
+    """Collect, estimate, bundle, or install Ansor; return the last line."""
     if config.backend != "tvm":
         raise PrunerError(
             f"backend={config.backend}: pruner collect measures by TVM; for records of Ansor use "
@@ -93,11 +89,7 @@ def collect(config: DictConfig) -> dict[str, Any]:
 
 
 def plan_of(config: DictConfig) -> PoolPlan:
-    """Convert the options to typed values.
-
-    Raises:
-        PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
-    """
+    """Convert the options to typed values; raise `PrunerError` for impossible options."""
     if config.plan and config.prepare:
         raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):

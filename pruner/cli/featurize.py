@@ -185,13 +185,7 @@ def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
-    """Featurise files, in worker processes unless `num_workers` is 1.
-
-    Reports come in any order.
-
-    Raises:
-        PrunerError: a worker process was ended from outside.
-    """
+    """Featurise files in workers, in any order, unless `num_workers` is 1."""
     if num_workers == 1:
         for file in files:
             yield featurize_file(file, plan)

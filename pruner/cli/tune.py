@@ -44,11 +44,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
-    """Run the requested kind of tuning, in a new or given folder.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM ended it early; its results so far are in ``folder``.
-    """
+    """Run the requested kind of tuning; raise `Interrupted` if ended early."""
     effort = build(config.effort)
     if config.network is not None:
         NetworkSource(name=str(config.network)).check_name()

@@ -23,10 +23,7 @@ _CUDA = f"{INTRINSICS}.cuda"  # the only family that takes long; all its functio
 
 
 def import_intrinsics() -> None:
-    """Import the instructions of every family.
-
-    Those of CUDA come from the cache if an earlier process left them there.
-    """
+    """Import the instructions of every family, CUDA's from the cache if there."""
     if _CUDA not in sys.modules:
         path = _kept_file()
         kept = None if path is None else read_kept(path)

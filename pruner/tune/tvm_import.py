@@ -49,11 +49,7 @@ class Tvm(NamedTuple):
 
 @cache
 def load_tvm() -> Tvm:
-    """Return TVM's modules, imported on the first call.
-
-    Raises:
-        MissingExtra: TVM is not installed.
-    """
+    """Return TVM's modules, imported once; raise `MissingExtra` without TVM."""
     first = "tvm" not in sys.modules
     if shutil.which("nvcc") is not None:
         # TVM's default, NVRTC, needs a package (cuda-bindings) that TVM does not require
@@ -98,18 +94,12 @@ def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def cpus_only() -> None:
-    """Import TVM without the instructions of tensor cores, here and in workers.
-
-    Only for processes of our own that serve a CPU: TVM's own code does not find what is left out.
-    """
+    """Import TVM without tensor cores' instructions, in processes for a CPU."""
     os.environ[_CPUS_ONLY] = "1"
 
 
 def load_intrinsics(target: Any) -> None:
-    """Register what :func:`cpus_only` left out, if the target can need it.
-
-    Before TVM generates, replays or compiles schedules: a sweep over platforms may go on to a GPU.
-    """
+    """Register what `cpus_only` left out, if a target of a sweep needs it."""
     left_out = getattr(sys.modules.get(INTRINSICS), "of_cpus_only", False)
     if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:
         del sys.modules[INTRINSICS]
@@ -128,10 +118,7 @@ def _load_intrinsics_of_cpus() -> None:
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Import TVM in the body without torch, unless torch is loaded already.
-
-    TVM imports torch wherever it finds it, which takes 2 s: for processes that do not need it.
-    """
+    """Import TVM in the body without torch, which takes 2 s, unless loaded."""
     hidden = "torch" not in sys.modules
     if hidden:
         sys.modules["torch"] = None  # type: ignore[assignment]

@@ -43,12 +43,7 @@ _TANH_BELOW = (
 
 
 def with_vector_math(module: Any, target: Any) -> Any:
-    """Write out the vectorisable functions of a module for a CPU.
-
-    Args:
-        module: scheduled functions, alone or of a network.
-        target: the target to compile for; others than CPUs return the module unchanged.
-    """
+    """Write out the vectorisable functions of a module, if for a CPU."""
     if target.kind.name != "llvm":
         return module
     known = {f"tirx.{name}": make for name, make in _WRITTEN_OUT.items()}

@@ -91,20 +91,12 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
 
 
 def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
-    """Make the workload of a named operator: ``operator("matmul", m=512, n=512, k=512)``.
-
-    Raises:
-        PrunerError: the operator is unknown, or does not have such an option.
-    """
+    """Make a workload: ``operator("matmul", m=512, n=512, k=512)``, or raise."""
     return from_operator({"operator": name, **options}, weight)
 
 
 def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
-    """Make the workload of an operator from its options.
-
-    Raises:
-        PrunerError: options that the operator does not take.
-    """
+    """Make the workload of an operator from its options, or raise."""
     spec = operators.checked(spec)
     tvm = load_tvm().tvm
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
@@ -236,11 +228,7 @@ def normalised(module: Any) -> Any:
 
 
 def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
-    """List shape and dtype of every argument of ``main``.
-
-    Raises:
-        PrunerError: a symbolic shape.
-    """
+    """List shape and dtype of ``main``'s arguments; refuse symbolic shapes."""
     try:
         found = load_tvm().meta_schedule.arg_info.ArgInfo.from_prim_func(module["main"])
         return [(tuple(int(e) for e in info.shape), str(info.dtype)) for info in found]

@@ -80,11 +80,7 @@ def files_of(group: str) -> list[str]:
 
 
 def full_words(command: str, words: Sequence[str]) -> list[str]:
-    """Complete the words of a command line by all implied words.
-
-    Raises:
-        PrunerError: the command is for this machine, whose CPU no platform describes.
-    """
+    """Complete a command line by implied words; raise where no platform fits."""
     if option := POSITIONAL.get(command):
         # bare paths are a value of the option; a path that exists may contain an equals sign
         bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
@@ -103,11 +99,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
 
 
 def with_local_platform(words: Sequence[str]) -> list[str]:
-    """Add this machine's CPU where no other platform is named.
-
-    Raises:
-        PrunerError: this CPU has the instructions of no described platform.
-    """
+    """Add this machine's CPU where no other platform is named; raise without."""
     from pruner.tune.measure.targets import local_platform
 
     given = [word for word in words if word.startswith("platform=")]
@@ -161,11 +153,7 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
 
 
 def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
-    """Fill the fields of a dataclass from a command line's words.
-
-    Raises:
-        PrunerError: a word that is no field, a value of another type, or a missing field.
-    """
+    """Fill a dataclass from words; raise `PrunerError` for other words or values."""
     config = OmegaConf.structured(kind)
     values = plain_values(config)
     try:
@@ -191,13 +179,7 @@ def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def check_idle(command: str, config: DictConfig, idle: Iterable[str], reason: str) -> None:
-    """Refuse options that have no effect, unless they have their defaults.
-
-    Defaults are of the command's own file, else null. `reason`: why there is no effect.
-
-    Raises:
-        PrunerError: such an option has another value.
-    """
+    """Refuse options with other values than their defaults, for a `reason`."""
     defaults = OmegaConf.create(command_file(command))
     for name in idle:
         if OmegaConf.select(config, name) != OmegaConf.select(defaults, name):

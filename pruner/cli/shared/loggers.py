@@ -31,19 +31,12 @@ def _start(folder: Path) -> str:
 
 
 def csv(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """Log into ``<folder>/start-<n>/metrics.csv``.
-
-    The run's description is in the files beside it.
-    """
+    """Log into ``<folder>/start-<n>/metrics.csv``; descriptions are beside it."""
     return CSVLogger(str(folder), name="", version=_start(folder))
 
 
 def tensorboard(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """Write TensorBoard event files under the run folder.
-
-    Raises:
-        MissingExtra: TensorBoard is not installed.
-    """
+    """Write TensorBoard event files; raise `MissingExtra` without TensorBoard."""
     try:
         return TensorBoardLogger(str(folder), name="", version=_start(folder))
     except ModuleNotFoundError as error:
@@ -176,10 +169,7 @@ def log_result(
 
 
 def close(logger: Logger) -> None:
-    """End a W&B run, so that nothing follows our last line.
-
-    The next fit starts its own run.
-    """
+    """End a W&B run, so that nothing follows our last line."""
     from pytorch_lightning.loggers import WandbLogger
 
     if isinstance(logger, WandbLogger):

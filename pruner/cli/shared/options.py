@@ -326,11 +326,7 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:
-    """Import the user's classes ``models.own=[package.module.Class]`` for checkpoints.
-
-    Raises:
-        PrunerError: a class that cannot be imported.
-    """
+    """Import the user's classes ``models.own=[package.module.Class]``, or raise."""
     found = []
     for path in paths:
         try:

@@ -157,10 +157,7 @@ def watching(config: DictConfig) -> Watching:
 
 @contextmanager
 def trees_counted(what: str) -> Iterator[Grown]:
-    """Count rounds of trees; the first opens a display.
-
-    A network has its own display.
-    """
+    """Count rounds of trees; the first opens a display, as networks have."""
     with ExitStack() as stack:
         counts: list[Grown] = []
 

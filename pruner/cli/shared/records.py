@@ -83,11 +83,7 @@ def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -
 
 
 def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """List record folders as `chosen_platforms`; refuse a device without records.
-
-    Raises:
-        DataError: there are no records of the device.
-    """
+    """List record folders as `chosen_platforms`; raise `DataError` for none."""
     name = config.platform.name if config.get("platform") else None
     chosen = chosen_platforms(config.data, name, root)
     if not chosen:
@@ -101,11 +97,7 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 def split_of(
     options: DictConfig, keys: Sequence[TaskKey], root: RecordRoot, seed: int | None = None
 ) -> TaskSplit:
-    """Split tasks by ``split=``, with its own seed or the given.
-
-    Raises:
-        DataError: see `make_split`.
-    """
+    """Split tasks by ``split=``, with its own seed or the given, as `make_split`."""
     given = plain(options) | {"networks": partial(networks_of, root.path)}
     name, own_seed = given.pop("name"), given.pop("seed")
     name = fitting_split(root.path) if name == AUTO else name
@@ -115,10 +107,7 @@ def split_of(
 def load_dataset(
     root: RecordRoot, platforms: Sequence[str], spec: ReadSpec, *, folder: Path | None = None
 ) -> Dataset:
-    """Call `load_programs` with a progress bar and print a summary.
-
-    Lines set aside are listed in ``<folder>/quarantine.jsonl``.
-    """
+    """Call `load_programs` with a progress bar, print a summary, quarantine."""
     dataset = load_programs(
         root,
         platforms,

@@ -56,10 +56,7 @@ def new_run_folder(outputs: Path, command: str, run_id: str | float | None, labe
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration, with command, SHA-256 and signature on top.
-
-    A resumed run keeps the command that began it.
-    """
+    """Write the configuration under its first command, SHA-256 and signature."""
     text = OmegaConf.to_yaml(config, resolve=True)
     signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
@@ -75,11 +72,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
 
 
 def last_checkpoint(outputs: Path) -> Path:
-    """Find the checkpoint of the newest finished run with a checkpoint.
-
-    Raises:
-        PrunerError: there is none.
-    """
+    """Find the checkpoint of the newest finished run that has any, or raise."""
     found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         checkpoint = (load_metrics(path.parent) or {}).get("checkpoint")

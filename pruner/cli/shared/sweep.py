@@ -36,10 +36,7 @@ def sweep_name() -> str | None:
 
 
 def run_cell(task: Any, config: DictConfig) -> None:
-    """Run a cell; write its result or error to ``<sweep>/<number>/metrics.json``.
-
-    The cell's number is appended to a `run_id`.
-    """
+    """Run a cell, its number in `run_id`; write its result or error."""
     hydra = HydraConfig.get()
     if config.get("run_id"):
         config.run_id = f"{config.run_id}-{hydra.job.num}"

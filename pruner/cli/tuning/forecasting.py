@@ -76,10 +76,6 @@ def forecast(
     platform: str = "cpu",
     options: Sequence[str] = (),
 ) -> NetworkForecast:
-    """Forecast a single module; see `Forecaster`, which is faster for several.
-
-    Raises:
-        PrunerError: see `Forecaster`.
-    """
+    """Forecast a single module; see `Forecaster`, which is faster for several."""
     with Forecaster(platform, options=options) as forecaster:
         return forecaster(model, inputs)

@@ -40,11 +40,7 @@ _NEARLY = 0.9  # share of its seconds from which a run counts as finished
 
 
 def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
-    """Tune operators or a network; return the object of the last line.
-
-    Raises:
-        Interrupted: the run was asked to end.
-    """
+    """Tune operators or a network; raise `Interrupted` if ended early."""
     with cpu_threads(config.num_threads):
         return _run(config, effort, earlier)
 

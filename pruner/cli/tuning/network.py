@@ -80,10 +80,7 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Draft and build a network without measuring; return the last line.
-
-    Slow processes are started before they are needed.
-    """
+    """Draft and build a network without measuring; return the last line."""
     with network_worker() as worker, DraftWorkers() as workers:
         platform = chosen_platform(config, measures=False)
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
@@ -149,11 +146,7 @@ def network_tasks(
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
-    """List the tasks to spend trials on.
-
-    Raises:
-        PrunerError: there are none.
-    """
+    """List the tasks to spend trials on; raise `PrunerError` for none."""
     found = [task.workload for task in tasks if task.tuned]
     if not found:
         raise PrunerError(
@@ -220,10 +213,7 @@ def _forecast(
 
 
 def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
-    """Print and return a network's estimate; empty for operators.
-
-    It is also empty for runs that only compile.
-    """
+    """Print and return a network's estimate; empty without measured programs."""
     if config.network is None or config.compile_only:
         return {}
     found = tuned.estimate
@@ -245,11 +235,7 @@ def deployed(
     worker: Worker | None = None,
     settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
-    """Build the network of a finished run, as ``pruner deploy`` does.
-
-    Returns:
-        The result with the deployment.
-    """
+    """Build a finished run's network as ``pruner deploy``; extend the result."""
     try:
         row = deploy_run(folder, config, draft=True, worker=worker, settings=settings)
     except KeyboardInterrupt:
@@ -271,12 +257,7 @@ def deploy_run(
     worker: Worker | None = None,
     settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
-    """Build the network of a run folder; return the content of ``deploy.json``.
-
-    Raises:
-        PrunerError: another process builds it, and see
-            :func:`pruner.tune.deploy.network.deploy_network`.
-    """
+    """Build the network of a run folder; return the content of ``deploy.json``."""
     request = folder / REQUEST
     if not request.is_file():
         raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
@@ -300,11 +281,7 @@ def deploy_run(
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:
-    """Make the platform for which a network's tasks were found.
-
-    Raises:
-        DataError: the folder would have code executed that its configuration does not name.
-    """
+    """Make the platform of a network's tasks; refuse code of others (`DataError`)."""
     request = NetworkRequest.read(folder / REQUEST)
     if named_code({"network": request.source.name}) and not named_code(plain(config)):
         raise DataError(

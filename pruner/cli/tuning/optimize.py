@@ -171,13 +171,7 @@ def _plain_module(model: nn.Module) -> nn.Module:
 
 
 def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Convert outputs to nested tuples, lists and dicts of tensors and constants.
-
-    Any mapping and named tuple is converted.
-
-    Raises:
-        PrunerError: anything else is in them.
-    """
+    """Convert outputs to plain containers of tensors and constants, or raise."""
     import torch
 
     if outputs is None or isinstance(outputs, torch.Tensor | _CONSTANTS):

@@ -70,10 +70,7 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
 
 
 def placed_platform(config: DictConfig) -> Platform:
-    """Make the platform on which a run was measured.
-
-    Without its OpenCL device it is the described platform.
-    """
+    """Make the platform of a run, with its OpenCL device if that is here."""
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL:
         with suppress(PrunerError):
@@ -98,11 +95,7 @@ def platform_of(config: DictConfig, target: Any) -> Platform:
 
 
 def load_draft(platform: Platform, form: AnyFormula = "hardware") -> Analyzer | None:
-    """Load the platform's analyzer; report and return None if missing.
-
-    Raises:
-        PrunerError: a form for GPUs was chosen for a CPU.
-    """
+    """Load the platform's analyzer; report and return None if missing."""
     try:
         return platform_analyzer(platform, form)
     except DataError as error:

@@ -88,11 +88,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
 
 
 def candidates_of(config: DictConfig) -> Candidates:
-    """Make the candidates of ``networks=``: a file, a generator, or a list of networks.
-
-    Raises:
-        PrunerError: neither of them, or an option of recorded programs.
-    """
+    """Make the candidates of ``networks=``: a file, a generator, or a list."""
     check_idle("predict", config, OF_RECORDS, "networks= forecasts networks, not records")
     words = several(config.networks)
     if len(words) == 1 and Path(words[0]).is_file() and not words[0].endswith((".pt2", ".onnx")):
@@ -112,11 +108,7 @@ def candidates_of(config: DictConfig) -> Candidates:
 
 
 def forecaster_of(config: DictConfig) -> NetworkForecaster:
-    """Make the forecaster of the options; it must be closed.
-
-    Raises:
-        PrunerError: a platform without a description or without forecasts.
-    """
+    """Make the forecaster of the options, to be closed; raise without forecasts."""
     device = device_from_mapping(plain(config.platform))
     forecast = boxed_forecast(device.kind)  # without lightgbm it ends here
     platform = make_platform(device, target=plain(config.target))

@@ -32,11 +32,7 @@ TIMING = ("number", "repeats", "cv_limit", "stop_above", "min_repeat_ms", "flush
 
 
 def tune_options(config: DictConfig) -> TuneOptions:
-    """Convert the options to typed values.
-
-    Raises:
-        PrunerError: a value that cannot work, or options that contradict each other.
-    """
+    """Convert the options to typed values; raise `PrunerError` for contradictions."""
     policy = build(config.policy)
     if config.network is not None and isinstance(policy, Ansor):  # before its import
         raise PrunerError(

@@ -80,10 +80,7 @@ def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 
 class Graph(nn.Module):
-    """A graph of torch with inputs only at the places `rest`.
-
-    The other inputs are bound weights.
-    """
+    """A graph of torch with inputs at the places `rest`; others are weights."""
 
     def __init__(
         self, graph: fx.GraphModule, weights: Mapping[int, Tensor], rest: Sequence[int]

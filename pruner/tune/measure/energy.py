@@ -78,10 +78,7 @@ class PowercapMeter:
         self._used = 0
 
     def read(self) -> tuple[float, float]:
-        """Read clock and counter; see `EnergyMeter`.
-
-        A counter that wraps more than once between two reads loses energy.
-        """
+        """Read clock and counter; two wraps between reads lose energy."""
         now = [_number(zone / "energy_uj") for zone in self._zones]
         for before, after, size in zip(self._last, now, self._ranges, strict=True):
             self._used += after - before if after >= before else after - before + size
@@ -105,10 +102,7 @@ def energy_meter(
     nvml: str = _NVML,
     environment: Mapping[str, str] | None = None,
 ) -> EnergyMeter | None:
-    """Open the meter of ``cpu`` or ``cuda``; None where there is none.
-
-    OpenCL devices have none, and neither have machines without a driver or powercap.
-    """
+    """Open the meter of ``cpu`` or ``cuda``; None without driver or powercap."""
     if device not in ("cpu", "cuda"):
         return None
     with suppress(OSError, ValueError):

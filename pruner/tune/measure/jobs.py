@@ -91,10 +91,7 @@ class Timing:
             )
 
     def rule(self, known_s: float) -> AdaptiveRepeats | None:
-        """Return the rule that ends the repeats; None: all repeats are made.
-
-        ``known_s``: the task's best known latency in seconds, infinite if there is none.
-        """
+        """Return the rule that ends the repeats of a program, None for all repeats."""
         above_s = float("inf") if self.stop_above is None else self.stop_above * known_s
         if self.cv_limit is None and above_s == float("inf"):
             return None
@@ -259,12 +256,7 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Compute the largest `worst_error` over all arguments and reference inputs.
-
-    Raises:
-        NoReference: the reference cannot be read.
-        ConnectionError: the device was lost.
-    """
+    """Compute the largest `worst_error`; raise `NoReference` or `ConnectionError`."""
     try:
         written = Path(expected).stat()
     except OSError as error:

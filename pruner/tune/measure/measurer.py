@@ -111,10 +111,7 @@ class Outcome:
 
     @property
     def concerns_program(self) -> bool:
-        """True if the program itself ran or failed.
-
-        False for ``_no_worker`` and ``_no_device``: the program was never tried.
-        """
+        """True if the program was tried; False without a worker or device."""
         return self.error is None or not self.error.endswith(NOT_TRIED)
 
 
@@ -227,10 +224,7 @@ class DeviceMeasurer:
         arguments: Arguments,
         known_s: Callable[[], float] = unknown,
     ) -> list[_Job]:
-        """Queue the builds of a batch; on a separate device, runs follow.
-
-        ``known_s``: see :class:`pruner.search.loop.Measurer`.
-        """
+        """Queue the builds of a batch; on a separate device, runs follow."""
         return [self._begin(one.schedule.mod, arguments, known_s) for one in candidates]
 
     def cancel(self, batch: Sequence[_Job]) -> None:
@@ -324,10 +318,7 @@ class DeviceMeasurer:
         arguments: Arguments,
         stopped: Callable[[], bool] = never,
     ) -> list[Outcome]:
-        """Compile without running; outcomes have no costs, or a failure.
-
-        The last outcomes are missing once `stopped` returns True.
-        """
+        """Compile without running; the last outcomes are missing once `stopped`."""
         batch = [self._begin(one.schedule.mod, arguments, run=False) for one in candidates]
         found = list[Outcome]()
         for job in batch:
@@ -405,10 +396,7 @@ class DeviceMeasurer:
         return None if done.error is None else f"{done.error}: {done.message}{longer}"
 
     def untuned_s(self, module: Any, arguments: Arguments) -> float | None:
-        """Time ``main`` without schedule, in seconds; None if it does not run.
-
-        On GPUs it never does: a program needs its loops bound to threads.
-        """
+        """Time ``main`` without schedule on a CPU, in seconds; None if it fails."""
         if self._platform.device != "cpu":
             return None
         once = Timing(number=1, repeats=1, min_repeat_ms=0)
@@ -514,10 +502,7 @@ class DeviceMeasurer:
         check: Check | None = None,
         timing: Timing | None = None,
     ) -> Outcome:
-        """Time a permanent library; with `check` compare its results, too.
-
-        ``timing``: instead of the timing of the settings.
-        """
+        """Time a permanent library, perhaps by another `timing`, and `check` it."""
         built: Future[Reply] = Future()
         built.set_result(Reply())
         job = _Job(path=str(path), arguments=arguments, built=built, timing=timing)

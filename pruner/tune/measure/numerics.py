@@ -29,10 +29,7 @@ MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:
-    """Check for timings: at least a value, each finite and above 0.
-
-    A clock or a device may return anything.
-    """
+    """Check for timings: at least a value, each finite and above 0."""
     # the comparison is false for NaN, too
     return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
 
@@ -196,10 +193,7 @@ def defined(values: Sequence[NDArray[Any]]) -> bool:
 
 
 def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
-    """Write all arguments after a run, for each kind of inputs.
-
-    Bfloat16 becomes float32, which holds it exactly: NumPy's files have no such type.
-    """
+    """Write all arguments after a run by kind of inputs, bfloat16 as float32."""
     names = {
         f"{kind}.{i}": v.astype(np.float32) if v.dtype.name == "bfloat16" else v
         for kind, values in results.items()
@@ -209,11 +203,7 @@ def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]
 
 
 def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
-    """Read the file of `save_reference`.
-
-    Raises:
-        NoReference: the file cannot be read, or holds no results.
-    """
+    """Read the file of `save_reference`; raise `NoReference` where it is none."""
     found: dict[Kind, list[NDArray[Any]]] = {}
     try:
         stored = read_arrays(Path(path))

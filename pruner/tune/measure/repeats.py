@@ -44,10 +44,7 @@ class AdaptiveRepeats:
         return len(self.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
 
     def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Average the repeats that AdaTune makes, in seconds.
-
-        Of three and more the fastest and slowest are left out.
-        """
+        """Average AdaTune's repeats in seconds, without the extremes of three and more."""
         made = np.sort(costs_s[: self.num_repeats(costs_s)])
         return float((made[1:-1] if len(made) > 2 else made).mean())
 

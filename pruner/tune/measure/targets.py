@@ -88,11 +88,7 @@ def _widest(cpuinfo: Path) -> CpuTarget | None:
 
 
 def local_platform() -> str:
-    """Choose the widest described CPU platform that this machine can run.
-
-    Raises:
-        PrunerError: the machine has the instructions of none.
-    """
+    """Choose the widest described CPU that this machine can run, or raise."""
     found = _widest(Path("/proc/cpuinfo"))
     if found is not None:
         return found.platform

@@ -54,11 +54,7 @@ class TaskScores:
     """Scores of a task's candidates, in (0, 1); 0 for uncertain programs."""
 
     def __init__(self, session: MetaScheduleSession, task: MetaScheduleTask, prior: float) -> None:
-        """Open the task's spaces.
-
-        Raises:
-            PrunerError: no program is legal, or no described device fits.
-        """
+        """Open the task's spaces; raise `PrunerError` without programs or device."""
         self._task, self._prior, self._rng = task, prior, session.rng(task)
         self._space = session.open(task, task.designs(task.context.generate_design_space()))
         self._traces = Traces(self._space)

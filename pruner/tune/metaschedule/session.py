@@ -221,11 +221,7 @@ class MetaScheduleSession:
         model: str | OnlineModel | None,
         seed: int | None,
     ) -> None:
-        """Create the shared model.
-
-        Raises:
-            PrunerError: an unknown model.
-        """
+        """Create the shared model; raise `PrunerError` for an unknown model."""
         # otherwise an error that crosses TVM's C++ frames comes back as RuntimeError
         importlib.import_module("tvm_ffi").register_error("PrunerError", PrunerError)
         self.phases = Phases()
@@ -235,11 +231,7 @@ class MetaScheduleSession:
         self._shared = None if made is None else SharedModel(made)
 
     def analyzer(self, target: Any, log: Log) -> Analyzer:
-        """Return the analyzer that drafts for a target.
-
-        Raises:
-            PrunerError: no described device fits the target.
-        """
+        """Return the analyzer of a target; raise `PrunerError` without a device."""
         if self._analyzer is not None:
             return self._analyzer
         text = str(target)
@@ -249,11 +241,7 @@ class MetaScheduleSession:
         return self._analyzers[text]
 
     def open(self, task: MetaScheduleTask, designs: Sequence[DesignSpace]) -> UnionSpace:
-        """Open the spaces of a task.
-
-        Raises:
-            PrunerError: no program is legal.
-        """
+        """Open the spaces of a task; raise `PrunerError` without legal programs."""
         return open_spaces(
             designs,
             name=task.name,

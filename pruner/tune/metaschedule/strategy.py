@@ -66,13 +66,7 @@ class TaskSearch:
         database: Any,
         budget: tuple[int, int],
     ) -> None:
-        """Prepare a search in `schedules`, TVM's design spaces.
-
-        `budget`: trials in all and of a round.
-
-        Raises:
-            PrunerError: no described device fits the target.
-        """
+        """Prepare a search in TVM's `schedules`; `budget`: trials in all, and a round."""
         # before the first round: a missing platform ends the tuning instead of giving up its task
         session.analyzer(task.target, task.log)
         self._session, self._policy, self._task = session, policy, task

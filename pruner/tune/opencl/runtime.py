@@ -35,10 +35,7 @@ _SYSTEM = "libOpenCL.so.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCLDevice:
-    """A device of this machine as its driver describes it.
-
-    `number` is its place among all devices.
-    """
+    """A device as its driver describes it; `number` is its place among all."""
 
     number: int
     driver: str
@@ -58,11 +55,7 @@ class OpenCLDevice:
 
 
 def cache_folder() -> Path:
-    """Create and return ``$XDG_CACHE_HOME/pruner/opencl``, for compiled files of this user.
-
-    Raises:
-        PrunerError: the folder cannot be made.
-    """
+    """Create and return ``$XDG_CACHE_HOME/pruner/opencl``, or raise `PrunerError`."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(home) / "pruner" / "opencl"
     try:
@@ -127,11 +120,7 @@ def _vendors(pocl: Path) -> Path:
 
 
 def runtime_library() -> Path:
-    """Return the runtime's library, compiled on first use (some seconds).
-
-    Raises:
-        PrunerError: no compiler, or it fails.
-    """
+    """Return the runtime's library, compiled on first use (some seconds)."""
     tvm = load_tvm().tvm
     ffi: Any = importlib.import_module("tvm_ffi")
     texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
@@ -170,11 +159,7 @@ def _compile(library: Path, tvm: Path, ffi: Path) -> None:
 
 @cache
 def load_runtime() -> None:
-    """Load TVM's OpenCL runtime; open no driver yet.
-
-    Raises:
-        PrunerError: it cannot be compiled or loaded.
-    """
+    """Load TVM's OpenCL runtime, open no driver; raise `PrunerError` on failure."""
     load_tvm()
     for name, value in driver_environment().items():
         os.environ[name] = value  # calls setenv, so the library's getenv sees the value, too
@@ -220,12 +205,7 @@ def outermost(source: str) -> str:
 
 
 def devices() -> list[OpenCLDevice]:
-    """List all OpenCL devices of this machine: GPUs, accelerators, then CPUs.
-
-    Raises:
-        MissingExtra: no library of OpenCL is installed.
-        PrunerError: the runtime cannot be compiled, or there is no device.
-    """
+    """List all OpenCL devices: GPUs, accelerators, then CPUs; raise for none."""
     load_runtime()
     ffi = importlib.import_module("tvm_ffi")
     text = str(ffi.get_global_func("pruner.opencl.devices")())
@@ -291,11 +271,7 @@ def _mode(mode: int) -> Iterator[list[str]]:
 
 
 def compile_kernels(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> None:
-    """Compile all kernels of a program by the device's driver.
-
-    They are compiled for their sizes of work groups. An error of the driver is raised here, in
-    TVM's kinds of errors; the driver's cache keeps the results.
-    """
+    """Compile a program's kernels by the driver, whose errors are raised here."""
     _called(module, arguments, _COMPILE)
 
 

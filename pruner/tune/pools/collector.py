@@ -85,10 +85,7 @@ _Kind = Literal["open", "first", "again"]
 
 @dataclass(slots=True)
 class _Pace:
-    """Mean seconds to open a pool and to time its programs.
-
-    A first timing includes the build.
-    """
+    """Mean seconds to open a pool, to time its programs first, and again."""
 
     spent_s: dict[tuple[str, _Kind], float] = field(default_factory=dict)
     count: dict[tuple[str, _Kind], int] = field(default_factory=dict)
@@ -107,11 +104,7 @@ class _Pace:
 
 
 class Collector:
-    """Fills the pools of a plan; another collector on its folder continues.
-
-    Raises:
-        PrunerError: a task is there twice, or another process works in the folder.
-    """
+    """Fills the pools of a plan; another collector on its folder continues."""
 
     def __init__(
         self, plan: PoolPlan, log: Log = silent, stopped: Callable[[], bool] = never
@@ -135,25 +128,15 @@ class Collector:
                 pool.clear()
 
     def collect(self) -> Collected:
-        """Measure the missing programs.
-
-        Raises:
-            Unavailable: a device or worker is gone.
-        """
+        """Measure the missing programs; raise `Unavailable` without a device."""
         return self._over_all(self._fill)
 
     def estimate(self) -> Collected:
-        """Measure a few programs of every pool to estimate the total time.
-
-        These programs count.
-        """
+        """Measure a few programs of every pool, which count, to estimate the time."""
         return self._over_all(self._probe)
 
     def prepare(self) -> Collected:
-        """Choose and build the programs of all pools, for timing elsewhere.
-
-        It needs no device; `Collected.built` counts the programs.
-        """
+        """Choose and build the programs of all pools, to be timed elsewhere."""
         return self._over_all(self._prepare)
 
     def _over_all(self, work: Callable[[MeasurementSetup, list[MeasuredSet]], None]) -> Collected:

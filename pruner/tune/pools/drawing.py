@@ -20,10 +20,7 @@ _MUTATIONS = 3  # at most, from a parent to an evolved program
 
 
 def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[int]) -> Decisions:
-    """Draw at most `num` new legal programs, int64 [n, d], evenly.
-
-    No two are alike; their keys are added to `seen`.
-    """
+    """Draw at most `num` legal programs, int64 [n, d], evenly; add to `seen`."""
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS):
@@ -41,10 +38,7 @@ def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[
 def evolved(
     space: UnionSpace, parents: Decisions, num: int, rng: np.random.Generator, seen: set[int]
 ) -> Decisions:
-    """Mutate parents in turn to at most `num` new legal programs.
-
-    Their keys are added to `seen`.
-    """
+    """Mutate parents in turn to at most `num` new legal programs; add to `seen`."""
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS * _OVERDRAW):

@@ -72,12 +72,7 @@ def import_databases(
     quarantine: Quarantine,
     log: Log = silent,
 ) -> ImportResult:
-    """Write the databases' records to ``out/measure_records/<platform>/<task>.json.gz``.
-
-    Raises:
-        DataError: no record could be read, a bad platform name, or records of that platform are
-            there already.
-    """
+    """Write records to ``out/measure_records/<platform>/<task>.json.gz``, or raise."""
     final = new_platform(out, platform)
     state = _Import(out, quarantine, log, Counter())
     lines: dict[str, list[str]] = {}

@@ -69,11 +69,7 @@ class MeasurementSetup:
     check: bool = True  # results of every program against the unscheduled one
 
     def wait(self, job: Future[Reply]) -> Reply:
-        """Wait for a builder's reply.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-        """
+        """Wait for a builder's reply; raise `CollectionStopped` on request."""
         while not job.done():
             if self.stopped():
                 job.cancel()
@@ -141,10 +137,7 @@ class MeasuredSet:
 
     @property
     def doubted(self) -> list[Program]:
-        """List programs that need another timing.
-
-        It is the second timing, or a further one since the others disagree.
-        """
+        """List programs without a second timing, or whose timings disagree."""
         return [
             p
             for p in self.valid()
@@ -308,10 +301,7 @@ class MeasuredSet:
         return np.array([program.row for program in programs], np.int64)
 
     def again(self, setup: MeasurementSetup) -> Iterator[Program]:
-        """Time the doubted programs once more, in another order.
-
-        Each program is yielded once it is done.
-        """
+        """Time the doubted programs again, in another order; yield each."""
         doubted = self.doubted
         passes = max(len(program.passes) for program in doubted)
         task = crc32(self.paths.task.encode())

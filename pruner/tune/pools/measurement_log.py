@@ -106,11 +106,7 @@ class MeasurementLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a measurement log.
-
-        Raises:
-            DataError: the file is not as it was written.
-        """
+        """Read a measurement log; raise `DataError` where it is damaged."""
         self.path, self._lines = path, JsonLines(path)
         self.programs: list[Program] = []
         self.spaces: list[str] = []

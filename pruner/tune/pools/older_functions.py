@@ -54,11 +54,7 @@ _AUTO_BROADCAST = 2  # a buffer whose shape is open where it is 1
 
 
 def load_module(text: bytes) -> Any:
-    """Load a module that any release of TVM saved.
-
-    Raises:
-        UnsupportedProgram: the graph holds what this release has no counterpart of.
-    """
+    """Load a module of any release, or raise `UnsupportedProgram`."""
     saved = json.loads(text)
     if "root_index" in saved:
         try:

@@ -114,10 +114,7 @@ def error_number(error: str) -> int:
 
 
 def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:
-    """Make the common head of a task's records.
-
-    It has the key, the target, and Ansor's eight hardware parameters.
-    """
+    """Make the head of a task's records: key, target, Ansor's eight numbers."""
     line = device.transaction_bytes if isinstance(device, CpuDevice) else 64
     hardware = [platform.cores, device.vector_bytes, line, 0, 0, 0, 0, 0]
     return [workload.key, platform.target_json, hardware]

@@ -33,10 +33,7 @@ _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ansor:
-    """Ansor's search and model, in its own environment; CPUs only.
-
-    It builds and measures in its own process.
-    """
+    """Ansor's search, model and measurer in its own environment; CPUs only."""
 
     takes_model: ClassVar[bool] = False
     trusts_draft: ClassVar[bool] = False
@@ -197,11 +194,7 @@ class MissingAnsor(PrunerError):
 
 
 def interpreter(folder: Path) -> Path:
-    """Return the Python of the environment.
-
-    Raises:
-        MissingAnsor: it does not exist, or has no TVM with auto_scheduler.
-    """
+    """Return the environment's Python; raise `MissingAnsor` if it has no Ansor."""
     python = folder / "bin" / "python"
     if not python.exists():
         raise MissingAnsor(str(folder), "not there")
@@ -214,11 +207,7 @@ def interpreter(folder: Path) -> Path:
 
 
 def install(folder: Path) -> None:
-    """Create the environment with exact versions from datasets/ansor-requirements.txt.
-
-    Raises:
-        PrunerError: pip failed; its own output has gone to stderr.
-    """
+    """Create the environment of datasets/ansor-requirements.txt, or raise."""
     commands = [
         [sys.executable, "-m", "venv", str(folder)],
         [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)],
@@ -229,10 +218,6 @@ def install(folder: Path) -> None:
 
 
 def child_environment(cores: int) -> dict[str, str]:
-    """Return a child's environment: its threads, and the path of our package.
-
-    TVM would pin its threads to fixed cores; unpinned, the system can move them away from a core
-    that other work is using.
-    """
+    """Return a child's environment: unpinned threads, the path of our package."""
     threads = {"TVM_NUM_THREADS": str(cores), "TVM_BIND_THREADS": "0"}
     return {**os.environ, **threads, "PYTHONPATH": str(sources_folder())}

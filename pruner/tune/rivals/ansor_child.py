@@ -38,10 +38,7 @@ BUILD, RUN, TRAIN = "build", "run", "train"
 
 
 def forked(job: Callable[[], Any]) -> Worker:
-    """Begin a job in a forked copy of this process.
-
-    Every job has its fork, as in Ansor: it needs Ansor's objects in memory, which no pipe takes.
-    """
+    """Fork a job, as Ansor does: no pipe takes Ansor's objects."""
     worker = Worker(SimpleNamespace(job=job), method="fork")
     worker.send("job")
     return worker
@@ -199,10 +196,7 @@ def make_task(spec: dict[str, Any]) -> Any:
 
 
 def make_model(session: AnsorSession) -> Any:
-    """Make Ansor's XGBoost model, with its training time counted.
-
-    Its predictions belong to the search.
-    """
+    """Make Ansor's XGBoost model, with its training time counted."""
     spec = session.spec
 
     class Model(ansor.cost_model.XGBModel):
@@ -216,10 +210,7 @@ def make_model(session: AnsorSession) -> Any:
 
 
 def main() -> None:
-    """Spend the budget, less the trials of earlier starts.
-
-    These are the lines of the journal; Ansor's own log preloads its states.
-    """
+    """Spend the budget, less the journal's trials, from the states of Ansor's log."""
     end_with_parent()
     spec = json.loads(sys.argv[1])
     session = AnsorSession(spec)

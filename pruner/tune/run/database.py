@@ -25,10 +25,7 @@ NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives fail
 
 
 class Database:
-    """``database_workload.json`` and ``database_tuning_record.json`` in a folder.
-
-    Only programs that ran are recorded: failures stand in the journal.
-    """
+    """``database_*.json`` in a folder: programs that ran; failures are in the journal."""
 
     def __init__(self, folder: Path | None) -> None:
         """Open for reading and writing; `folder` None: in memory."""
@@ -43,13 +40,7 @@ class Database:
 
     @classmethod
     def read(cls, folder: Path) -> Database:
-        """Copy a database that another run may be writing into memory.
-
-        An incomplete last line is left out.
-
-        Raises:
-            DataError: TVM cannot read it.
-        """
+        """Copy a database into memory while a run may write; raise `DataError`."""
         with tempfile.TemporaryDirectory() as copy:
             for name in (RECORDS, WORKLOADS):  # TVM writes a workload before its first record
                 if (folder / name).is_file():
@@ -200,10 +191,7 @@ def measured_s(record: Any) -> float:
 
 
 def unscheduled(module: Any) -> Any:
-    """Make a schedule that changes nothing and that TVM finds in a database.
-
-    It names a block, since TVM passes over records without instructions.
-    """
+    """Make a schedule of a block's name alone, which TVM finds in a database."""
     schedule = load_tvm().s_tir.Schedule(module)
     with suppress(load_tvm().s_tir.ScheduleError):  # a function without blocks
         schedule.get_sblock("root")

@@ -36,10 +36,7 @@ JOULES, MODELLED = "joules", "energy_model_j"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalProgram:
-    """A measured program with the values of its objectives.
-
-    ``joules``: of a run, counted or modelled. ``chosen``: it is on the front, or the best.
-    """
+    """A measured program; ``chosen``: the best of its task, or on the front."""
 
     trial: Trial
     joules: float | None = None
@@ -100,13 +97,7 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the meter of a run.
-
-    None: a model gives the joules, or the objective has no energy.
-
-    Raises:
-        PrunerError: no counter, and nothing to model with.
-    """
+    """Open the meter of a run, None where a model serves; raise without both."""
     platform = options.platform
     if not options.objective.has_energy:
         return None
@@ -275,10 +266,7 @@ def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> st
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
-    """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``.
-
-    Libraries of an earlier front are removed.
-    """
+    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``, and no others."""
     out, folder = [], context.folder / FRONT_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)

@@ -63,10 +63,7 @@ class Trial:
 
 
 def read_trials(path: Path, log: Log = silent) -> list[Trial]:
-    """Read all complete lines of a journal, none without a file.
-
-    A damaged line is reported with its number, and counts as not measured.
-    """
+    """Read a journal; report damaged lines, which count as not measured."""
     found, known = [], set()
     for number, line in enumerate(complete_lines(path), start=1):
         try:
@@ -82,11 +79,7 @@ def read_trials(path: Path, log: Log = silent) -> list[Trial]:
 
 
 def read_trial(line: bytes) -> Trial:
-    """Parse a line of a journal.
-
-    Raises:
-        ValueError: the line is damaged, or no trial.
-    """
+    """Parse a line of a journal; raise `ValueError` where it is damaged."""
     row = json_of(line)
     odd = row.keys() - _KINDS.keys() or _NEEDED - row.keys()
     odd = odd or {name for name, value in row.items() if not _KINDS[name](value)}

@@ -60,10 +60,7 @@ class OnlineModel:
         """Train on all labelled programs (absolute features)."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
-        """Write the trained model as checkpoints, name to file.
-
-        `keys`: the tasks that it learned from.
-        """
+        """Write the model that learned from `keys` as checkpoints, name to file."""
         return {}
 
     def state(self) -> State:
@@ -183,10 +180,7 @@ class SharedModel:
     """
 
     def __init__(self, model: OnlineModel, *, refit: float = 0.0) -> None:
-        """Share a model; ``refit``: the growth of programs between fits, a share.
-
-        0: fit after every batch.
-        """
+        """Share a model; ``refit``: the growth of programs between fits, a share."""
         self.model, self._refit = model, refit
         self._fitted = self._waiting = 0  # programs of the last fit, and programs since
         self._learned: dict[TaskKey, LiveLearner] = {}  # tasks with programs in earlier fits
@@ -199,10 +193,7 @@ class SharedModel:
             self._pending.append(learner)
 
     def fit(self, *, whatever: bool = False) -> None:
-        """Fit on all tasks if enough programs are new.
-
-        ``whatever``: fit if any program is new.
-        """
+        """Fit on all tasks if enough programs are new, or any with ``whatever``."""
         if not self._pending or (self._waiting < self._refit * self._fitted and not whatever):
             return
         self._fitted, self._waiting = self._fitted + self._waiting, 0
@@ -265,10 +256,7 @@ class LiveLearner:
         *,
         num_reference: int = 64,
     ) -> None:
-        """Connect a task to the shared model.
-
-        `rng` draws the `num_reference` programs whose mean becomes the task's centre.
-        """
+        """Connect a task; the mean of `num_reference` drawn programs is its centre."""
         self.key, self._space, self._shared, self._phases = key, space, shared, phases
         self._rng, self._num_reference, self._has_reference = rng, num_reference, False
         self._history = History(space)
@@ -284,10 +272,7 @@ class LiveLearner:
         self._rng.bit_generator.state, self._has_reference = state["rng"], state["met"]
 
     def note(self, history: History) -> None:
-        """Register new programs of the task's history for the next fit.
-
-        A program that was not tried is left out; a failure counts as the slowest of all.
-        """
+        """Register new programs of the task's history for the next fit."""
         self._history = history
         if len(history) > self._noted:
             self._shared.add_pending(self, len(history) - self._noted)

@@ -78,11 +78,7 @@ class Prepared:
     def __init__(
         self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
     ) -> None:
-        """Make the tasks of a run, and begin none.
-
-        Raises:
-            PrunerError: symbolic shapes, or earlier runs of another target.
-        """
+        """Make the tasks, begin none; raise `PrunerError` for symbolic shapes."""
         self._options, self._context = options, context
         self.shared = _shared(options)
         policy = options.policy

@@ -37,11 +37,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read the file of `save_state`.
-
-    Raises:
-        DataError: the file is damaged, or another file.
-    """
+    """Read the file of `save_state`; raise `DataError` where it is damaged."""
     try:
         arrays = read_arrays(path)
         found = _with_arrays(json.loads(arrays.pop(_TREE).tobytes()), arrays)

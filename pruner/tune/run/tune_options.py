@@ -161,10 +161,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The state that all tasks of a run share.
-
-    ``interrupted`` returns True if the run was asked to end.
-    """
+    """The state that all tasks of a run share."""
 
     platform: Platform
     measurer: DeviceMeasurer

@@ -20,7 +20,7 @@ from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool
 from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
-from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, are_timings
+from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, Check, are_timings
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
@@ -519,14 +519,6 @@ def _emptied(folder: Path | None) -> Path:
     # libraries in it are loaded and executed: nobody else may put files there
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The file of the reference's results, and the largest tolerated `worst_error`."""
-
-    expected: str
-    tolerance: float
 
 
 @dataclass(slots=True, kw_only=True)

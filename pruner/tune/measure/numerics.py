@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from pruner.archives import read_arrays
 from pruner.errors import DataError
 from pruner.processes import NoReference
+from pruner.progress import Log
 
 Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
@@ -216,3 +220,57 @@ def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
     if not found:
         raise NoReference(f"{path}: no results in it")
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The file of the reference's results, and the largest tolerated `worst_error`."""
+
+    expected: str
+    tolerance: float
+
+
+class TaskReference:
+    """The expected results of a task, computed once in the background and kept in a file."""
+
+    def __init__(
+        self, name: str, module: Any, arguments: Arguments, path: Path, measurer: Any, log: Log
+    ) -> None:
+        """Compute the results of `module`, called `name` in lines, into `path` by a measurer."""
+        self._name, self._path, self._log = name, path, log
+        self._begin = partial(measurer.begin_reference, module, arguments, path)
+        self._check = Check(expected=str(path), tolerance=tolerance(arguments))
+        self._begun: Future[str | None] | None = None  # at work
+        self._known: tuple[Check | None] | None = None
+
+    def begin(self) -> None:
+        """Begin to compute the results, unless they are begun or in a readable file."""
+        if self._begun is not None or self._known is not None:
+            return
+        if self._path.is_file():
+            try:
+                load_reference(str(self._path))
+                self._known = (self._check,)
+                return
+            except NoReference as error:
+                self._log(f"{self._name}: its reference is computed again ({error})")
+                self._path.unlink()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._begun = self._begin()
+
+    def check(self, wait: Callable[[Future[Any]], object]) -> Check | None:
+        """Return what to compare with; None, with a report, if its computation failed.
+
+        None, too, if it is not there after ``wait(future)``; a later call may have it.
+        """
+        self.begin()
+        if self._known is None:
+            assert self._begun is not None, self._name
+            wait(self._begun)
+            if not self._begun.done():
+                return None
+            reason = self._begun.result()
+            if reason is not None:
+                self._log(f"{self._name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
+            self._known = (self._check if reason is None else None,)
+        return self._known[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from pruner.program.device import Device
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log
-from pruner.tune.measure.measurer import Check, DeviceMeasurer, Outcome, Platform
-from pruner.tune.measure.numerics import tolerance
+from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, wait_for
+from pruner.tune.measure.numerics import Check, TaskReference
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions
 from pruner.tune.pools.drawing import evolved, stratified
@@ -42,7 +41,6 @@ from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments
 
 REFERENCE = "reference.npz"  # expected results, beside the libraries
-_POLL_S = 0.2
 _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
 
@@ -70,11 +68,10 @@ class MeasurementSetup:
 
     def wait(self, job: Future[Reply]) -> Reply:
         """Wait for a builder's reply; raise `CollectionStopped` on request."""
-        while not job.done():
-            if self.stopped():
-                job.cancel()
-                raise CollectionStopped
-            time.sleep(min(_POLL_S, 0.01))
+        wait_for(job, self.stopped)
+        if not job.done():
+            job.cancel()
+            raise CollectionStopped
         return job.result()
 
 
@@ -89,8 +86,7 @@ class MeasuredSet:
         self.measurement_log = MeasurementLog(self.paths.measurement_log)
         self._arguments = arguments(workload.module)
         self._space: UnionSpace | None = None
-        self._checked: tuple[Check | None] | None = None
-        self._reference: Future[str | None] | None = None  # at work
+        self._reference: TaskReference | None = None
         self._building: dict[int, Future[Reply]] = {}  # by the number of the program
 
     @property
@@ -375,24 +371,18 @@ class MeasuredSet:
 
     def begin_check(self, setup: MeasurementSetup) -> None:
         """Begin to compute the reference in the background."""
-        if self._reference is None and setup.check:
-            self.paths.work.mkdir(parents=True, exist_ok=True)
-            path = self.paths.work / REFERENCE
-            if not path.is_file():
-                module = self.workload.module
-                self._reference = setup.measurer.begin_reference(module, self._arguments, path)
+        if setup.check:
+            self._task_reference(setup).begin()
+
+    def _task_reference(self, setup: MeasurementSetup) -> TaskReference:
+        if self._reference is None:
+            path, module = self.paths.work / REFERENCE, self.workload.module
+            what = self.name, module, self._arguments, path, setup.measurer, setup.log
+            self._reference = TaskReference(*what)
+        return self._reference
 
     def _check(self, setup: MeasurementSetup) -> Check | None:
-        """Wait for the reference; None, with a report, if it failed."""
-        if self._checked is None:
-            self.begin_check(setup)
-            reason = None if self._reference is None else self._reference.result()
-            if reason is not None:
-                setup.log(f"{self.name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-            path, bound = self.paths.work / REFERENCE, tolerance(self._arguments)
-            check = None if reason is not None else Check(expected=str(path), tolerance=bound)
-            self._checked = (check,)
-        return self._checked[0]
+        return self._task_reference(setup).check(lambda begun: begun.result())
 
     def finish(self, setup: MeasurementSetup) -> None:
         """Write records and database, and remove the libraries."""
@@ -424,7 +414,7 @@ class MeasuredSet:
 
     def close(self) -> None:
         """Release the design spaces, which are large."""
-        self._space = self._checked = self._reference = None
+        self._space = self._reference = None
         for job in self._building.values():
             job.cancel()
         self._building.clear()

@@ -13,13 +13,12 @@ import numpy as np
 
 from pruner.data.tasks import TaskKey
 from pruner.files import as_written, read_json, write_json
-from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
-from pruner.tune.measure.measurer import Check, Outcome, wait_for
-from pruner.tune.measure.numerics import load_reference, size_bytes, tolerance
+from pruner.tune.measure.measurer import Outcome, wait_for
+from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.ansor import Ansor
@@ -50,6 +49,7 @@ class LiveTask(TuningTask):
     """
 
     workload: Workload
+    reference: TaskReference
     open_search: Callable[[], Search]
     untuned_s: float | None = None
     unscheduled: Outcome | None = None
@@ -84,31 +84,32 @@ class Prepared:
         policy = options.policy
         self.savable = not isinstance(policy, MetaSchedule)
         self._theirs = policy.shared(context.platform) if isinstance(policy, MetaSchedule) else None
-        self._references: dict[str, Future[str | None]] = {}
-        self._validated: set[str] = set()  # tasks with a complete reference file
-        self._unchecked: set[str] = set()  # tasks without a computable reference
-        untuned_s = _untuned(context.folder)
-        self.tasks = [
-            LiveTask(
-                name=workload.name,
-                weight=workload.weight,
-                operator=workload.operator,
-                workload=workload,
-                flops=flops(workload.module),
-                arguments=arguments(workload.module),
-                untuned_s=untuned_s.get(workload.name),
-                make_search=partial(self._begin, number),
-                open_search=partial(self._open, number),
-                find_check=partial(self._check, number),
-            )
-            for number, workload in enumerate(workloads)
-        ]
+        self.tasks = list(map(self._task, range(len(workloads)), workloads))
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
         self._drafted: Mapping[str, Any] = {}  # traces of programs that tasks measure first
         self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
+
+    def _task(self, number: int, workload: Workload) -> LiveTask:
+        context, given = self._context, arguments(workload.module)
+        path = context.folder / f"reference-{workload.name}.npz"
+        what = workload.name, workload.module, given, path, context.measurer, context.log
+        reference = TaskReference(*what)
+        return LiveTask(
+            name=workload.name,
+            weight=workload.weight,
+            operator=workload.operator,
+            workload=workload,
+            flops=flops(workload.module),
+            arguments=given,
+            untuned_s=_untuned(context.folder).get(workload.name),
+            reference=reference,
+            make_search=partial(self._begin, number),
+            open_search=partial(self._open, number),
+            find_check=partial(self._check, reference),
+        )
 
     def begin_anew(self) -> None:
         """Replace the shared model by an untrained model; searches are made anew."""
@@ -160,7 +161,7 @@ class Prepared:
         """
         context = self._context
         database, target = context.database, context.platform.target
-        for number, task in enumerate(self.tasks):
+        for task in self.tasks:
             module, name = task.workload.module, task.workload.name
             single_s, best_s = task.untuned_s, task.current_best_s
             known = records_of(database.tvm_database, module, target)
@@ -168,7 +169,7 @@ class Prepared:
             is_near = single_s is not None and single_s <= _CLOSE * best_s + _GRAIN_S
             if not task.trials or single_s is None or not (found or is_near):
                 continue
-            check = self._check(number)
+            check = task.find_check()
             if found:  # of an earlier start, or a space's only program
                 costs_s = tuple(map(float, min(found, key=measured_s).run_secs))
                 outcome = Outcome(costs_s=costs_s, checked=check is not None)
@@ -191,7 +192,7 @@ class Prepared:
         context.log(described(task.workload))
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
-            self._begin_reference(task)
+            task.reference.begin()
         search = self._metaschedule_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
@@ -255,51 +256,16 @@ class Prepared:
             key, space, shared, self._context.phases, rng, num_reference=self._options.num_reference
         )
 
-    def _begin_reference(self, task: LiveTask) -> None:
-        if not self._has_reference(task):
-            self._references[task.workload.name] = self._context.measurer.begin_reference(
-                task.workload.module, task.arguments, self._reference_file(task)
-            )
-
-    def _has_reference(self, task: LiveTask) -> bool:
-        """Check for a reference file, and the checksums of an earlier start's."""
-        path, name = self._reference_file(task), task.workload.name
-        if name in self._references or name in self._validated or not path.is_file():
-            return path.is_file()
-        try:
-            load_reference(str(path))
-        except NoReference as error:
-            self._context.log(f"{name}: its reference is computed again ({error})")
-            path.unlink()
-            return False
-        self._validated.add(name)
-        return True
-
-    def _check(self, number: int) -> Check | None:
+    def _check(self, reference: TaskReference) -> Check | None:
         """Return the reference to compare with; wait for it or the end."""
-        task = self.tasks[number]
         if not self._options.measure.check:
             return None
-        path, name = self._reference_file(task), task.workload.name
-        if name in self._unchecked:
-            return None
-        if not self._has_reference(task):
-            if name not in self._references:
-                self._begin_reference(task)
-            begun = self._references[name]
+
+        def wait(begun: Future[Any]) -> None:
             with self._context.phases.time("run"):
                 wait_for(begun, partial(self._context.is_over, self._options.budget.seconds))
-            if not begun.done():  # the run ends: nothing is measured any more
-                return None
-            reason = self._references.pop(name).result()
-            if reason is not None:
-                self._context.log(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-                self._unchecked.add(name)
-                return None
-        return Check(expected=str(path), tolerance=tolerance(task.arguments))
 
-    def _reference_file(self, task: LiveTask) -> Path:
-        return self._context.folder / f"reference-{task.workload.name}.npz"
+        return reference.check(wait)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:

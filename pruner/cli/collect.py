@@ -14,21 +14,19 @@ from pruner.cli.shared.known import files_of
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
+from pruner.cli.tuning.platform import address_of, network_format
 from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.kinds import OPENCL
-from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.machine import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkFormat
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.pools.records import bundle
@@ -132,10 +130,8 @@ def _devices(config: DictConfig) -> list[Device]:
 
 
 def _platform(config: DictConfig, device: Device) -> Platform:
-    address = None
-    if config.runner.kind == "rpc":
-        names = ("host", "port", "key", "session_timeout_s")
-        address = RpcAddress(**{name: config.runner[name] for name in names})
+    address = address_of(config)
+    if address is not None:
         check_health(address, config.runner.health_timeout_s)
     platform = make_platform(device, address=address)
     if platform.device == OPENCL:
@@ -184,11 +180,7 @@ def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload
     folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        precision = chosen_precision("float32")
-        form = NetworkFormat(
-            layout=chosen_layout("auto", device=platform.device, precision=precision),
-            precision=precision,
-        )
+        form = network_format(platform.device, precision="float32")
         source = NetworkSource(name=str(config.network), options=NetworkOptions(), seed=config.seed)
         say(f"importing {source.label}, {form} ...")
         extract_tasks(source, platform.target_json, folder, form)

@@ -24,7 +24,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.shared.options import RENAMED, check_options
+from pruner.cli.shared.options import RENAMED, check_options, walk
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 
@@ -251,13 +251,13 @@ def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
 def _check_names(
     values: Sequence[Override], groups: Mapping[str, Any], defaults: Sequence[Mapping[str, Any]]
 ) -> None:
-    names = [name for held in defaults for name in _names(held)]
+    names = [name for held in defaults for name, _ in walk(held)]
     for override in values:
         option, value = override.key_or_group, override.value()
         given = [option]  # and the names in its mapping
         has_parts = any(name.startswith(f"{option}.") for name in names)
         if has_parts and isinstance(value, Mapping) and "_target_" not in value:
-            given += _names(value, option)
+            given += [name for name, _ in walk(value, option)]
         for name in given:
             parts = name.split(".")
             if override.package is not None or not any(_accepts(d, parts) for d in defaults):
@@ -302,14 +302,6 @@ def takes(target: str, name: str) -> bool:
     """Check whether the target has an argument of that name."""
     parameters = inspect.signature(get_object(target)).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for key, item in values.items():
-        name = f"{path}.{key}" if path else str(key)
-        yield name
-        if isinstance(item, Mapping):
-            yield from _names(item, name)
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

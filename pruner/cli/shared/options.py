@@ -235,7 +235,7 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
             judged.add(name)
             _check(name, value, rule)
     for given in defaults:
-        for name, default in _leaves(given):
+        for name, default in walk(given):
             found, value = _at(values, name)
             like = _like(name, default)
             absent = value is None and name.partition(".")[0] not in NEVER_NULL
@@ -253,13 +253,13 @@ def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:
     return True, value
 
 
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def walk(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of everything in nested mappings, mappings first."""
     for key, value in values.items():
         name = f"{path}.{key}" if path else str(key)
+        yield name, value
         if isinstance(value, Mapping):
-            yield from _leaves(value, name)
-        else:
-            yield name, value
+            yield from walk(value, name)
 
 
 def _like(name: str, default: Any) -> Rule | None:

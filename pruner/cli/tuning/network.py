@@ -12,7 +12,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import open_run
 from pruner.cli.shared.trust import named_code
 from pruner.cli.tuning.live import milliseconds
-from pruner.cli.tuning.platform import chosen_platform, load_draft, platform_of
+from pruner.cli.tuning.platform import chosen_platform, load_draft, network_format, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.processes import Worker
@@ -25,11 +25,8 @@ from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import REQUEST, NetworkRequest
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import choose_variants
@@ -120,9 +117,7 @@ def network_tasks(
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    precision = chosen_precision(config.precision)
-    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
-    form = NetworkFormat(layout=layout, precision=precision)
+    form = network_format(platform.device, layout=config.layout, precision=config.precision)
     analyzer = load_draft(platform, config.draft.form) if config.variants else None
     if config.variants and analyzer is None:
         raise PrunerError(

@@ -16,6 +16,9 @@ from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.measure.machine import check_health
 
 
@@ -86,12 +89,23 @@ def platform_of(config: DictConfig, target: Any) -> Platform:
     Raises:
         PrunerError: a target that TVM does not know, or a remote device without a name.
     """
-    address = None
-    if config.runner.kind == "rpc":
-        names = ("host", "port", "key", "session_timeout_s")
-        address = RpcAddress(**{name: config.runner[name] for name in names})
     device = device_from_mapping(plain(config.platform))
-    return make_platform(device, target=target, address=address)
+    return make_platform(device, target=target, address=address_of(config))
+
+
+def address_of(config: DictConfig) -> RpcAddress | None:
+    """Return the device of ``runner=rpc``, None: of this machine."""
+    if config.runner.kind != "rpc":
+        return None
+    names = ("host", "port", "key", "session_timeout_s")
+    return RpcAddress(**{name: config.runner[name] for name in names})
+
+
+def network_format(device: str, *, layout: str = "auto", precision: str) -> NetworkFormat:
+    """Choose layout and precision of a network for a kind of device."""
+    chosen = chosen_precision(precision)
+    form = chosen_layout(layout, device=device, precision=chosen)
+    return NetworkFormat(layout=form, precision=chosen)
 
 
 def load_draft(platform: Platform, form: AnyFormula = "hardware") -> Analyzer | None:

@@ -13,7 +13,7 @@ from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import UNSUCCESSFUL, as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.runs import open_run
-from pruner.cli.tuning.platform import load_draft
+from pruner.cli.tuning.platform import load_draft, network_format
 from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_table
 from pruner.models.forecast import boxed_forecast
@@ -22,9 +22,6 @@ from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.networks.filtering.candidates import Candidates, read_networks, source_of
 from pruner.tune.networks.filtering.forecaster import NetworkForecast, NetworkForecaster
-from pruner.tune.networks.lowering import NetworkFormat
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.tvm_import import cpus_only
 
 TABLE = "networks.csv"
@@ -121,12 +118,10 @@ def forecaster_of(config: DictConfig) -> NetworkForecaster:
     analyzer = load_draft(platform)
     if analyzer is None:
         raise PrunerError(f"platform={device.name}: there is nothing to draft with")
-    precision = chosen_precision(config.precision)
-    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
     return NetworkForecaster(
         platform,
         analyzer,
-        NetworkFormat(layout=layout, precision=precision),
+        network_format(platform.device, layout=config.layout, precision=config.precision),
         drafts=None if config.drafts is None else Path(config.drafts),
         seed=config.seed,
     )

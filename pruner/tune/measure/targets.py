@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pruner.errors import PrunerError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTarget:
+class CpuTarget(NamedTuple):
     """A code generation target, and the number of cores for programs."""
 
     platform: str
-    target: str
+    processor: str  # LLVM's name
     cores: int
     vector_bytes: int
     cpu_flags: tuple[str, ...]  # of /proc/cpuinfo, needed to run what the target generates
-    cache_line_bytes: int = 64
-
-    @property
-    def processor(self) -> str:
-        """Return LLVM's name of the target's processor."""
-        return self.target.rpartition("=")[2]
 
 
 # from narrow to wide vectors: `local_platform` takes the last that fits
 CPU_TARGETS: tuple[CpuTarget, ...] = (
+    CpuTarget("cpu-sse4", "nehalem", 1, 16, ("sse4_2",)),
+    CpuTarget("cpu-avx2", "haswell", 2, 32, ("avx2", "fma")),
     CpuTarget(
-        platform="cpu-sse4",
-        target="llvm -mcpu=nehalem",
-        cores=1,
-        vector_bytes=16,
-        cpu_flags=("sse4_2",),
-    ),
-    CpuTarget(
-        platform="cpu-avx2",
-        target="llvm -mcpu=haswell",
-        cores=2,
-        vector_bytes=32,
-        cpu_flags=("avx2", "fma"),
-    ),
-    CpuTarget(
-        platform="cpu-avx512",
-        target="llvm -mcpu=skylake-avx512",
-        cores=2,
-        vector_bytes=64,
-        cpu_flags=("avx512f", "avx512dq", "avx512bw", "avx512vl"),
+        "cpu-avx512", "skylake-avx512", 2, 64, ("avx512f", "avx512dq", "avx512bw", "avx512vl")
     ),
 )
-
 
 # LLVM's names of the vector instructions that it writes for loops. Linux lists each of them; newer
 # ones, such as those for matrices, it does not list on every machine that has them.

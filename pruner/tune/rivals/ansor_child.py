@@ -10,8 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.task_options import tensors
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
+from pruner.tune.phases import Stopwatch
 from pruner.tune.run.journal import Trial, read_trials
 
 tvm: Any = importlib.import_module("tvm")
@@ -58,24 +58,16 @@ class AnsorSession:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
-        self.seconds = {BUILD: 0.0, RUN: 0.0, TRAIN: 0.0}
+        self.watch = Stopwatch()
+        self.watch.seconds |= dict.fromkeys((BUILD, RUN, TRAIN), 0.0)
         self.best_s = float("inf")
         self.folder = tempfile.TemporaryDirectory()
         self.journal = JsonLines(Path(spec["journal"]))
         self.trial = self.batch = 0
 
-    @contextmanager
-    def time(self, phase: str) -> Iterator[None]:
-        """Count the time inside as `phase`."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.monotonic() - start
-
     def build(self, batch: Any, timeout: int, parallel: int, *_: Any) -> list[Any]:
         """Build a batch in ``parallel`` forks (Ansor's builder)."""
-        with self.time(BUILD):
+        with self.watch.time(BUILD):
             self.batch += 1
             waiting: list[tuple[str, Worker]] = []
             done: list[Any] = []
@@ -109,7 +101,7 @@ class AnsorSession:
             # kind
             kind, found["message"] = json.loads(str(built.error_msg))
         else:
-            with self.time(RUN):
+            with self.watch.time(RUN):
                 best_s = self.best_s
                 found = result_of(forked(partial(timed, self.spec, path, best_s)), timeout)
             kind = f"run_{found['error']}" if "error" in found else None
@@ -142,7 +134,7 @@ class AnsorSession:
             run_s=found["seconds"],
             elapsed_s=time.time() - self.spec["started"],
             timestamp=time.time(),
-            extra={"seconds": dict(self.seconds)},
+            extra={"seconds": dict(self.watch.seconds)},
             checked=kind is None and found["value"]["checked"],
         )
         self.journal.append(asdict(trial))
@@ -201,7 +193,7 @@ def make_model(session: AnsorSession) -> Any:
 
     class Model(ansor.cost_model.XGBModel):
         def update(self, measured: Any, results: Any) -> None:
-            with session.time(TRAIN):
+            with session.watch.time(TRAIN):
                 super().update(measured, results)
 
     return Model(

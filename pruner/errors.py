@@ -1,4 +1,4 @@
-"""Errors a user may see, in one line: the problem, the value found, the fix."""
+"""Errors of a user in one line: the problem, the value found, the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

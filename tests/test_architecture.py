@@ -186,7 +186,7 @@ def test_code_in_a_first_line_is_no_word():
 
 # Names of modules that stand in several folders and mean the same thing in each of them.
 SHARED_MODULES = {
-    "analyzer", "base", "batch", "columns", "cpu", "importing", "indexing", "jobs",
+    "base", "batch", "columns", "cpu", "importing", "indexing", "jobs",
     "leaderboard", "loop", "lower", "metaschedule", "network", "networks", "official", "page",
     "plots", "predict", "primitives", "products", "progress", "records", "recurrent", "regions",
     "registry", "resizing", "sorting", "space", "start", "steps", "tensors", "text", "trace",

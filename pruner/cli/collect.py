@@ -22,15 +22,14 @@ from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import Timing
-from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
+from pruner.tune.measure.machine import check_health, make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
-from pruner.tune.measure.machine import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.pools.records import bundle
 from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
+from pruner.tune.pools.records import bundle
 from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.rivals.ansor import install
 from pruner.tune.workloads import Workload, load_workloads

@@ -133,9 +133,7 @@ def _is_written(function: Any, target: Any) -> bool:
     except tvm.error.InternalError:  # a check of a pass fails, as "(eval_vec_) is false" does
         return False
     loads = [
-        load
-        for _, one in lowered.functions_items()
-        for load in inside(one.body, tvm.ir.TensorLoad)
+        load for _, one in lowered.functions_items() for load in inside(one.body, tvm.ir.TensorLoad)
     ]
     return not any(_is_gather(load) for load in loads)
 

@@ -10,16 +10,21 @@ from pruner.cli.shared.output import say
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import Analyzer, AnyFormula
 from pruner.program.device import device_from_mapping
-from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.kinds import CUDA, OPENCL
-from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
+from pruner.tune.measure.machine import (
+    check_health,
+    make_platform,
+    missing_device,
+    on_opencl,
+    platform_analyzer,
+    visible_gpus,
+    with_devices,
+)
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
-from pruner.tune.measure.machine import check_health
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:

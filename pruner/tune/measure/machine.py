@@ -1,4 +1,4 @@
-"""Make the platform of a device: its target, analyzer and devices, and what it lacks."""
+"""Make the platform of a device: target, analyzer, devices, and what it lacks."""
 
 from __future__ import annotations
 
@@ -239,7 +239,6 @@ def on_opencl(
     return replace(
         platform, target=_built(attributes), environments=(place,), on_cpu=found.on_cpu
     ), found
-
 
 
 def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform:

@@ -488,7 +488,7 @@ class DeviceMeasurer:
     def hold(
         self, path: Path, arguments: Arguments, seconds: float, latency_s: float
     ) -> int | None:
-        """Run a permanent library for `seconds`; return the number of runs, None if it fails."""
+        """Run a permanent library for `seconds`; return its runs, None on failure."""
         what = str(path), self._platform.device, arguments, seconds, latency_s
         limit_s = seconds + self._settings.run_timeout_s
         with self._phases.time("run"):

@@ -231,7 +231,7 @@ class Check:
 
 
 class TaskReference:
-    """The expected results of a task, computed once in the background and kept in a file."""
+    """The expected results of a task, computed once and kept in a file."""
 
     def __init__(
         self, name: str, module: Any, arguments: Arguments, path: Path, measurer: Any, log: Log

@@ -13,9 +13,12 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.policy import guard, standard, weighed
-from pruner.tune.metaschedule.session import outcomes
-from pruner.tune.metaschedule.session import MetaScheduleSession
-from pruner.tune.metaschedule.session import MetaScheduleTask, identity
+from pruner.tune.metaschedule.session import (
+    MetaScheduleSession,
+    MetaScheduleTask,
+    identity,
+    outcomes,
+)
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.traces import Traces

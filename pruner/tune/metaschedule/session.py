@@ -1,4 +1,4 @@
-"""Our side of TVM's tuning: its tasks, targets and results, and the state that they share."""
+"""TVM's side of a tuning as ours: tasks, targets, results and the shared state."""
 
 from __future__ import annotations
 

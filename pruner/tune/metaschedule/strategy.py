@@ -11,9 +11,12 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.metaschedule.session import know_earlier, outcomes
-from pruner.tune.metaschedule.session import MetaScheduleSession
-from pruner.tune.metaschedule.session import MetaScheduleTask
+from pruner.tune.metaschedule.session import (
+    MetaScheduleSession,
+    MetaScheduleTask,
+    know_earlier,
+    outcomes,
+)
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.traces import Traces

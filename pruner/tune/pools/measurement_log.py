@@ -1,4 +1,4 @@
-"""The measurement log of a pool: a JSON line for every draw, build, timing and reading.
+"""The log of a pool: a JSON line for every draw, build, timing and reading.
 
 It is the complete content of a pool. A damaged line is an error: others refer to its programs.
 """

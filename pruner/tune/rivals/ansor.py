@@ -77,7 +77,7 @@ class Ansor:
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Tune a named operator and write the journal of `folder`; return the seconds by phase.
+        """Tune a named operator, write the journal; return seconds by phase.
 
         It ends early if ``interrupted`` returns True.
 

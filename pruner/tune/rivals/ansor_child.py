@@ -1,4 +1,4 @@
-"""Run Ansor's search on an operator, measured as ours; child of `ansor`, with TVM 0.19.
+"""Run Ansor's search on an operator, in TVM 0.19, measured as ours.
 
 Builder and runner fork this process, so that the search is compared and not its imports.
 """

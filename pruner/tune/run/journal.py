@@ -1,4 +1,4 @@
-"""The journal of a run: a JSON line for every measured candidate, written at once.
+"""The journal of a run: a JSON line for each candidate, written at once.
 
 A damaged line counts as not measured. Ansor's process writes it, too: only NumPy is imported.
 """

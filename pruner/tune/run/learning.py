@@ -40,7 +40,7 @@ from pruner.tune.spaces.union import UnionSpace
 
 
 class OnlineModel:
-    """A ranker that trains on all programs measured so far; this class leaves it as it is.
+    """A ranker of live programs; its subclasses train it on all measured programs.
 
     ``ranker`` scores now, None before any training. ``dataflow`` is the kind of dataflow rows that
     it reads; ``reads_draft``: it reads the analyzer's columns of a program, too.

@@ -19,8 +19,7 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.objectives import Objective, check_pymoo
 from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
 from pruner.search.task_order import USUAL, Order, check_order
-from pruner.tune.measure.machine import platform_analyzer
-from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.machine import make_platform, platform_analyzer
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform, never
 from pruner.tune.measure.targets import local_platform
 from pruner.tune.phases import Phases

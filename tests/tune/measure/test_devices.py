@@ -14,8 +14,8 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.measure import machine
-from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.measurer import Platform
 
 BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")

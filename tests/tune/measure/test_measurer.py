@@ -282,8 +282,7 @@ def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
 
 
 def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.measure.numerics import load_reference
+    from pruner.tune.measure.numerics import Check, load_reference
     from pruner.tune.workloads import arguments
 
     root = elementwise(tmp_path, "sqrt", "T.sqrt(a[vi])")

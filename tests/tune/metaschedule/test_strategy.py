@@ -51,8 +51,7 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     from pruner.search.decision_search import decision_search
     from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.metaschedule.session import MetaScheduleSession
-    from pruner.tune.metaschedule.session import platform_of
+    from pruner.tune.metaschedule.session import MetaScheduleSession, platform_of
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.opening import open_spaces
@@ -86,8 +85,7 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert "main: 12 programs of the database count as measured" in said(tmp_path)
     # the latencies, too: the best of before is where evolution starts from
     from pruner.search.history import History
-    from pruner.tune.metaschedule.session import know_earlier
-    from pruner.tune.metaschedule.session import MetaScheduleTask
+    from pruner.tune.metaschedule.session import MetaScheduleTask, know_earlier
     from pruner.tune.spaces.traces import Traces
 
     space, context = opened(module, cpu())

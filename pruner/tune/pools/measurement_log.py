@@ -1,4 +1,4 @@
-"""The log of a pool: a JSON line for every draw, build, timing and reading.
+"""The log of a pool: a JSON line for each draw, build, timing, reading.
 
 It is the complete content of a pool. A damaged line is an error: others refer to its programs.
 """

@@ -11,7 +11,6 @@ from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import open_run
 from pruner.cli.shared.trust import named_code
-from pruner.cli.tuning.live import milliseconds
 from pruner.cli.tuning.platform import chosen_platform, load_draft, network_format, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
@@ -32,6 +31,11 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import choose_variants
 from pruner.tune.run.result import Tuned
 from pruner.tune.workloads import Workload
+
+
+def milliseconds(seconds: float) -> str:
+    """Format seconds: 0.0243 becomes 24.3 ms, infinity a dash."""
+    return "-" if seconds == float("inf") else f"{1e3 * seconds:.4g} ms"
 
 
 def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:

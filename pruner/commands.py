@@ -1,7 +1,5 @@
 """Run commands in process groups, with logs and time limits."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

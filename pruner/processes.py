@@ -1,7 +1,5 @@
 """Run functions in other processes, none of which outlives this process."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import math

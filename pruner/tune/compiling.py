@@ -1,7 +1,5 @@
 """Compile scheduled programs by TVM, with its options and our rewrites."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable, Sequence

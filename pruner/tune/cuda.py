@@ -4,8 +4,6 @@ TVM 0.27 calls nvcc when a module is made, but only where its CUDA runtime, whic
 library, is loaded. Elsewhere a "built" program is source code until a device loads it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

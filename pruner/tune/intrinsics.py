@@ -4,8 +4,6 @@ TVM parses some 200 functions whenever a process imports it, which takes seconds
 leaves what it parsed in the user's cache; in later ones TVM's decorator returns functions unparsed.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Kinds of TVM's targets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 POCL_MODEL = "pocl"

@@ -7,8 +7,6 @@ of ``make_uint4``. An asynchronous copy (``cp.async``) of a vector that lies at 
 bytes stops the device; ``InjectPTXAsyncCopy`` does not look for that.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pruner.program.tir.pipeline import ASYNC_STAGES

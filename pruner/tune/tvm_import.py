@@ -4,8 +4,6 @@ TVMScript's decorators call `inspect.stack`, which resolves the source file of e
 90 s when torch is loaded. They use only file, line, function and the text of the nearest frames.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import inspect

@@ -4,8 +4,6 @@ Without ``StorageRewrite`` (:func:`pruner.tune.compiling.pass_context`) every bo
 out has buffers of its own, and nvcc adds up what ``VerifyGPUCode`` counted once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -7,8 +7,6 @@ Sources: exp by Cody and Waite's reduction with the polynomial of Cephes' ``expf
 the rational functions of Eigen (``generic_fast_erf_float``, ``generic_fast_tanh_float``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

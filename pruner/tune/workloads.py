@@ -1,7 +1,5 @@
 """Workloads to tune: named operators, TVMScript files, and lists, as TIR modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

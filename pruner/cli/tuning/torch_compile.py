@@ -3,8 +3,6 @@
 With ``torch._dynamo.config.suppress_errors = True``, torch runs a graph that is refused as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

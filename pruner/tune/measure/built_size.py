@@ -1,7 +1,5 @@
 """Code and scratch memory of a built program."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from math import prod

@@ -3,8 +3,6 @@
 NVML's total moves ten times a second and covers the board, RAPL's the package: turns last seconds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -1,7 +1,5 @@
 """The jobs of worker processes: build, run, compute references, check results."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket

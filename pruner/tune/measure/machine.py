@@ -1,7 +1,5 @@
 """Make the platform of a device: target, analyzer, devices, and what it lacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

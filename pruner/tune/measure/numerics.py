@@ -1,7 +1,5 @@
 """Inputs of a measured program, and the error of its results, also for Ansor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Real-time priority while a program is timed, against disturbance by other work."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -5,8 +5,6 @@ coefficient of variation of the speeds, more than two repeats, from five on with
 the slowest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """CPU targets of an x86-64 machine, distinct in instructions and cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Use analyzer and learned model as cost model of TVM's evolutionary search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

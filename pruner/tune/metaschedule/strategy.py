@@ -1,7 +1,5 @@
 """Draft-then-verify as a search strategy of MetaSchedule, for a task at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Record a kernel's launches as JSON that runs without TVM."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compile TVM's OpenCL runtime, once a version of TVM; load it; find devices."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import importlib

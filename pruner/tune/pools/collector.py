@@ -1,7 +1,5 @@
 """Collect all pools: first timings task by task, second timings minutes later."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A uniform draw is mostly of one structure, since some compute locations have man
 spaces, and choices of compute locations in a space, take turns; other decisions are MetaSchedule's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

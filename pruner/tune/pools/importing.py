@@ -3,8 +3,6 @@
 Functions of other releases of TVM are rebuilt; what cannot be read is counted with the reason.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

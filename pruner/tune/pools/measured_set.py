@@ -1,7 +1,5 @@
 """Collect a task on a platform: draw, build, time twice, write."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future

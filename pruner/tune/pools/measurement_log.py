@@ -3,8 +3,6 @@
 It is the complete content of a pool. A damaged line is an error: others refer to its programs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Releases up to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs
 does not read has to be empty. Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

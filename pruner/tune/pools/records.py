@@ -1,7 +1,5 @@
 """Write a finished pool: records, MetaSchedule's database; bundle a collection."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

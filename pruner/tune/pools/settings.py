@@ -1,7 +1,5 @@
 """The settings of a collection of pools."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pruner.errors import PrunerError

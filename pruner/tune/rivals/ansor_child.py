@@ -3,8 +3,6 @@
 Builder and runner fork this process, so that the search is compared and not its imports.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

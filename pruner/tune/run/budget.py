@@ -1,7 +1,5 @@
 """The budget of a run, and presets for its open values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 A counter gives the joules of the fastest programs, run in turns, else a model those of all.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 A damaged line counts as not measured. Ansor's process writes it, too: only NumPy is imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field

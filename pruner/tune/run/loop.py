@@ -1,7 +1,5 @@
 """A live run: the tuning loop with a resumable state on disk."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """Make the tasks of a run: spaces, searches, references, each on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Store a run's state as arrays and JSON, to resume exactly; executes nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

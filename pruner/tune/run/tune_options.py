@@ -1,7 +1,5 @@
 """The options of a tuning run, as typed values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

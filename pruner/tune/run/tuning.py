@@ -1,7 +1,5 @@
 """Tune workloads in a single call, in a folder of the run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Choose the learned model of a run, and check it beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

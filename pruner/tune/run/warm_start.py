@@ -1,7 +1,5 @@
 """Reuse measurements of earlier runs of equal programs on the same target."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

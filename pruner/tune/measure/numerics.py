@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -236,7 +235,7 @@ class TaskReference:
     ) -> None:
         """Compute the results of `module`, called `name` in lines, into `path` by a measurer."""
         self._name, self._path, self._log = name, path, log
-        self._begin = partial(measurer.begin_reference, module, arguments, path)
+        self._what, self._measurer = (module, arguments, path), measurer
         self._check = Check(expected=str(path), tolerance=tolerance(arguments))
         self._begun: Future[str | None] | None = None  # at work
         self._known: tuple[Check | None] | None = None
@@ -254,7 +253,7 @@ class TaskReference:
                 self._log(f"{self._name}: its reference is computed again ({error})")
                 self._path.unlink()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._begun = self._begin()
+        self._begun = self._measurer.begin_reference(*self._what)
 
     def check(self, wait: Callable[[Future[Any]], object]) -> Check | None:
         """Return what to compare with; None, with a report, if its computation failed.

@@ -26,7 +26,7 @@ from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import TuneOptions
-from pruner.tune.run.verifier import Inputs, verifier
+from pruner.tune.run.verifier import verifier
 
 TIMING = ("number", "repeats", "cv_limit", "stop_above", "min_repeat_ms", "flush_cache")
 
@@ -130,7 +130,8 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         checkpoint=None if given is None else checkpoint_file(Path(given)),
         platform=config.platform.name,
         seed=config.seed,
-        inputs=Inputs(relative=config.inputs.relative, scale=config.inputs.scale),
+        relative=config.inputs.relative,
+        standard=config.inputs.scale == "standard",
         log=say,
         own=own,
     )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.training.fit import cpu_threads
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.policy import guard, standard, weighed
@@ -113,7 +114,7 @@ class PrunerModel(_PyCostModel):
         """Learn from the measured candidates of a task (called by TVM)."""
         task = self._task(context)
         if task is not None and len(candidates):
-            with self._session.one_thread():
+            with cpu_threads(1):  # two slow down so small a network
                 task.learn(candidates, results)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
@@ -121,7 +122,7 @@ class PrunerModel(_PyCostModel):
         task = self._task(context)
         if task is None:
             return np.full(len(candidates), 0.5)
-        with self._session.one_thread():
+        with cpu_threads(1):
             return task.scores(candidates)
 
     def load(self, path: str) -> None:

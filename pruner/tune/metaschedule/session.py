@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.networks.pacm import PaCM
-from pruner.models.training.fit import cpu_threads
 from pruner.paths import conf_folder
 from pruner.program.device import Device, GpuDevice, load_device
 from pruner.progress import Log
@@ -227,8 +225,12 @@ class MetaScheduleSession:
         self.phases = Phases()
         self._platform, self._analyzer, self._seed = platform, analyzer, seed
         self._analyzers: dict[str, Analyzer] = {}
-        made = _model(model, seed or 0)
-        self._shared = None if made is None else SharedModel(made)
+        if isinstance(model, str):
+            if model not in _MODELS:
+                known = ", ".join(_MODELS)
+                raise PrunerError(f"model={model}: choose {known}, None or an OnlineModel")
+            model = _MODELS[model](seed or 0)
+        self._shared = None if model is None else SharedModel(model)
 
     def analyzer(self, target: Any, log: Log) -> Analyzer:
         """Return the analyzer of a target; raise `PrunerError` without a device."""
@@ -262,20 +264,8 @@ class MetaScheduleSession:
         )
         return LiveLearner(key, space, self._shared, self.phases, self.rng(task))
 
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Limit torch to a thread: two slow down so small a network."""
-        return cpu_threads(1)
-
     def rng(self, task: MetaScheduleTask) -> np.random.Generator:
         """Make the random generator of a task, from our seed or TVM's."""
         if self._seed is None:
             return np.random.default_rng(task.seed)
         return np.random.default_rng([self._seed, *task.name.encode()])
-
-
-def _model(model: str | OnlineModel | None, seed: int) -> OnlineModel | None:
-    if not isinstance(model, str):
-        return model
-    if model not in _MODELS:
-        raise PrunerError(f"model={model}: choose {', '.join(_MODELS)}, None or an OnlineModel")
-    return _MODELS[model](seed)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.training.fit import cpu_threads
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
@@ -84,7 +85,7 @@ class TaskSearch:
             return None
         started = time.perf_counter()
         try:
-            with self._session.one_thread():
+            with cpu_threads(1):  # two slow down so small a network
                 if self._search is None:
                     self._search = self._open()
                 found = self._search.propose(num)

@@ -2,9 +2,11 @@
 
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from pruner.errors import PrunerError
@@ -81,26 +83,6 @@ class Collected:
 _Kind = Literal["open", "first", "again"]
 
 
-@dataclass(slots=True)
-class _Pace:
-    """Mean seconds to open a pool, to time its programs first, and again."""
-
-    spent_s: dict[tuple[str, _Kind], float] = field(default_factory=dict)
-    count: dict[tuple[str, _Kind], int] = field(default_factory=dict)
-
-    def add(self, platform: str, kind: _Kind, seconds: float) -> None:
-        for name in (platform, ""):
-            self.spent_s[name, kind] = self.spent_s.get((name, kind), 0.0) + seconds
-            self.count[name, kind] = self.count.get((name, kind), 0) + 1
-
-    def each_s(self, platform: str, kind: _Kind) -> float:
-        """Return the mean of this platform, else of all; half a first timing without."""
-        for name in (platform, ""):
-            if self.count.get((name, kind)):
-                return self.spent_s[name, kind] / self.count[name, kind]
-        return self.each_s(platform, "first") / 2 if kind == "again" else 0.0
-
-
 class Collector:
     """Fills the pools of a plan; another collector on its folder continues."""
 
@@ -108,7 +90,8 @@ class Collector:
         self, plan: PoolPlan, log: Log = silent, stopped: Callable[[], bool] = never
     ) -> None:
         self._plan, self._log, self._stopped = plan, log, stopped
-        self._pace = _Pace()
+        # seconds to open a pool, to time a program first, and again
+        self._spent_s: defaultdict[tuple[str, _Kind], list[float]] = defaultdict(list)
         self._last_logged = 0.0
         self.short: dict[str, str] = {}  # why a pool is unfinished, by its name
         plan.out.mkdir(parents=True, exist_ok=True)
@@ -194,7 +177,7 @@ class Collector:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
             if probed and self._first(setup, pool, probed):
-                each_s = self._pace.each_s(pool.paths.platform, "first")
+                each_s = self._each_s(pool.paths.platform, "first")
                 self._log(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
@@ -218,7 +201,7 @@ class Collector:
             if pool.missing:
                 # opening takes seconds that the pace counts apart from timing
                 pool.prepare(setup)
-                self._pace.add(pool.paths.platform, "open", time.monotonic() - start)
+                self._add(pool.paths.platform, "open", time.monotonic() - start)
             since = time.monotonic()
             for _ in pool.first(setup, limit):
                 since = self._passed(pool, since, "first")
@@ -252,7 +235,7 @@ class Collector:
 
     def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:
         now = time.monotonic()
-        self._pace.add(pool.paths.platform, kind, now - since)
+        self._add(pool.paths.platform, kind, now - since)
         if now - self._last_logged > _LOG_PERIOD_S:
             self._last_logged = now
             doing = "timing" if kind == "first" else "timing again"
@@ -266,16 +249,27 @@ class Collector:
             f"{self._plan.settings.programs} programs; about {hours(self.left_s)} left in all"
         )
 
+    def _add(self, platform: str, kind: _Kind, seconds: float) -> None:
+        for name in (platform, ""):
+            self._spent_s[name, kind].append(seconds)
+
+    def _each_s(self, platform: str, kind: _Kind) -> float:
+        """Return the mean of a platform, else of all; half a first timing for a later."""
+        found = self._spent_s[platform, kind] or self._spent_s["", kind]
+        if found:
+            return fmean(found)
+        return self._each_s(platform, "first") / 2 if kind == "again" else 0.0
+
     @property
     def left_s(self) -> float:
         """Estimate the seconds that opening and timing will still take."""
         total = 0.0
         for _, pool in self.pools:
             name, missing = pool.paths.platform, pool.missing
-            total += missing * self._pace.each_s(name, "first")
-            total += (missing + len(pool.doubted)) * self._pace.each_s(name, "again")
+            total += missing * self._each_s(name, "first")
+            total += (missing + len(pool.doubted)) * self._each_s(name, "again")
             if missing and not pool.is_open:
-                total += self._pace.each_s(name, "open")
+                total += self._each_s(name, "open")
         return total
 
     def _found(self) -> Collected:

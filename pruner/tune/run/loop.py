@@ -115,23 +115,15 @@ class TuningRun(TuningLoop):
             target = self._context.platform.target
             record = record_json(module, candidate.schedule, outcome.costs_s, target)
         self._last_trial += 1
-        trial = Trial(
+        trial = trial_of(
+            candidate,
+            outcome,
             task=task.name,
             trial=self._last_trial,
             batch=current.number,
             position=position,
-            space=candidate.space,
-            decisions=candidate.decisions.tolist(),
-            costs_s=list(outcome.costs_s),
-            error=outcome.error,
-            message=outcome.message,
-            build_s=outcome.build_s,
-            run_s=outcome.run_s,
             elapsed_s=self._elapsed_s(),
-            timestamp=time.time(),
-            checked=outcome.checked,
             record=None if record is None else json.dumps(record),
-            extra=dict(outcome.extra),
         )
         # the journal first: the database is completed from it after a kill
         self._journal.append(asdict(trial))
@@ -304,6 +296,23 @@ class TuningRun(TuningLoop):
         latest_s = max((row.elapsed_s for row in self._rows), default=0.0)
         idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
         self._phases.add({**seconds, IDLE: idle_s})
+
+
+def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
+    """Make the row of a candidate; `known` are the fields of no candidate or outcome."""
+    return Trial(
+        space=candidate.space,
+        decisions=candidate.decisions.tolist(),
+        costs_s=list(outcome.costs_s),
+        error=outcome.error,
+        message=outcome.message,
+        build_s=outcome.build_s,
+        run_s=outcome.run_s,
+        timestamp=time.time(),
+        checked=outcome.checked,
+        extra=dict(outcome.extra),
+        **known,
+    )
 
 
 def _state_of(task: LiveTask) -> dict[str, Any]:

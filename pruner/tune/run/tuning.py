@@ -1,6 +1,5 @@
 """Tune workloads in a single call, in a folder of the run."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +13,7 @@ from pruner.models.forecast import Forecast, forecast_of
 from pruner.progress import Log, silent
 from pruner.search.decision_search import DecisionSearch
 from pruner.search.history import Candidate
-from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Outcome, never
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.run.budget import TuneBudget
@@ -23,7 +22,7 @@ from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_fr
 from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
-from pruner.tune.run.loop import OnBatch, TuningRun
+from pruner.tune.run.loop import OnBatch, TuningRun, trial_of
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.tune_options import RunContext, TuneOptions
@@ -257,12 +256,11 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         )
         # fewer outcomes than programs where the run was asked to end
         for place, outcome in zip(rest, outcomes, strict=False):
-            trial, name = done + place + 1, task.workload.name
-            _write_candidate(context.folder, trial, chosen[place])
-            row = _compiled(chosen[place], outcome, context.phases.elapsed_s)
-            journal.append(
-                asdict(Trial(task=name, trial=trial, batch=number, position=place, **row))
-            )
+            known_of = {"task": task.workload.name, "trial": done + place + 1, "batch": number}
+            _write_candidate(context.folder, done + place + 1, chosen[place])
+            known_of |= {"position": place, "elapsed_s": context.phases.elapsed_s}
+            row = trial_of(chosen[place], outcome, compiled_only=True, **known_of)
+            journal.append(asdict(row))
         done += len(chosen)
         built = sum(outcome.error is None for outcome in outcomes)
         if rest or not chosen:
@@ -287,21 +285,6 @@ def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
 def candidate_path(folder: Path, trial: int) -> Path:
     """Return the path of a program of a run that only compiles."""
     return folder / CANDIDATES / f"{trial}.json"
-
-
-def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[str, Any]:
-    return {
-        "space": candidate.space,
-        "decisions": candidate.decisions.tolist(),
-        "costs_s": [],
-        "error": outcome.error,
-        "message": outcome.message,
-        "build_s": outcome.build_s,
-        "run_s": 0.0,
-        "elapsed_s": elapsed_s,
-        "timestamp": time.time(),
-        "compiled_only": True,
-    }
 
 
 def _by_ansor(

@@ -1,10 +1,9 @@
 """Choose the learned model of a run, and check it beforehand."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
@@ -22,18 +21,6 @@ from pruner.tune.run.learning import AdaptedModel, OnlineModel, TreeModel
 MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The inputs of a new network; trained networks bring their own.
-
-    ``relative``: features relative to the task's candidates; ``scale``: standard scores, or
-    divided by the column maxima.
-    """
-
-    relative: bool = True
-    scale: Literal["standard", "max"] = "standard"
-
-
 def verifier(
     make_model: Callable[[], Any],
     make_adaptation: MakeAdaptation,
@@ -42,12 +29,14 @@ def verifier(
     platform: str,
     seed: int,
     log: Log,
-    inputs: Inputs | None = None,
+    relative: bool = True,
+    standard: bool = True,
     own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
     """Choose the learned model of a run, and return its constructor.
 
-    `make_model` makes the model that learns without a checkpoint, from `inputs` (by default ours).
+    `make_model` makes the model that learns without a checkpoint, from features `relative` to the
+    task, as `standard` scores or else divided by the column maxima.
     `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`. `own`
     are classes of the user that the checkpoint may name.
 
@@ -65,12 +54,11 @@ def verifier(
         return lambda: TreeModel(seed=seed)
     if checkpoint is None:
         _check_network(model, "model")
-        seen = inputs or Inputs()
         setting = partial(
             Setting,
             make_network=make_model,
-            relative=seen.relative,
-            standard=seen.scale == "standard",
+            relative=relative,
+            standard=standard,
             seed=seed,
         )
         if not make_adaptation(setting=setting()).learns:  # its constructor refuses bad settings

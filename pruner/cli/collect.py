@@ -29,8 +29,7 @@ from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
-from pruner.tune.pools.records import bundle
-from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.pools.records import PoolSettings, bundle
 from pruner.tune.rivals.ansor import install
 from pruner.tune.workloads import Workload, load_workloads
 

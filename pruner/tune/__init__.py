@@ -16,13 +16,11 @@ This is the only package with TVM.
 * `kinds`: kinds of targets: CPU, CUDA, OpenCL, PoCL
 * `opencl`: OpenCL devices: the runtime that TVM lacks, launches without TVM
 * `cuda`: TVM's CUDA runtime, and compilation without a driver
-* `lanes`: write vectors as loops that TVM's GPU code generators cannot write
-* `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
+* `lanes`: write vectors and unrolled loops of GPU programs as TVM and nvcc take them
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `phases`: the time of each phase
 * `faults`: errors of TVM that are not a refusal of a program
-* `tvm_import`: import TVM once
-* `intrinsics`: TVM's instructions of tensor cores, parsed once a user
+* `tvm_import`: import TVM once, its tensor-core instructions parsed once a user
 """
 
 from typing import TYPE_CHECKING

@@ -9,9 +9,8 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
-from pruner.tune.lanes import copies_ahead, lanes_written_out
+from pruner.tune.lanes import copies_ahead, lanes_written_out, unrolled_by_nvcc
 from pruner.tune.tvm_import import load_intrinsics, load_tvm, map_functions
-from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops

@@ -31,8 +31,7 @@ from pruner.tune.measure.numerics import (
     save_reference,
     worst_error,
 )
-from pruner.tune.measure.priority import undisturbed
-from pruner.tune.measure.repeats import AdaptiveRepeats
+from pruner.tune.measure.repeats import AdaptiveRepeats, undisturbed
 from pruner.tune.opencl.runtime import compile_kernels, load_runtime
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of

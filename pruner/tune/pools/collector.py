@@ -29,8 +29,7 @@ from pruner.tune.pools.measured_set import (
     MeasurementSetup,
     Unavailable,
 )
-from pruner.tune.pools.records import ABOUT
-from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.pools.records import ABOUT, PoolSettings
 from pruner.tune.workloads import Workload
 
 PROBED = 4  # programs of every pool that are timed to estimate the total time

@@ -24,13 +24,13 @@ from pruner.tune.pools.drawing import evolved, stratified
 from pruner.tune.pools.measurement_log import EVOLVED, RANDOM, MeasurementLog, Program
 from pruner.tune.pools.records import (
     PoolPaths,
+    PoolSettings,
     about_pool,
     header_of,
     task_name,
     write_database,
     write_records,
 )
-from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_json
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.search.loop import TuningTask
@@ -21,10 +22,17 @@ from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
-from pruner.tune.run.database import is_unscheduled, measured_s, records_of, unscheduled
+from pruner.tune.run.database import (
+    RECORDS,
+    Database,
+    foreign_target,
+    is_unscheduled,
+    measured_s,
+    records_of,
+    unscheduled,
+)
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.tune_options import RunContext, TuneOptions
-from pruner.tune.run.warm_start import keep, read_known
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.traces import Traces
@@ -308,3 +316,71 @@ def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
 
 def _keep_untuned(folder: Path, name: str, seconds: float | None) -> None:
     write_json(folder / UNTUNED_FILE, {**_untuned(folder), name: seconds})
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Known:
+    """Records of a task's programs that ran: traces and latencies."""
+
+    records: list[Any] = field(default_factory=list)
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best record; infinite without records."""
+        return min(map(measured_s, self.records), default=float("inf"))
+
+    def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
+        """Add the measurements of a search's spaces to it; return their number."""
+        rows, ours = Traces(space).rows([record.trace for record in self.records])
+        latency_s = np.array([measured_s(record) for record in self.records])
+        # several runs may have measured a program: the first record counts
+        _, first = np.unique(space.keys(rows[ours]), return_index=True)
+        first.sort()
+        if len(first):
+            search.know(rows[ours][first], latency_s[ours][first])
+        return len(first)
+
+
+def read_known(
+    folders: Sequence[Path], workloads: Sequence[Workload], target: Any
+) -> Mapping[str, Known]:
+    """Read records of equal programs from earlier runs, by task name.
+
+    Drafted programs and failures, which TVM records too, are ignored.
+
+    Raises:
+        PrunerError: a folder without records, or with records of another target.
+    """
+    known = {workload.name: Known() for workload in workloads}
+    for folder in folders:
+        if not (folder / RECORDS).is_file():
+            raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
+        database = Database.read(folder).tvm_database
+        # TVM's own lookup ignores the target, so it would mix the latencies of two devices
+        theirs = foreign_target(database.get_all_tuning_records(), target)
+        if theirs is not None:
+            raise PrunerError(
+                f"warm_start={folder}: measured on {theirs}, this run is for {target}; latencies "
+                "of another target cannot be used"
+            )
+        for workload in workloads:
+            records = records_of(database, workload.module, target)
+            ran = [record for record in records if measured_s(record) < float("inf")]
+            known[workload.name].records.extend(ran)
+    return known
+
+
+def keep(
+    known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
+) -> None:
+    """Add the best earlier record of every task to a run's database.
+
+    It is left out if the database has as good a record, of an earlier start or of other runs in the
+    same ``work_dir``.
+    """
+    for workload in workloads:
+        found = known[workload.name]
+        own = records_of(database.tvm_database, workload.module, target)
+        # strictly less: an equal record of an earlier start is not added again
+        if found.best_s < min(map(measured_s, own), default=float("inf")):
+            database.adopt(workload.module, min(found.records, key=measured_s))

@@ -15,8 +15,7 @@ class DataError(PrunerError):
 class UnsupportedProgram(PrunerError):
     """A program whose meaning cannot be computed; quarantined, never guessed.
 
-    `reason` is a short stable code (for example ``"unknown-operator"``) by which reports count;
-    the message may add what was found.
+    `reason` is a short stable code such as ``"unknown-operator"``; `detail` adds what was found.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -33,10 +32,7 @@ class UnknownStep(UnsupportedProgram):
 
 
 class ReplayFailed(UnsupportedProgram):
-    """A program on which the engine failed unexpectedly.
-
-    Where many programs were replayed at once, a single program may be at fault.
-    """
+    """A program, perhaps of many at once, on which the engine failed unexpectedly."""
 
     def __init__(self, reason: str = "replay-error", detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -49,10 +45,7 @@ class ReplayFailed(UnsupportedProgram):
 
 @contextmanager
 def unforeseen_refused() -> Iterator[None]:
-    """Turn unexpected exceptions of the body into :class:`ReplayFailed`.
-
-    `PrunerError` passes unchanged, and so does `MemoryError`, which is no fault of the program.
-    """
+    """Turn exceptions of the body into `ReplayFailed`, but no `MemoryError`."""
     try:
         yield
     except (PrunerError, MemoryError):

@@ -92,12 +92,10 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
 
 
 def resumed(folder: Path, given: DictConfig) -> DictConfig:
-    """Read the configuration of an earlier run; extend its budget on request.
+    """Read an earlier run's configuration; extend its budget on request.
 
-    A run that only drafted gets an effort that measures, normal by default, if a budget is given.
-
-    Raises:
-        PrunerError: another option was to change, or a run that measured was to draft only.
+    A run that only drafted gets an effort that measures with a budget. Raises `PrunerError`
+    otherwise.
     """
     config = resumed_config(folder, given, more=MORE)
     if build(config.effort).measures:

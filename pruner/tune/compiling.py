@@ -20,11 +20,7 @@ _LONGEST, _SHORTEST = 16, 4  # lanes: shorter vectors fit a register; shorter pa
 def compiled(
     module: Any, target: Any, *, exact: bool = False, instruments: Sequence[Any] = ()
 ) -> Any:
-    """Compile scheduled functions to an executable.
-
-    ``exact``: exp and similar functions call the C library, also where vector units could compute
-    them. ``instruments`` see what TVM's passes do. See :func:`pass_context` for the arguments.
-    """
+    """Compile scheduled functions to an executable; ``exact``: with libm's exp."""
     load_intrinsics(target)
     # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
@@ -41,10 +37,8 @@ def link(
 ) -> None:
     """Link an executable to a library, with further options of the compiler.
 
-    ``objects`` gives further object files, and is called once all others are written.
-
-    Raises:
-        PrunerError: it is for processors of another family, and their compiler is missing.
+    ``objects`` gives further object files, once all others are written. Raises `PrunerError` where
+    the compiler of another family of processors is missing.
     """
     compiler, triple = None, foreign_triple(target)
     if triple is not None:
@@ -76,12 +70,7 @@ def foreign_triple(target: Any) -> str | None:
 
 
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
-    """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks.
-
-    So a network contains the programs that were measured. On GPUs, vectors that TVM cannot write
-    and loops that it must not unroll are rewritten; on CPUs long vectors of odd lanes are divided,
-    and exp and similar functions become vector instructions, unless they must be ``exact``.
-    """
+    """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks."""
     if is_gpu(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
     if target.kind.name == "llvm":

@@ -45,8 +45,7 @@ def _found(library: str) -> Iterator[Path]:
 def cuda_environment() -> dict[str, str]:
     """Find ``PATH`` and ``LD_LIBRARY_PATH`` for nvcc and TVM's CUDA runtime.
 
-    Only variables that need a change are returned, as far as the usual places have the files.
-    Libraries that the runtime lacks in this process are loaded.
+    Only variables that need a change; libraries that the runtime lacks here are loaded.
     """
     folders = {"LD_LIBRARY_PATH": _lacking()}
     if shutil.which("nvcc") is None:
@@ -80,9 +79,8 @@ def _lacking() -> list[str]:
 def provide_compiler() -> bool:
     """Make this process compile CUDA programs without a driver; return success.
 
-    The process must not run programs, nor look for a device: an empty library stands in for the
-    driver's, and the runtime is bound to it lazily. Nothing changes where the runtime is loaded
-    already, and where nvcc or a C compiler is missing: then programs stay source code.
+    It must run no programs: an empty library stands in for the driver's, bound lazily. Nothing
+    changes where the runtime is loaded, or nvcc or a C compiler is missing.
     """
     if _is_loaded():
         return True

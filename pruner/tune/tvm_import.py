@@ -131,10 +131,9 @@ def without_torch() -> Iterator[None]:
 
 
 def warm_worker() -> None:
-    """Import TVM in a worker process of TVM before its time counts.
+    """Import TVM in TVM's worker: ``LocalBuilder(initializer=warm_worker)``.
 
-    ``LocalBuilder(initializer=warm_worker)`` and ``LocalRunner(initializer=warm_worker)``: TVM's
-    workers are fresh processes whose slow import otherwise uses up the 30 s of a candidate.
+    Workers are fresh processes; a slow import otherwise uses up the 30 s of a candidate.
     """
     load_tvm()
 

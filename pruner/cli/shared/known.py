@@ -112,11 +112,9 @@ def with_local_platform(words: Sequence[str]) -> list[str]:
 
 
 def read_words(command: str, given: Sequence[str]) -> CommandLine:
-    """Compose the configuration of a command line and check every option.
+    """Compose a command line's configuration and check every option.
 
-    Raises:
-        PrunerError: an option that the command does not have, or a value that it cannot be.
-        HydraException: a word that is no option, a choice that a group does not have.
+    Raises `PrunerError` for an option or a value, `HydraException` for a word or a choice.
     """
     given = full_words(command, given)
     words = [word for word in given if word not in (*_SWEEP, *HELP)]

@@ -218,14 +218,10 @@ RULES: dict[str, Rule] = {
 
 
 def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Refuse values that break a rule; skip options that are absent.
+    """Refuse values that break a rule (`PrunerError`); skip options that are absent.
 
-    An option without a rule of its own is judged by its value in `defaults` (the values of the
-    chosen files): true or false stays that, a number stays a finite number, and whole or not
-    negative where the default is; text stays text, and a list a list of the same kind, or one name.
-
-    Raises:
-        PrunerError: it names the option, the value and the rule.
+    An option without a rule of its own keeps the kind of its value in `defaults`, the values of the
+    chosen files: truth value, finite number (whole or not negative as it is), text, or list.
     """
     values: dict[str, Any] = plain(config)
     judged = set()

@@ -26,13 +26,7 @@ from pruner.study.training_run import Fold, Watch, Watching
 
 
 def recipe_of(config: DictConfig) -> Recipe:
-    """Make the recipe of ``train.py``'s options.
-
-    The model and the optimizer are built once to check their arguments.
-
-    Raises:
-        PrunerError: a value that a constructor refuses.
-    """
+    """Make the recipe of ``train.py``'s options; raise where a constructor refuses."""
     build_network(lambda: build(config.model), seed=0)
     build(config.optimizer, _partial_=False, params=[torch.zeros(1, requires_grad=True)])
     trainer = plain(config.trainer)

@@ -25,11 +25,8 @@ from pruner.paths import datasets_folder
 def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
     """Open `data.root`, here or beside the sources, or bundled records.
 
-    Without a root the bundled records are opened: those of the device that `data.platform` names,
-    or of its kind; else those of `kind`, a key of `BUNDLED`; else those of CPUs.
-
-    Raises:
-        DataError: there are none.
+    Bundled are records of the device of `data.platform`, or of its kind; else of `kind`, a key of
+    `BUNDLED`; else of CPUs. Raises `DataError` for none.
     """
     if data.root is None:
         named = [bundled_of(name) for name in several(data.platform)]
@@ -59,13 +56,9 @@ def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
 
 
 def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:
-    """List the record folders of `data.platform`, or else of the device.
+    """List the record folders of `data.platform` (name, list, all), or of the device.
 
-    `data.platform` is a name, a list, or "all". Every folder when neither is given; none when the
-    device has no records.
-
-    Raises:
-        DataError: `data.platform` names a folder that does not exist.
+    All without both; none for a device without records. Raises `DataError` for an unknown folder.
     """
     wanted = data.platform
     if wanted is None and platform is not None:

@@ -82,11 +82,9 @@ def last_checkpoint(outputs: Path) -> Path:
 
 
 def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
-    """Read the file of `save_config`.
+    """Read the file of `save_config`; raise `DataError` where it was changed.
 
-    Raises:
-        DataError: its content was changed; or another user wrote it, and it names code that neither
-            ``conf/`` nor `named` (words of the command line) names.
+    Also where another user wrote it, and it names code that neither ``conf/`` nor `named` has.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -147,14 +145,9 @@ def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
 
 
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
-    """Return an earlier run's configuration, with overrides that may change.
+    """Lock an earlier run; return its configuration with changes of `config`.
 
-    `config` is the present command line's; `more` are additional options that may change. The
-    folder is locked for this process.
-
-    Raises:
-        DataError: the folder is no run of this command, or its configuration was changed.
-        PrunerError: an override would change the results, or another process works in the folder.
+    Raises `DataError` for another folder, `PrunerError` for a change beyond `RESUMABLE` and `more`.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():

@@ -20,14 +20,9 @@ from pruner.study.training_run import Fold
 
 
 def start_from(config: DictConfig) -> Start | None:
-    """Load the model to continue; set its options in `config`.
+    """Load the model to continue; set its model, inputs, features in `config`.
 
-    These are its own model, inputs and features.
-
-    Raises:
-        PrunerError: trees, an option on the command line that the weights contradict, or one for
-            a checkpoint where there is none.
-        DataError: no such checkpoint.
+    Raises `PrunerError` for trees and contradicting options, `DataError` without the checkpoint.
     """
     if config.checkpoint is None:
         if config.scaler is not None:
@@ -45,14 +40,7 @@ def start_from(config: DictConfig) -> Start | None:
 
 
 def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
-    """Refuse a model on the command line that contradicts the checkpoint.
-
-    `own` are classes of the user that the checkpoint may name. Trees are checked by the callers
-    that take them.
-
-    Raises:
-        PrunerError: such a model.
-    """
+    """Refuse a model on the command line that contradicts the checkpoint."""
     ranker, info = ranker_of(Path(config.checkpoint), own)
     if isinstance(ranker, NeuralRanker):
         _refuse_contradicted(config, _decided(Start(ranker=ranker, info=info), {}))

@@ -259,11 +259,7 @@ def budget_line(budget: TuneBudget, *, build: bool) -> str:
 
 @contextmanager
 def network_display(budget: TuneBudget, console: Console | None = None) -> Iterator[Show]:
-    """Show rows of the loop: a redrawn table, or a line each.
-
-    ``measured`` is the share of arithmetic in tasks with a program that ran; ``network`` assumes
-    the same speed for the other tasks.
-    """
+    """Show rows of the loop: a redrawn table, or a line each."""
     console, pace = console or Console(stderr=True, quiet=is_quiet()), Pace(budget)
 
     def cells(row: Mapping[str, Any]) -> list[str]:

@@ -28,13 +28,7 @@ from pruner.tune.networks.rewrites.precision import chosen_precision
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
-    """Make and print the platform of the options.
-
-    ``measures``: its device is needed now, on this machine.
-
-    Raises:
-        PrunerError: see :func:`platform_of`; or there is no such device.
-    """
+    """Make and print the platform, here now if it ``measures``, or raise."""
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL and config.get("network") is not None:
         raise PrunerError(
@@ -87,13 +81,7 @@ def placed_platform(config: DictConfig) -> Platform:
 
 
 def platform_of(config: DictConfig, target: Any) -> Platform:
-    """Make the described platform for a target, None: its own.
-
-    No device is opened.
-
-    Raises:
-        PrunerError: a target that TVM does not know, or a remote device without a name.
-    """
+    """Make the described platform for a target, None: its own; open no device."""
     device = device_from_mapping(plain(config.platform))
     return make_platform(device, target=target, address=address_of(config))
 

@@ -35,10 +35,7 @@ OF_RECORDS = (
 def predict_networks(config: DictConfig) -> dict[str, Any]:
     """Run the command for networks; return the object of the last line.
 
-    Ctrl-C and an error of a generator end it; the rows of the finished forecasts are written.
-
-    Raises:
-        PrunerError: options that do not fit, or a list or generator that cannot be read.
+    Ctrl-C and errors of a generator end it; the rows of the finished forecasts are written.
     """
     start = time.perf_counter()
     candidates = candidates_of(config)

@@ -27,13 +27,7 @@ class EnergyMeter(Protocol):
     name: str
 
     def read(self) -> tuple[float, float]:
-        """Read the seconds of a clock and the joules of a counter.
-
-        Both start at an arbitrary moment; only differences have a meaning.
-
-        Raises:
-            OSError: the counter is gone.
-        """
+        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
 
     def temperature_c(self) -> float | None:
         """Read the degrees Celsius of the device; None where they cannot be read."""

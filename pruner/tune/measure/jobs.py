@@ -166,13 +166,7 @@ def run(
     address: RpcAddress | None,
     known_s: float = float("inf"),
 ) -> list[float]:
-    """Time a library; return the seconds of every repeat.
-
-    ``known_s``: the best known latency of its task in seconds, for ``timing.stop_above``.
-
-    Raises:
-        ConnectionError: the device was lost meanwhile.
-    """
+    """Time a library; return seconds of repeats; raise `ConnectionError`."""
     rule = timing.rule(known_s)
     with _still_there(address):
         module, handle = _open(path, device, address)
@@ -198,10 +192,7 @@ def run(
 
 
 def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s: float) -> int:
-    """Run a library again and again for `seconds`; return the number of its runs.
-
-    `latency_s` of a run: a call of TVM's evaluator makes the runs of about a tenth of a second.
-    """
+    """Run a library for `seconds` in calls of a tenth; return the runs."""
     module, handle = _open(path, device, None)
     arrays = _upload(_same_inputs(arguments), handle)
     number = max(1, round(_CALL_S / latency_s))

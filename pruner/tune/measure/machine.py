@@ -157,10 +157,10 @@ def _described(device: Device) -> dict[str, Any]:
 
 
 def host_cpu() -> str:
-    """Return LLVM's name for the processor of this machine.
+    """Return LLVM's name for this processor, or for a simpler processor.
 
-    It is the name of a simpler processor where a virtual machine hides vector instructions: LLVM
-    goes by family and model, and its code for them would end with SIGILL.
+    A virtual machine may hide vector instructions: LLVM's code by family and model would end by
+    SIGILL.
     """
     name = str(load_tvm().tvm.target.codegen.llvm_get_system_cpu())
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": name})
@@ -322,12 +322,7 @@ def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
 
 
 def platform_analyzer(platform: Platform, form: AnyFormula = "hardware") -> Analyzer:
-    """Load the analyzer of a platform, for its target's number of cores.
-
-    Raises:
-        DataError: no such platform, or nothing to draft with.
-        PrunerError: a form for GPUs was chosen for a CPU.
-    """
+    """Load the analyzer of a platform, for its target's number of cores, or raise."""
     analyzer = load_analyzer(conf_folder(), platform.name, form=form)
     if isinstance(analyzer, CpuAnalyzer):
         # the description is of all cores, the target may use fewer

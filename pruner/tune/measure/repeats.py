@@ -59,11 +59,7 @@ class AdaptiveRepeats:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run all threads of this process before ordinary processes, where permitted.
-
-    Threads that are created meanwhile inherit the priority. Without the right to it (usually:
-    not root), nothing changes.
-    """
+    """Run this process's threads before ordinary processes, where permitted."""
     _schedule(os.SCHED_FIFO, priority=1)
     try:
         yield

@@ -40,11 +40,7 @@ def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> l
 
 
 def hidden_vectors(features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the vector instruction sets of a processor that this machine lacks.
-
-    ``features`` of the processor have LLVM's names. A virtual machine may hide instruction sets
-    that its processor has by name. The list is empty where the machine lists no flags.
-    """
+    """Return the vector instruction sets of LLVM's `features` that are hidden here."""
     present = _flags(cpuinfo)
     return sorted(_VECTORS & set(features) - present) if present else []
 
@@ -74,8 +70,7 @@ def reference_target(
 ) -> dict[str, Any]:
     """Choose the target of reference programs: any x86-64, without contraction.
 
-    Half precision is converted by the processor where it can (F16C), in a fifth of the time that
-    the C library's functions take; both round as IEEE 754 has it, so results are the same bits.
+    Halves are converted by F16C where it is there, five times as fast and by the same rounding.
     """
     # without -mcpu LLVM emits no fused multiply-add, whose single rounding would change the results
     halves = "float16" in dtypes and "f16c" in _flags(cpuinfo)

@@ -107,13 +107,9 @@ def identity(context: Any) -> tuple[int, str]:
 
 
 def platform_of(target: Any, name: str | None, log: Log) -> Platform:
-    """Find the platform `name`, by default the best fit of the target.
+    """Find the platform `name`, by default the best fit of the target, or raise.
 
-    A CPU is found by its instructions, a CUDA device by its architecture; `log` receives a line
-    where several fit.
-
-    Raises:
-        PrunerError: no described device fits the target, or `name` is of another kind.
+    A CPU is found by its instructions, a CUDA device by its architecture; `log` tells of several.
     """
     kind = _DEVICE_KINDS.get(str(target.kind.name))
     files = sorted((conf_folder() / "platform").glob("*.yaml"))
@@ -161,8 +157,7 @@ def _gpu(target: Any, devices: dict[str, Device], log: Log) -> str | None:
 def outcomes(results: Sequence[Any], log: Log) -> list[Outcome]:
     """Convert the runner's results of a round.
 
-    If every program of a round exceeded the builder's time, the workers did: TVM starts them anew
-    for every round, and their import of TVM counts. Then no program is blamed.
+    If every program timed out in the builder, TVM's new workers did, importing TVM: none is blamed.
     """
     found = [_outcome(result) for result in results]
     if len(found) > 1 and all(one.error == "build_timeout" for one in found):
@@ -187,11 +182,7 @@ def _outcome(result: Any) -> Outcome:
 def know_earlier(
     database: Any, task: MetaScheduleTask, search: DecisionSearch, traces: Traces
 ) -> None:
-    """Add a database's measurements on the same target to a search.
-
-    Failures count where something ran; a database of failures alone (workers that never started) is
-    ignored. Records of other spaces are counted in one line.
-    """
+    """Add a database's measurements on the same target to a search, if any ran."""
     if database is None:
         return
     records = [r for r in records_of(database, task.module, task.target) if r.run_secs]

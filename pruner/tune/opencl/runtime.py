@@ -233,15 +233,10 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
 
 
 def find_device(wanted: str | int | None, described: str | None = None) -> OpenCLDevice:
-    """Find a device by its number or by words of its name.
-
-    Upper and lower case are equal.
+    """Find a device by number or words of its name, in any case.
 
     ``wanted`` (measure.device=) comes before ``described`` (words, alternatives between ``|``, of a
-    platform's file); None of both: the first device.
-
-    Raises:
-        PrunerError: there is none, or see :func:`devices`.
+    platform's file); None of both: the first device. Raises `PrunerError` for none.
     """
     found = devices()
     words = str(wanted) if wanted is not None else described

@@ -253,7 +253,7 @@ class Collector:
             self._spent_s[name, kind].append(seconds)
 
     def _each_s(self, platform: str, kind: _Kind) -> float:
-        """Return the mean of a platform, else of all; half a first timing for a later."""
+        """Return the mean of a platform, else of all; half a first without."""
         found = self._spent_s[platform, kind] or self._spent_s["", kind]
         if found:
             return fmean(found)

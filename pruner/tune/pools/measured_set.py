@@ -163,9 +163,7 @@ class MeasuredSet:
     def open(self, setup: MeasurementSetup) -> UnionSpace:
         """Open the design spaces; write their files once.
 
-        Raises:
-            PrunerError: none has programs that the engine can read back.
-            DataError: the measurement log is of other spaces.
+        Raises `PrunerError` without programs to read back, `DataError` for a log of other spaces.
         """
         if self._space is not None:
             return self._space
@@ -207,14 +205,10 @@ class MeasuredSet:
         return saved.save(self.paths.out / SPACES)
 
     def first(self, setup: MeasurementSetup, limit: int | None = None) -> Iterator[Program]:
-        """Draw, build and time programs until enough ran, or `limit` more.
+        """Draw, build and time programs until enough ran, or `limit` more; yield each.
 
-        Each program is yielded once it is done.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-            Unavailable: a worker or the device is gone.
-            PrunerError: the task has no programs.
+        Raises `CollectionStopped`, `Unavailable` without worker or device, `PrunerError` without
+        programs.
         """
         left = self.missing if limit is None else min(limit, self.missing)
         for origin in (RANDOM, EVOLVED):
@@ -228,14 +222,9 @@ class MeasuredSet:
                     yield program
 
     def build(self, setup: MeasurementSetup) -> Iterator[int]:
-        """Draw and build random programs without timing; yield counts of chunks.
+        """Draw and build random programs to be timed later; yield counts of chunks.
 
-        Libraries stay, so a later start, on the machine of the device, only times them.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-            Unavailable: a worker is gone.
-            PrunerError: the task has no programs.
+        Raises `CollectionStopped`, `Unavailable` without a worker, `PrunerError` without programs.
         """
         lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
         if lacking > 0:

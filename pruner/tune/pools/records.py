@@ -84,9 +84,8 @@ def record(
 ) -> dict[str, Any]:
     """Convert a measured program to a record.
 
-    Its costs are the medians of the two timings that agree best; ``timings`` are all of them as
-    ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken;
-    ``checked`` is added for programs that ran, where it is known.
+    Its costs are the medians of the two timings that agree best; ``timings`` are all of them, in
+    their order: ``[Unix seconds, [seconds of every repeat]]``.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
@@ -187,17 +186,7 @@ def _day(at: float) -> str:
 
 
 def bundle(collection: Path, out: Path) -> dict[str, int]:
-    """Copy records, design spaces and ``about.json`` to `out`; add checksums.
-
-    Measurement logs and databases stay: they are larger and contain the same.
-
-    Returns:
-        Counts of copied ``pools``, ``records`` and ``spaces``.
-
-    Raises:
-        PrunerError: a pool is not finished, or `out` exists.
-        DataError: ``about.json`` is damaged.
-    """
+    """Copy records, spaces, ``about.json`` to `out`, with checksums; return counts."""
     if out.exists():
         raise PrunerError(f"{out}: exists and is left alone; remove it, or name another folder")
     if not (collection / ABOUT).is_file():

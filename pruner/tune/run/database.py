@@ -121,13 +121,9 @@ class Database:
 
 
 def open_database(folder: Path, *, own: bool, log: Log) -> Database:
-    """Open the database in a folder.
+    """Open the database in a folder; set one aside that TVM cannot read.
 
-    A database that TVM cannot read is set aside where it is the run's `own`, since the journal has
-    all of it.
-
-    Raises:
-        DataError: it cannot be read, and other runs may have written it.
+    The journal has all of the run's `own`; another raises `DataError`.
     """
     try:
         return Database(folder)

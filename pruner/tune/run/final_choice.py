@@ -116,11 +116,10 @@ def run_meter(options: TuneOptions) -> EnergyMeter | None:
 def choose_programs(
     prepared: Prepared, options: TuneOptions, context: RunContext, meter: EnergyMeter | None
 ) -> dict[str, list[FinalProgram]]:
-    """Give every measured program its values and mark the choice; write the table.
+    """Give measured programs their values, mark the choice, write the table.
 
-    Returns:
-        The programs of each task in the order of latency; an empty mapping for latency alone, and
-        if the run was asked to end.
+    Returns the programs of each task in the order of latency; nothing for latency alone, or if
+    ended.
     """
     objective = options.objective
     if objective.is_latency:

@@ -242,8 +242,7 @@ def live_features(
 class LiveLearner:
     """The learner of a task's policy (:data:`pruner.search.policy.Learner`).
 
-    Measurements of a task reach the shared model before any task requests scores: the first
-    programs of a task are scored by a model of the other tasks.
+    Its first programs are scored by a model of the other tasks.
     """
 
     def __init__(

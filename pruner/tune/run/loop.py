@@ -299,7 +299,7 @@ class TuningRun(TuningLoop):
 
 
 def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
-    """Make the row of a candidate; `known` are the fields of no candidate or outcome."""
+    """Make the row of a candidate; `known` are all other fields."""
     return Trial(
         space=candidate.space,
         decisions=candidate.decisions.tolist(),

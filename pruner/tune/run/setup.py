@@ -344,13 +344,7 @@ class Known:
 def read_known(
     folders: Sequence[Path], workloads: Sequence[Workload], target: Any
 ) -> Mapping[str, Known]:
-    """Read records of equal programs from earlier runs, by task name.
-
-    Drafted programs and failures, which TVM records too, are ignored.
-
-    Raises:
-        PrunerError: a folder without records, or with records of another target.
-    """
+    """Read records of equal programs from earlier runs, by task name, or raise."""
     known = {workload.name: Known() for workload in workloads}
     for folder in folders:
         if not (folder / RECORDS).is_file():
@@ -373,11 +367,7 @@ def read_known(
 def keep(
     known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
 ) -> None:
-    """Add the best earlier record of every task to a run's database.
-
-    It is left out if the database has as good a record, of an earlier start or of other runs in the
-    same ``work_dir``.
-    """
+    """Add the best earlier record of every task that the database lacks."""
     for workload in workloads:
         found = known[workload.name]
         own = records_of(database.tvm_database, workload.module, target)

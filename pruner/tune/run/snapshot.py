@@ -18,13 +18,7 @@ _KINDS = "biuf"  # of arrays: truth values and numbers
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state atomically.
-
-    It consists of mappings with text keys, lists, arrays, text and finite numbers.
-
-    Raises:
-        TypeError, ValueError: anything else.
-    """
+    """Write mappings, lists, arrays, text, finite numbers atomically, or raise `TypeError`."""
     arrays: Arrays = {}
     # NaN and infinity are no JSON; as elements of arrays they are allowed
     tree = json.dumps(_plain(state, arrays), allow_nan=False)

@@ -36,13 +36,9 @@ def verifier(
     """Choose the learned model of a run, and return its constructor.
 
     `make_model` makes the model that learns without a checkpoint, from features `relative` to the
-    task, as `standard` scores or else divided by the column maxima.
-    `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`. `own`
-    are classes of the user that the checkpoint may name.
-
-    Raises:
-        PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
-            would have no effect.
+    task, as `standard` scores or else divided by the column maxima. `own` are classes of the user.
+    Raises `PrunerError` for a model that cannot read live spaces, and for a checkpoint without
+    effect.
     """
     # made once to find out its class, and to refuse bad arguments before the run
     model: Any = build_network(make_model, seed=0)

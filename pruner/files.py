@@ -173,7 +173,9 @@ def hold(folder: Path) -> int:
     except BlockingIOError:
         free = False
     except OSError:  # no locks on this file system
-        free = not _lives(_owner(path))
+        number, host = _owner(path)
+        elsewhere = host != socket.gethostname()  # where it cannot be seen whether it lives
+        free = not (number > 0 and (elsewhere or Path(f"/proc/{number}").exists()))
     number, host = _owner(path)
     if not free and (number, host) != (os.getpid(), socket.gethostname()):
         os.close(descriptor)
@@ -216,12 +218,6 @@ def temporaries_in(folder: Path) -> Iterator[None]:
 def _owner(path: Path) -> tuple[int, str]:
     number, _, host = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
     return (int(number) if number.isdigit() else 0), host
-
-
-def _lives(owner: tuple[int, str]) -> bool:
-    """Return whether that process may be alive, judged from this machine."""
-    number, host = owner
-    return number > 0 and (host != socket.gethostname() or Path(f"/proc/{number}").exists())
 
 
 def jsonable(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,7 +84,12 @@ def train(config: DictConfig) -> dict[str, Any]:
         if start is not None:
             log_start(start, folds)
         if len(folds) > 1 and num_workers > 1:
-            _fit_together(folds, fit_fold, num_workers, again=f"resume={folder} tries it again")
+            jobs = [
+                Job(name=fold.name, run=partial(fit_fold, fold), leaves=fold.folder / METRICS_FILE)
+                for fold in folds
+            ]
+            again = f"resume={folder} tries it again"
+            list(results(jobs, num_workers=num_workers, log=say, again=again))
         # each fit, or the result that it has left
         found = {fold.name: fit_fold(fold) for fold in folds}
         if start is not None:
@@ -123,17 +128,6 @@ def _num_workers(config: DictConfig) -> int:
             f"trainer.accelerator=cpu and trainer.devices=1, {remedy}"
         )
     return number
-
-
-def _fit_together(
-    folds: Sequence[Fold], fit: Callable[[Fold], Any], num_workers: int, *, again: str
-) -> None:
-    jobs = [
-        Job(name=fold.name, run=partial(fit, fold), leaves=fold.folder / METRICS_FILE)
-        for fold in folds
-    ]
-    for _ in results(jobs, num_workers=num_workers, log=say, again=again):
-        pass
 
 
 def _read_spec(config: DictConfig, model: Model) -> ReadSpec:

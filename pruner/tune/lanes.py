@@ -205,8 +205,8 @@ def _multiplies(function: Any) -> bool:
     numbers that TVM must compute.
     """
     loops = inside(function.body, load_tvm().tirx.For)
-    limits = [int(loop.annotations.get(_STEPS, 0)) for loop in loops if _is_written_out(loop)]
-    allowed = max(limits, default=0)
+    notes = [loop.annotations for loop in loops if int(loop.annotations.get(_EXPLICIT, 0))]
+    allowed = max((int(note.get(_STEPS, 0)) for note in notes), default=0)
     piped = any(_PIPELINE in loop.annotations for loop in loops)
     placed = list(_placed(function.body, ())) if allowed and not piped else []
     for one in placed:
@@ -216,10 +216,6 @@ def _multiplies(function: Any) -> bool:
                 if loop is not None and _steps(loop, placed) <= allowed:
                     return True
     return False
-
-
-def _is_written_out(loop: Any) -> bool:
-    return bool(int(loop.annotations.get(_EXPLICIT, 0)))
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:

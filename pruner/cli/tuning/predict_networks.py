@@ -60,7 +60,11 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
             raise
         finally:
             if found:
-                write_table(out, [_row(one, limit_s) for one in found])
+                rows = [one.row() for one in found]
+                if limit_s is not None:
+                    kept = [{"kept": one.may_take(limit_s)} for one in found]
+                    rows = [row | more for row, more in zip(rows, kept, strict=True)]
+                write_table(out, rows)
         drafted = len(forecaster.drafts) - known
     if not found:
         raise PrunerError(f"networks={config.networks}: it yields no network")
@@ -122,13 +126,6 @@ def forecaster_of(config: DictConfig) -> NetworkForecaster:
         drafts=None if config.drafts is None else Path(config.drafts),
         seed=config.seed,
     )
-
-
-def _row(found: NetworkForecast, limit_s: float | None) -> dict[str, Any]:
-    row = found.row()
-    if limit_s is not None:
-        row["kept"] = found.may_take(limit_s)
-    return row
 
 
 def _show(found: Sequence[NetworkForecast], limit_s: float | None) -> None:

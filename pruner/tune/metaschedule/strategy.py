@@ -159,7 +159,11 @@ class PrunerStrategy(_PySearchStrategy):
         """Propose the next round; None ends the task (called by TVM)."""
         assert self._search is not None, "TVM calls pre_tuning first"
         found = self._search.propose()
-        return None if found is None else [_measurable(one.schedule) for one in found]
+        if found is None:
+            return None
+        info, made = _ms.arg_info.ArgInfo.from_entry_func, [one.schedule for one in found]
+        # builders remove the block that rewrites weights, so arguments have their new layout
+        return [_ms.MeasureCandidate(one, info(one.mod, remove_preproc=True)) for one in made]
 
     def notify_runner_results(
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
@@ -171,9 +175,3 @@ class PrunerStrategy(_PySearchStrategy):
     def clone(self) -> Any:
         """Return a strategy for another task and this session (for TVM)."""
         return PrunerStrategy(self._session, self._policy)
-
-
-def _measurable(schedule: Any) -> Any:
-    # builders remove the block that rewrites weights, so arguments have their new layout
-    info = _ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-    return _ms.MeasureCandidate(schedule, info)

@@ -25,15 +25,12 @@ from pruner.data.root import summary
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import held
-from pruner.program.tir.saved import FOLDER as SPACES
-from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log, silent
 from pruner.tune.kinds import is_gpu
 from pruner.tune.pools.older_functions import load_module, saved_version
-from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
+from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION, save_space
 from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_text
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import Workload, normalised
 
@@ -163,9 +160,8 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
         schedule = s_tir.Schedule(module, seed=1, debug_mask=0, error_render_level="none")
         s_tir.Trace.apply_json_to_schedule(record.trace, schedule)
         design = DesignSpace(module, target, schedule.trace, None)
-        lines = tuple(str(line) for line in design.trace.as_python(True))
-        saved = SavedSpace(program=read_program(design), text=module_text(module), trace=lines)
-        return _Space(name=saved.save(out / SPACES), num_slots=saved.program.num_slots)
+        program = read_program(design)
+        return _Space(name=save_space(out, design, program), num_slots=program.num_slots)
     except UnsupportedProgram as error:
         return error
     except Exception as error:  # traces of another TVM fail in many ways

@@ -13,8 +13,6 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.processes import Reply
 from pruner.program.device import Device
-from pruner.program.tir.saved import FOLDER as SPACES
-from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, wait_for
 from pruner.tune.measure.numerics import Check, TaskReference
@@ -27,6 +25,7 @@ from pruner.tune.pools.records import (
     PoolSettings,
     about_pool,
     header_of,
+    save_space,
     task_name,
     write_database,
     write_records,
@@ -34,7 +33,6 @@ from pruner.tune.pools.records import (
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments
 
@@ -186,7 +184,7 @@ class MeasuredSet:
                 f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
                 "records of their programs would have no features"
             )
-        names = [self._saved(space) for space in batched]
+        names = [save_space(self.paths.out, space.design, space.program) for space in batched]
         if not self.measurement_log.spaces:
             self.measurement_log.open_spaces(names)
         # names are hashes of content: a row of the measurement log means nothing in another space
@@ -197,12 +195,6 @@ class MeasuredSet:
             )
         self._space = UnionSpace(batched, setup.phases)
         return self._space
-
-    def _saved(self, space: BatchedSpace) -> str:
-        trace = tuple(str(line) for line in space.design.trace.as_python(True))
-        text = module_text(space.design.module)
-        saved = SavedSpace(program=space.program, text=text, trace=trace)
-        return saved.save(self.paths.out / SPACES)
 
     def first(self, setup: MeasurementSetup, limit: int | None = None) -> Iterator[Program]:
         """Draw, build and time programs until enough ran, or `limit` more; yield each.

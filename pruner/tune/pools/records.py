@@ -18,10 +18,13 @@ from pruner.errors import PrunerError
 from pruner.files import read_json, write_atomic, write_checksums, write_json
 from pruner.program.device import CpuDevice, Device
 from pruner.program.tir.saved import FOLDER as SPACES
-from pruner.program.tir.saved import SUFFIX
+from pruner.program.tir.saved import SUFFIX, SavedSpace
+from pruner.program.tir.trace import TraceProgram
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 
@@ -101,6 +104,13 @@ def record(
         "timings": [[round(one.at, 1), list(one.costs_s)] for one in program.passes],
         **({"checked": program.checked} if known else {}),
     }
+
+
+def save_space(out: Path, design: DesignSpace, program: TraceProgram) -> str:
+    """Write a design space, once for equal content; return its name."""
+    trace = tuple(str(line) for line in design.trace.as_python(True))
+    saved = SavedSpace(program=program, text=module_text(design.module), trace=trace)
+    return saved.save(out / SPACES)
 
 
 def error_number(error: str) -> int:

@@ -95,7 +95,8 @@ class Ansor:
             # before the child starts: it appends to both files, and Ansor reads its log line by
             # line
             cut_incomplete_line(folder / name)
-        start, earlier = time.time(), _elapsed_s(folder)
+        rows = read_trials(folder / JOURNAL_FILE)
+        start, earlier = time.time(), rows[-1].elapsed_s if rows else 0.0
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
         if measure.check and not path.is_file():
             with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
@@ -161,11 +162,6 @@ def _key(log: Path, key: str) -> str:
     """Return the key of an earlier start's records, else `key`."""
     lines = complete_lines(log)
     return str(json.loads(lines[0])["i"][0][0]) if lines else key
-
-
-def _elapsed_s(folder: Path) -> float:
-    rows = read_trials(folder / JOURNAL_FILE)
-    return rows[-1].elapsed_s if rows else 0.0
 
 
 def _seconds(folder: Path, total_s: float) -> dict[str, float]:

@@ -1,8 +1,4 @@
-"""Read NumPy's archives (``.npz``) as data; detect damage.
-
-Nothing in an archive is executed. NumPy accepts a header that was damaged to a shorter header: the
-checksum of a member is compared only after its last byte was read.
-"""
+"""Read NumPy's archives (``.npz``) as data, executing nothing in them; detect damage."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -20,12 +16,7 @@ Arrays = dict[str, NDArray[Any]]
 def read_arrays(
     file: Path | IO[bytes], names: Collection[str] | None = None, *, most_unpacked: int = 0
 ) -> Arrays:
-    """Read the arrays of an `np.savez` archive, all or by name.
-
-    An archive of `np.savez_compressed` is read where `most_unpacked` limits the unpacked bytes.
-
-    Raises `DataError` for a missing or damaged archive; the message does not name the file.
-    """
+    """Read arrays of an ``.npz``, all or by name; raise `DataError` if damaged."""
     try:
         with ZipFile(file) as archive:
             known = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}

@@ -1,7 +1,4 @@
-"""Types of the arrays common to all packages: a row per program.
-
-Shapes in the names are checked where tests install jaxtyping's hook (``tests/conftest.py``).
-"""
+"""Types of the arrays common to all packages: a row per program."""
 
 import re
 from collections.abc import Sequence

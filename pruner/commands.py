@@ -1,7 +1,5 @@
 """Run commands as process groups, ended as a whole, with logs and time limits."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil
@@ -21,10 +19,7 @@ _LOOK_S = 0.2  # how soon a wait notices a signal, or that it was cancelled
 
 
 class Commands:
-    """Commands of several threads, each with log and process group.
-
-    `end` stops all commands. As a context manager, SIGTERM becomes an exit of this process.
-    """
+    """Commands of several threads, each with log and process group; `end` stops all."""
 
     def __init__(
         self, place: Path | None = None, environment: Mapping[str, str] | None = None
@@ -44,11 +39,7 @@ class Commands:
     def each(
         self, jobs: Sequence[Any], run: Callable[[Any], Any], num_workers: int
     ) -> Iterator[Any]:
-        """Yield results of ``run(job)`` as they end, `num_workers` at a time.
-
-        The function may call :meth:`run`. After an interrupt or an early exit nothing goes on in
-        the background.
-        """
+        """Yield results of ``run(job)`` as they end; an interrupt ends all others."""
         with ThreadPoolExecutor(num_workers) as pool:
             try:
                 waiting = {pool.submit(run, job) for job in jobs}
@@ -75,9 +66,9 @@ class Commands:
     ) -> int | None:
         """Run a line of bash, or a program; return its exit code.
 
-        None where it took longer than `limit_s`, or where `watch`, which is called every moment,
-        returned False: then, as after an error or interrupt here, the group gets SIGINT, on which a
-        run keeps its best, and `patience_s` later SIGKILL.
+        None after `limit_s`, or once `watch`, called every moment, returned False: then, as after
+        an error, the group gets SIGINT, on which a run keeps its best, and `patience_s` later
+        SIGKILL.
         """
         words = ["bash", "-c", command] if isinstance(command, str) else list(command)
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""Errors a user may see, each of one line.
-
-The line states what is wrong, what was found and how to fix it. The command line prints it and
-exits with code 2; any other exception is a bug and keeps its traceback.
-"""
+"""Errors of a user in one line: the problem, the value found, the fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +15,7 @@ class DataError(PrunerError):
 class UnsupportedProgram(PrunerError):
     """A program whose meaning cannot be computed; quarantined, never guessed.
 
-    `reason` is a short stable code (for example ``"unknown-operator"``) by which reports count;
-    the message may add what was found.
+    `reason` is a short stable code such as ``"unknown-operator"``; `detail` adds what was found.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -29,7 +24,6 @@ class UnsupportedProgram(PrunerError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type["UnsupportedProgram"], tuple[str, str]]:
-        """Pickle by constructor arguments, to pass between processes."""
         return type(self), (self.reason, self.detail)
 
 
@@ -51,10 +45,7 @@ class ReplayFailed(UnsupportedProgram):
 
 @contextmanager
 def unforeseen_refused() -> Iterator[None]:
-    """Turn unexpected exceptions of the body into :class:`ReplayFailed`.
-
-    `PrunerError` passes unchanged, and so does `MemoryError`, which is no fault of the program.
-    """
+    """Turn exceptions of the body into `ReplayFailed`, but no `MemoryError`."""
     try:
         yield
     except (PrunerError, MemoryError):
@@ -72,5 +63,4 @@ class MissingExtra(PrunerError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[type["MissingExtra"], tuple[str, str]]:
-        """Pickle by constructor arguments."""
         return type(self), (self.library, self.extra)

@@ -31,10 +31,8 @@ Json = TypeVar("Json")
 def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """Yield a file to write, which replaces `path` after success.
 
-    A reader sees the old file or the new one, never a part; an error leaves the old one, and so
-    does a machine that stops: content and name are on the disk before this returns. Without
-    `lasting` the file may be damaged where the machine stops: for content that is checked when it
-    is read and can be made again.
+    A reader sees the old file or the new one, also after an error, or a machine that stops. Without
+    `lasting` the latter may damage it: for content that is checked and can be made again.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill, or put there
@@ -76,11 +74,7 @@ def sealed(line: bytes) -> bytes:
 
 
 def unsealed(line: bytes) -> bytes:
-    """Return the line given to `sealed`, after checking its checksum.
-
-    Lines of older versions, which have no checksum, pass. Raises `ValueError` where line and
-    checksum differ.
-    """
+    """Return the line of `sealed`; raise `ValueError` where its checksum differs."""
     seal = line[-_SEAL_BYTES:]
     if not (seal.startswith(_SEAL) and seal.endswith(b'"}')):
         return line
@@ -98,11 +92,7 @@ def own_file(path: Path) -> Path:
 
 
 def check_links(folder: Path) -> None:
-    """Raise `DataError` where a run folder links to files outside.
-
-    Writing there would change them. W&B's own folder is left out: it has links to logs, and this
-    project writes nothing there.
-    """
+    """Raise `DataError` where a run folder, without W&B's, links to files outside."""
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "wandb"]
@@ -115,11 +105,7 @@ def check_links(folder: Path) -> None:
 
 
 def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
-    """Append a line to an unbuffered file, and sync it to disk.
-
-    Raises `OSError` with `path` where that fails. A part of the line may be there:
-    `cut_incomplete_line` must remove it before anything is written behind it.
-    """
+    """Append and sync a line; raise `OSError` where a part may be left."""
     try:
         if file.write(line + b"\n") != len(line) + 1:  # a disk that is full takes a part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -175,12 +161,9 @@ def json_of(line: bytes) -> dict[str, Any]:
 def hold(folder: Path) -> int:
     """Lock a folder for this process; return the lock's descriptor.
 
-    The lock is the system's: it lasts until the descriptor is closed or the process ends anyhow.
-    Where a file system has no locks, a live process named in the lock file counts as a lock. A
-    process may take a folder twice.
-
-    Raises:
-        PrunerError: another process works in it, or its lock is a link.
+    The system's lock lasts until the descriptor is closed or the process ends; a process may take
+    it twice. Without locks, a live process in the file counts. Raises `PrunerError` if another has
+    it.
     """
     path = own_file(folder / LOCK_FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # closing it gives the lock back
@@ -190,7 +173,9 @@ def hold(folder: Path) -> int:
     except BlockingIOError:
         free = False
     except OSError:  # no locks on this file system
-        free = not _lives(_owner(path))
+        number, host = _owner(path)
+        elsewhere = host != socket.gethostname()  # where it cannot be seen whether it lives
+        free = not (number > 0 and (elsewhere or Path(f"/proc/{number}").exists()))
     number, host = _owner(path)
     if not free and (number, host) != (os.getpid(), socket.gethostname()):
         os.close(descriptor)
@@ -213,9 +198,8 @@ def held(*folders: Path) -> Iterator[None]:
 
 @contextmanager
 def temporaries_in(folder: Path) -> Iterator[None]:
-    """Put temporary files into a folder, emptied before, removed afterwards.
+    """Put temporary files, also of processes started here, into an own folder.
 
-    Also those of processes started here; files that a kill leaves are removed at the next start.
     Not around multiprocessing, whose sockets need short paths.
     """
     before, environment = tempfile.tempdir, os.environ.get("TMPDIR")
@@ -232,15 +216,8 @@ def temporaries_in(folder: Path) -> Iterator[None]:
 
 
 def _owner(path: Path) -> tuple[int, str]:
-    """Return process number and host that a lock names."""
     number, _, host = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
     return (int(number) if number.isdigit() else 0), host
-
-
-def _lives(owner: tuple[int, str]) -> bool:
-    """Return whether that process may be alive, judged from this machine."""
-    number, host = owner
-    return number > 0 and (host != socket.gethostname() or Path(f"/proc/{number}").exists())
 
 
 def jsonable(value: Any) -> Any:
@@ -336,11 +313,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "") -> None:
-    """Write a CSV file; columns in order of first occurrence.
-
-    Its folder is created. `floats` is the format of numbers, such as ".6g"; by default all digits.
-    Missing values stay empty.
-    """
+    """Write a CSV file; columns in order of first occurrence, numbers as `floats`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for row in rows for name in row))
     with write_atomic(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:

@@ -16,11 +16,7 @@ def optional(library: str, extra: str) -> Any:
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__`` that imports names on first use.
-
-    `homes` maps each name to its module, relative to the package. The function raises
-    AttributeError for other names, as Python requires.
-    """
+    """Return a package's ``__getattr__`` for names by relative module in `homes`."""
 
     def imported(name: str) -> Any:
         if name not in homes:

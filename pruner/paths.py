@@ -1,9 +1,4 @@
-"""Paths of the project's files: configuration, splits, records, models.
-
-``conf/``, ``datasets/`` and ``checkpoints/`` are folders of the repository. The package has a link
-to each; a wheel holds the files behind the links, so the same paths are right beside the sources
-and installed.
-"""
+"""Paths of the project's files: folders of the repository, or inside a wheel."""
 
 from pathlib import Path
 

@@ -1,10 +1,4 @@
-"""Run functions in other processes, none of which outlives this process.
-
-* :func:`in_workers`: a function over jobs in worker processes, results as they end
-* :class:`Worker`, :class:`WorkerPool`: guarded workers, replaced after a crash or a time limit
-"""
-
-from __future__ import annotations
+"""Run functions in other processes, none of which outlives this process."""
 
 import ctypes
 import importlib
@@ -48,9 +42,8 @@ _ENDED = (
 def end_with_parent() -> None:
     """End this process by SIGKILL as soon as its parent ends.
 
-    The system sends no signal where the parent has ended before this call: then a worker of
-    `multiprocessing` exits here. Otherwise it would wait for jobs for ever, since it holds the
-    other end of its own queue.
+    No signal comes where the parent has ended before: a worker, which would wait for ever, exits
+    here.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
@@ -83,13 +76,10 @@ def in_workers(
 ) -> Iterator[Callable[..., Iterator[Done]]]:
     """Run jobs in `number` processes, first come, first served.
 
-    The body goes on meanwhile. Yields a function that iterates over the jobs as they end, for at
-    most so many seconds; `log` gets a line for each error. Leaving the body ends the processes at
-    once. Forked workers share the data that this process has read; spawned workers are fresh
-    interpreters, which cannot hang in a lock that a thread of this process holds, and `jobs` and
-    `run` must be picklable.
-
-    Raises `PrunerError` where torch has several threads here: a fork might then wait for ever.
+    Yields a function that iterates over the jobs as they end, for at most so many seconds; leaving
+    the body ends the processes. Forked workers share this process's data; spawned ones cannot hang
+    in a lock of a thread, and need picklable jobs. Raises `PrunerError` where torch has several
+    threads.
     """
     torch = sys.modules.get("torch")
     if method == "fork" and torch is not None and torch.get_num_threads() > 1:
@@ -263,12 +253,7 @@ class Worker:
         return replace(reply, seconds=time.monotonic() - start)
 
     def ask(self, job: str, *arguments: Any, log_file: Path, timeout_s: float | None = None) -> Any:
-        """Return the value of a job; its output goes to `log_file`.
-
-        So does the output of a failed start. ``timeout_s``: limit of this job.
-
-        Raises `JobFailed`: the job's own `PrunerError`, or how the process ended; and the log.
-        """
+        """Return the value of a job; all output goes to `log_file`, or raise `JobFailed`."""
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log_file.write_bytes(b"")
         if self._process is None:
@@ -281,11 +266,7 @@ class Worker:
         return reply.value
 
     def send(self, job: str, *arguments: Any, log_file: Path | None = None) -> None:
-        """Start a job whose reply is received later.
-
-        Starts the process if needed. The output of the job is added to `log_file`. Raises `OSError`
-        where the process has ended.
-        """
+        """Start the process if needed, and a job; raise `OSError` if it ended."""
         if self._process is None:
             self.start()
         self._sent, self._log_path = time.monotonic(), log_file
@@ -345,7 +326,6 @@ class Worker:
         theirs.close()
 
     def _started(self) -> bool:
-        """Start the process if necessary, and wait until it is ready."""
         if self._process is not None:
             return not self._retired
         for _ in range(_STARTS):
@@ -456,9 +436,8 @@ def preload(*modules: str) -> None:
 def keep_sockets_together() -> None:
     """Put workers' sockets into an own folder; remove stale folders.
 
-    Python's ``forkserver`` listens on a socket in a folder ``pymp-*`` among the system's temporary
-    files. A process that ends removes it; folders of killed processes have no owner on record.
-    Where ours cannot be made, or its name is too long, sockets lie where Python puts them.
+    Folders ``pymp-*`` of killed processes have no owner on record. Where ours cannot be made, or
+    its name is too long, sockets lie where Python puts them.
     """
     base = Path(tempfile.gettempdir()) / f"pruner-{os.getuid()}-{socket.gethostname()[:16]}"
     own = base / str(os.getpid())
@@ -516,7 +495,6 @@ def _interrupts_later() -> Iterator[None]:
 def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
-    """Run a worker: receive jobs, send results, until the parent ends."""
     _let_helpers_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers

@@ -192,7 +192,7 @@ def test_code_in_a_first_line_is_no_word():
 
 # Names of modules that stand in several folders and mean the same thing in each of them.
 SHARED_MODULES = {
-    "analyzer", "batch", "columns", "cpu", "importing", "indexing",
+    "batch", "columns", "cpu", "importing", "indexing",
     "leaderboard", "loop", "lower", "metaschedule", "network", "official", "page",
     "plots", "predict", "primitives", "products", "progress", "records", "regions",
     "registry", "resizing", "space", "steps", "tensors", "text", "trace",

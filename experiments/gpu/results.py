@@ -13,7 +13,7 @@ from pruner.data.root import FOLDER as RECORDS
 from pruner.files import as_written, read_json, write_atomic, write_json, write_table
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.study.markdown import markdown_table
-from pruner.tune.pools.collector import ABOUT
+from pruner.tune.pools.records import ABOUT
 from pruner.tune.run.journal import JOURNAL_FILE
 
 CARD, ARCHIVE = "README.md", "campaign.tar.gz"

@@ -14,7 +14,7 @@ from experiments.common.comparison import Box, Step, quoted, taken_up
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
 from pruner.errors import PrunerError
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
-from pruner.tune.pools.collector import ABOUT
+from pruner.tune.pools.records import ABOUT
 
 OURS, METASCHEDULE, RANDOM = "ours", "metaschedule", "random"
 POLICIES: Mapping[str, Sequence[str]] = {

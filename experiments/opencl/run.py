@@ -31,8 +31,8 @@ from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
-from pruner.tune.measure.measurer import Check, DeviceMeasurer, MeasureSettings, Outcome, Platform
-from pruner.tune.measure.numerics import tolerance
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, Platform
+from pruner.tune.measure.numerics import Check, tolerance
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource

@@ -75,13 +75,7 @@ def adapt(config: DictConfig) -> dict[str, Any]:
 
 
 def known_methods(variants: Methods) -> Methods:
-    """Read the files of conf/adaptation and add the variants.
-
-    A variant has other arguments for a method, named by `of`.
-
-    Raises:
-        PrunerError: a variant of an unknown method.
-    """
+    """Read conf/adaptation; add variants, other arguments for the method `of`."""
     folder = conf_folder() / "adaptation"
     known = {path.stem: plain(OmegaConf.load(path)) for path in sorted(folder.glob("*.yaml"))}
     for name, given in variants.items():
@@ -98,11 +92,7 @@ def known_methods(variants: Methods) -> Methods:
 
 
 def names_of(config: DictConfig, known: Methods) -> list[str]:
-    """List baseline, references and methods, each once.
-
-    Raises:
-        PrunerError: an unknown name; the message has the known names.
-    """
+    """List baseline, references and methods, each once; refuse unknown names."""
     given = config.method
     methods = list(known) if given == "all" else [given] if isinstance(given, str) else list(given)
     for name in (config.baseline, *methods):
@@ -167,16 +157,11 @@ def _run_cells(
 
 
 def _draft(config: DictConfig) -> Analyzer:
-    """Load the analyzer that drafts on the target.
-
-    Raises:
-        PrunerError: a form that the target lacks.
-    """
+    """Load the analyzer that drafts on the target."""
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 
 def _classes(config: DictConfig) -> list[type[Any]]:
-    """List the user's own classes, and the source model's class."""
     return own_models([*config.models.own, config.model._target_])
 
 

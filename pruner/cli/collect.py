@@ -14,38 +14,30 @@ from pruner.cli.shared.known import files_of
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
+from pruner.cli.tuning.platform import address_of, network_format
 from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.kinds import OPENCL
-from pruner.tune.measure.jobs import RpcAddress, Timing
-from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.machine import check_health, make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
-from pruner.tune.measure.remote import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkFormat
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.pools.bundle import bundle
 from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
-from pruner.tune.pools.settings import PoolSettings
-from pruner.tune.rivals.ansor_environment import install
+from pruner.tune.pools.records import PoolSettings, bundle
+from pruner.tune.rivals.ansor import install
 from pruner.tune.workloads import Workload, load_workloads
 
 ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
 def collect(config: DictConfig) -> dict[str, Any]:
-    """Collect, estimate, bundle, or install Ansor; return the last line.
-
-    Raises:
-        PrunerError: a removed measuring backend, an option that is wrong, or nothing ran.
-    """
+    """Collect, estimate, bundle, or install Ansor; return the last line."""
     if config.backend != "tvm":
         raise PrunerError(
             f"backend={config.backend}: pruner collect measures by TVM; for records of Ansor use "
@@ -57,7 +49,11 @@ def collect(config: DictConfig) -> dict[str, Any]:
         install(Path(config.environment).absolute())
         return {"records": 0, "failed": 0, "seconds": time.monotonic() - start}
     if config.bundle is not None:
-        return bundled(Path(config.out), Path(config.bundle))
+        out = Path(config.bundle)
+        counts = bundle(Path(config.out), out)
+        what = f"{counts['records']} records of {counts['pools']} pools"
+        say(f"{out}: {what}, checksums in SHA256SUMS")
+        return counts | {"out": str(out)}
     plan = plan_of(config)
     plan.out.mkdir(parents=True, exist_ok=True)
     hold(plan.out)
@@ -88,19 +84,8 @@ def collect(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def bundled(collection: Path, out: Path) -> dict[str, Any]:
-    """Bundle a finished collection; return the object of the last line."""
-    found = asdict(bundle(collection, out))
-    say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
-    return found | {"out": str(out)}
-
-
 def plan_of(config: DictConfig) -> PoolPlan:
-    """Convert the options to typed values.
-
-    Raises:
-        PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
-    """
+    """Convert the options to typed values; raise `PrunerError` for impossible options."""
     if config.plan and config.prepare:
         raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):
@@ -127,10 +112,7 @@ def plan_of(config: DictConfig) -> PoolPlan:
 
 
 def _devices(config: DictConfig) -> list[Device]:
-    """List the devices of ``platform=`` that this machine can run.
-
-    The others are reported.
-    """
+    """List the devices of ``platform=`` that this machine can run."""
     names = several(config.platform)
     on_this_machine = config.runner.kind != "rpc"
     if ALL in names:
@@ -146,10 +128,8 @@ def _devices(config: DictConfig) -> list[Device]:
 
 
 def _platform(config: DictConfig, device: Device) -> Platform:
-    address = None
-    if config.runner.kind == "rpc":
-        names = ("host", "port", "key", "session_timeout_s")
-        address = RpcAddress(**{name: config.runner[name] for name in names})
+    address = address_of(config)
+    if address is not None:
         check_health(address, config.runner.health_timeout_s)
     platform = make_platform(device, address=address)
     if platform.device == OPENCL:
@@ -178,7 +158,6 @@ def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Worklo
 
 
 def _listed(given: Any) -> list[dict[str, Any]]:
-    """Read task entries from a YAML file, or return a given list."""
     if not isinstance(given, str):
         return list(plain(given))
     path = Path(given)
@@ -196,15 +175,10 @@ def _listed(given: Any) -> list[dict[str, Any]]:
 
 
 def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
-    """Extract a network's tasks that are worth tuning, once a platform."""
     folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        precision = chosen_precision("float32")
-        form = NetworkFormat(
-            layout=chosen_layout("auto", device=platform.device, precision=precision),
-            precision=precision,
-        )
+        form = network_format(platform.device, precision="float32")
         source = NetworkSource(name=str(config.network), options=NetworkOptions(), seed=config.seed)
         say(f"importing {source.label}, {form} ...")
         extract_tasks(source, platform.target_json, folder, form)

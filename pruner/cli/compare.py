@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import plain, walk
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import CONFIG_FILE, rename_options
 from pruner.errors import DataError, PrunerError
@@ -28,7 +28,7 @@ def compare(config: DictConfig) -> dict[str, Any]:
     say(as_table(rows))
     options: list[dict[str, Any]] = []
     if config.options:
-        found = [flat(plain(_config(folder))) for folder in folders]
+        found = [_flat(plain(_config(folder))) for folder in folders]
         options = [
             row
             for row in _rows("option", names, found)
@@ -50,8 +50,7 @@ def _metrics(folder: Path) -> dict[str, Any]:
     found = load_metrics(folder)
     if found is None:
         raise DataError(f"{folder}: no metrics.json there; name the folder of a finished run")
-    numbers = flat(found)
-    return {k: v for k, v in numbers.items() if type(v) in (int, float)}
+    return {name: value for name, value in walk(found) if type(value) in (int, float)}
 
 
 def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -61,12 +60,5 @@ def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict
     return [{what: key, **{name: values.get(key) for name, values in columns}} for key in keys]
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted names."""
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            result |= flat(value, f"{above}{key}.")
-        else:
-            result[f"{above}{key}"] = value
-    return result
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in walk(values) if not isinstance(value, Mapping)}

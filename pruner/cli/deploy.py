@@ -58,7 +58,6 @@ def deploy(config: DictConfig) -> dict[str, Any]:
 
 
 def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
-    """Build libraries and sources of operators and time their baselines."""
     platform = placed_platform(run_config)
     workloads = load_workloads(plain(run_config.workload))
     _check_baselines(config, folder, platform, workloads)
@@ -81,11 +80,7 @@ def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict
 def _check_baselines(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> None:
-    """Refuse unfair or impossible comparisons before anything is compiled.
-
-    Raises:
-        PrunerError: unknown names, a device that is not here, or runs of other programs or targets.
-    """
+    """Refuse unfair or impossible comparisons before anything is compiled."""
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.baselines), FOR_KERNELS)
     if platform.device == OPENCL and config.baselines:
@@ -109,11 +104,7 @@ def _check_baselines(
 def _compared_kernels(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> dict[str, Any]:
-    """Time kernels beside torch and other runs on request.
-
-    Returns:
-        Rows by task.
-    """
+    """Time kernels beside torch and other runs on request."""
     names, others = several(config.baselines), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
@@ -140,11 +131,7 @@ def _compared(
     others: Sequence[Path],
     worker: Worker,
 ) -> dict[str, Any]:
-    """Time the baselines of a network and write its report.
-
-    Returns:
-        The additions to the last line.
-    """
+    """Time the baselines of a network and write its report."""
     platform = network_platform(folder, run_config)
     names = by_default() if config.baselines is None else several(config.baselines)
     reason, found = cannot_run(platform), {}
@@ -173,11 +160,7 @@ def _compared(
 def _energy(
     config: DictConfig, platform: Platform, settings: BenchmarkSettings
 ) -> tuple[BenchmarkSettings, EnergyMeter | None]:
-    """Choose the settings and meter for ``energy=``; report a missing meter.
-
-    Raises:
-        PrunerError: an impossible number of seconds.
-    """
+    """Choose the settings and meter for ``energy=``; report a missing meter."""
     seconds = config.energy
     if not 0 <= seconds <= _LONGEST_TURN_S:
         raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")

@@ -188,7 +188,6 @@ def _judged(config: DictConfig, store: ProgramTable, info: CheckpointInfo | None
 
 
 def _show(result: dict[str, Any]) -> None:
-    """Print a small table on stderr."""
     chance, ceiling = result["random"], result.get("ceiling", {})
     head = "  ceiling" if ceiling else ""
     say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")

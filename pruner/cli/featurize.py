@@ -106,7 +106,6 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
 
 
 def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
-    """Report an existing target of the same source and settings, if any."""
     if not target.is_file():
         return None
     try:
@@ -128,7 +127,6 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
 
 @cache
 def _tasks(data_root: Path | None) -> Definitions | None:
-    """Read TenSet's task files of a data root, once a process."""
     return None if data_root is None else definitions_of(data_root)
 
 
@@ -138,7 +136,6 @@ _Rows = tuple[np.ndarray, ProgramFeatures, int]  # lines, their features, least 
 def _task_rows(
     records: TaskRecords, plan: Plan, failures: Counter[str], quarantine: Quarantine
 ) -> _Rows:
-    """Compute a task's features; count and list records without any."""
     try:
         found = features.featurize_records(
             records.workload_key,
@@ -159,7 +156,6 @@ def _task_rows(
 
 
 def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
-    """Make empty rows for programs of an unsupported task."""
     nothing = ProgramFeatures.empty(len(line), plan.spec)
     return np.asarray(line, dtype=np.int64), nothing, 1
 
@@ -189,13 +185,7 @@ def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
-    """Featurise files, in worker processes unless `num_workers` is 1.
-
-    Reports come in any order.
-
-    Raises:
-        PrunerError: a worker process was ended from outside.
-    """
+    """Featurise files in workers, in any order, unless `num_workers` is 1."""
     if num_workers == 1:
         for file in files:
             yield featurize_file(file, plan)

@@ -19,11 +19,7 @@ CLONES = ".sources"  # in the data root, until every file is written; after an e
 
 
 def get(config: DictConfig) -> dict[str, Any]:
-    """Fetch a set; return the object of the last line.
-
-    Raises:
-        PrunerError: an option is missing or wrong, no git, no connection, or a file differs.
-    """
+    """Fetch a set; return the object of the last line."""
     if config.set is None or config.out is None:
         raise PrunerError("give the set and out=; use: pruner get gpu-logs out=DIR")
     start = time.monotonic()

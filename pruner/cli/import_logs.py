@@ -20,11 +20,7 @@ REQUIRED = ("logs", "out", "platform")
 
 
 def import_logs(config: DictConfig) -> dict[str, Any]:
-    """Import logs; return the object of the last line.
-
-    Raises:
-        PrunerError: an option is missing or wrong, or nothing could be imported.
-    """
+    """Import logs; return the object of the last line."""
     missing = [f"{name}=" for name in REQUIRED if OmegaConf.is_missing(config, name)]
     if missing:
         raise PrunerError(

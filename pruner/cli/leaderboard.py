@@ -120,12 +120,7 @@ def _fill(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Score the test programs with a model, and fill in its form.
-
-    Raises:
-        PrunerError: a model without a list of its training records, a model trained on test
-            workloads, or a form that would be refused.
-    """
+    """Score the test programs with a model, and fill in its form."""
     index = definitions_of(root.path)
     if config.checkpoint is not None:
         info, score, known = _learned(config, index)
@@ -161,7 +156,6 @@ def _check_unseen(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Raise `PrunerError` if the model has seen a test workload anywhere."""
     test = {records.key.identity: records.key.task for records in reversed(tasks)}
     seen = seen_workloads(info, root, [records.key for records in tasks], ON_STDERR)
     if found := [task for identity, task in test.items() if identity in seen]:

@@ -1,7 +1,4 @@
-"""``python report.py``: a page of the results under ``experiments/``.
-
-It is written as HTML and Markdown.
-"""
+"""``python report.py``: write a page of the results under ``experiments/``."""
 
 import time
 from pathlib import Path

@@ -1,8 +1,6 @@
 """``pruner results_table``: a table of models x platforms x seeds.
 
-Every fit keeps its folder under the run folder, so `resume=` continues an interrupted run. With
-``keep_rows=true`` the table itself is continued: its rows are not made again. Options that would
-change those rows are written beside the table, and must be the same.
+Each fit keeps its folder, so `resume=` continues a run; ``keep_rows=true`` continues a table.
 """
 
 import time
@@ -98,11 +96,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def _kept_rows(config: DictConfig) -> list[Row]:
-    """Read the rows of the table in ``config.out``, if any.
-
-    Raises:
-        PrunerError: this run's options would make other rows.
-    """
+    """Read the rows of the table in ``config.out``, if any."""
     if config.out is None:
         raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
     out = Path(config.out)
@@ -126,8 +120,6 @@ def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
 
 
 def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
-    """Make the table; records are read once for each dataflow kind."""
-
     @cache
     def programs(source: Source) -> ProgramTable:
         platforms, spec = source
@@ -149,7 +141,6 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
-    """Compose train.py's options for a cell; common overrides come last."""
     variant = config.variants.get(cell.model, (f"model={cell.model}",))
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
     options = read_words("train", [*choices, *config.overrides]).config
@@ -172,13 +163,7 @@ def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
 def _refuse_foreign_platforms(
     config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
 ) -> None:
-    """Refuse rows on platforms that their model does not learn from.
-
-    The fit, of hours perhaps, would be in vain.
-
-    Raises:
-        PrunerError: such a row.
-    """
+    """Refuse rows on platforms that their model does not learn from."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
         if cell.model in NOT_FITTED:
             continue

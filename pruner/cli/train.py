@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,7 +84,12 @@ def train(config: DictConfig) -> dict[str, Any]:
         if start is not None:
             log_start(start, folds)
         if len(folds) > 1 and num_workers > 1:
-            _fit_together(folds, fit_fold, num_workers, again=f"resume={folder} tries it again")
+            jobs = [
+                Job(name=fold.name, run=partial(fit_fold, fold), leaves=fold.folder / METRICS_FILE)
+                for fold in folds
+            ]
+            again = f"resume={folder} tries it again"
+            list(results(jobs, num_workers=num_workers, log=say, again=again))
         # each fit, or the result that it has left
         found = {fold.name: fit_fold(fold) for fold in folds}
         if start is not None:
@@ -104,11 +109,7 @@ def train(config: DictConfig) -> dict[str, Any]:
 
 
 def _num_workers(config: DictConfig) -> int:
-    """Return the number of processes for the fits.
-
-    Raises:
-        PrunerError: another option needs a single process.
-    """
+    """Return the number of processes for the fits."""
     number: int = config.get("num_workers") or 1  # runs of earlier versions have no such option
     if number == 1:
         return 1
@@ -129,23 +130,8 @@ def _num_workers(config: DictConfig) -> int:
     return number
 
 
-def _fit_together(
-    folds: Sequence[Fold], fit: Callable[[Fold], Any], num_workers: int, *, again: str
-) -> None:
-    """Run all fits in several processes; each leaves its result in its folder."""
-    jobs = [
-        Job(name=fold.name, run=partial(fit, fold), leaves=fold.folder / METRICS_FILE)
-        for fold in folds
-    ]
-    for _ in results(jobs, num_workers=num_workers, log=say, again=again):
-        pass
-
-
 def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
-    """Choose the parts of the records to read.
-
-    Runs of earlier versions name a class as their store.
-    """
+    """Choose the parts of the records; earlier runs name a class as store."""
     store = config.store
     return ReadSpec(
         dataflow=config.features.dataflow,
@@ -160,7 +146,6 @@ def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
 def _log_end(
     config: DictConfig, model: Model, folds: Sequence[Fold], result: dict[str, Any]
 ) -> None:
-    """Print the last screen: tasks, training set, quality, next command."""
     judges = judging_folds(folds)
     first = judges[0]
     of = f"{first.name}, part 1 of {len(judges)}: each folder has its own" if first.name else ""
@@ -174,7 +159,6 @@ def _log_end(
 
 
 def _learned(folds: Sequence[Fold], result: dict[str, Any]) -> str:
-    """Count the tasks of training, choice of the epoch, and test."""
     split, names = folds[0].split, ", ".join(result["data"]["platforms"])
     if split.by_rows:
         return f"trained on a part of every task of {names}, tested on the rest"
@@ -202,7 +186,6 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
 
 
 def _log_judged(result: dict[str, Any]) -> None:
-    """Print the quality of the parts, mean and spread, and chance."""
     found = dict(result["parts"])
     if len(found) > 1:
         found |= {"mean": result, "spread": result["spread"]}
@@ -245,7 +228,6 @@ def _reopen(folder: Path, config: DictConfig) -> None:
 
 @contextmanager
 def _log_to(folder: Path) -> Iterator[None]:
-    """Write this run's log into its folder, and no other run's."""
     handler = logging.FileHandler(folder / "run.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     logging.getLogger("pruner").addHandler(handler)
@@ -260,11 +242,7 @@ def _log_to(folder: Path) -> Iterator[None]:
 
 
 def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """Choose all platforms with records, for a device without any.
-
-    Raises:
-        PrunerError: an option must permit it first.
-    """
+    """Choose all platforms with records, for a device without any."""
     platform, known = config.platform.name, ", ".join(root.platforms)
     if config.data.root is None:
         own = BUNDLED[config.platform.kind]
@@ -305,7 +283,6 @@ def _others(config: DictConfig, platforms: Sequence[str]) -> list[str]:
 
 
 def _log_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
-    """Warn about surprising combinations of model and records."""
     others = _others(config, dataset.platforms)
     if others and config.data.platform is not None:
         say(

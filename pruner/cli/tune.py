@@ -1,7 +1,6 @@
 """``python tune.py``: tune programs on real hardware.
 
-Drafts and lists are made here, without the seconds that torch and its loggers take to import; runs
-that measure are in :mod:`pruner.cli.tuning.measured_run`.
+Runs that measure are in `pruner.cli.tuning.measured_run`: torch takes seconds to import.
 """
 
 import sys
@@ -46,11 +45,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
 
 
 def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
-    """Run the requested kind of tuning, in a new or given folder.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM ended it early; its results so far are in ``folder``.
-    """
+    """Run the requested kind of tuning; raise `Interrupted` if ended early."""
     effort = build(config.effort)
     # older runs have sizes.batch=1
     if config.network is None and {*config.sizes.values()} - {None, 1}:
@@ -104,12 +99,10 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
 
 
 def resumed(folder: Path, given: DictConfig) -> DictConfig:
-    """Read the configuration of an earlier run; extend its budget on request.
+    """Read an earlier run's configuration; extend its budget on request.
 
-    A run that only drafted gets an effort that measures, normal by default, if a budget is given.
-
-    Raises:
-        PrunerError: another option was to change, or a run that measured was to draft only.
+    A run that only drafted gets an effort that measures with a budget. Raises `PrunerError`
+    otherwise.
     """
     config = resumed_config(folder, given, more=MORE)
     if build(config.effort).measures:

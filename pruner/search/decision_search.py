@@ -22,12 +22,10 @@ _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 class Search(Protocol):
     """The search of one task, as the tuning loop drives it.
 
-    ``refused`` counts proposals that TVM would not instantiate. ``savable``: `state` is complete,
-    so that a resumed run continues exactly, and batches may overlap.
+    ``refused`` counts proposals that TVM would not instantiate.
     """
 
     refused: int
-    savable: bool
 
     def propose(self, num: int) -> list[Candidate]:
         """Propose at most `num` new programs; none when the space is exhausted."""
@@ -95,7 +93,6 @@ class DecisionSearch:
         self._waiting: list[int] = []  # keys of proposals without result
         self._first = np.zeros((0, space.num_slots), np.int64)
         self.refused = 0
-        self.savable = True
 
     def begin_with(self, rows: NDArray[np.int64]) -> None:
         """Begin the first proposal with programs int64 [N, d], if nothing was proposed."""

@@ -12,18 +12,15 @@ This is the only package with TVM.
 * `metaschedule`: our search and cost model inside TVM's own tuning
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch
-* `compiling`: compile scheduled programs, with TVM's options
+* `compiling`: compile scheduled programs, with TVM's options; divide uneven vectors of CPUs
 * `kinds`: kinds of targets: CPU, CUDA, OpenCL, PoCL
 * `opencl`: OpenCL devices: the runtime that TVM lacks, launches without TVM
 * `cuda`: TVM's CUDA runtime, and compilation without a driver
-* `lanes`: write vectors as loops that TVM's GPU code generators cannot write
-* `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
+* `lanes`: write vectors and unrolled loops of GPU programs as TVM and nvcc take them
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
-* `analyzer`: the analyzer of a platform
 * `phases`: the time of each phase
 * `faults`: errors of TVM that are not a refusal of a program
-* `tvm_import`: import TVM once
-* `intrinsics`: TVM's instructions of tensor cores, parsed once a user
+* `tvm_import`: import TVM once, its tensor-core instructions parsed once a user
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """Compile scheduled programs by TVM, with its options and our rewrites."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.tune.even_vectors import even_vectors
 from pruner.tune.kinds import is_cuda, is_gpu
-from pruner.tune.lanes import copies_ahead, lanes_written_out
-from pruner.tune.tvm_import import load_intrinsics, load_tvm
-from pruner.tune.unrolling import unrolled_by_nvcc
+from pruner.tune.lanes import copies_ahead, lanes_written_out, unrolled_by_nvcc
+from pruner.tune.tvm_import import load_intrinsics, load_tvm, map_functions
 from pruner.tune.vector_math import with_vector_math
+
+_VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
+_LONGEST, _SHORTEST = 16, 4  # lanes: shorter vectors fit a register; shorter parts gain nothing
 
 
 def compiled(
     module: Any, target: Any, *, exact: bool = False, instruments: Sequence[Any] = ()
 ) -> Any:
-    """Compile scheduled functions to an executable.
-
-    ``exact``: exp and similar functions call the C library, also where vector units could compute
-    them. ``instruments`` see what TVM's passes do. See :func:`pass_context` for the arguments.
-    """
+    """Compile scheduled functions to an executable; ``exact``: with libm's exp."""
     load_intrinsics(target)
     # TVM passes nvcc the architecture of the target in scope, else of a device of this machine
     scope = target if is_cuda(target) else nullcontext()
@@ -42,10 +37,8 @@ def link(
 ) -> None:
     """Link an executable to a library, with further options of the compiler.
 
-    ``objects`` gives further object files, and is called once all others are written.
-
-    Raises:
-        PrunerError: it is for processors of another family, and their compiler is missing.
+    ``objects`` gives further object files, once all others are written. Raises `PrunerError` where
+    the compiler of another family of processors is missing.
     """
     compiler, triple = None, foreign_triple(target)
     if triple is not None:
@@ -77,12 +70,7 @@ def foreign_triple(target: Any) -> str | None:
 
 
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
-    """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks.
-
-    So a network contains the programs that were measured. On GPUs, vectors that TVM cannot write
-    and loops that it must not unroll are rewritten; on CPUs long vectors of odd lanes are divided,
-    and exp and similar functions become vector instructions, unless they must be ``exact``.
-    """
+    """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks."""
     if is_gpu(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
     if target.kind.name == "llvm":
@@ -118,3 +106,35 @@ def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> A
         functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
         config |= {"tirx.use_async_copy": True} if any(map(copies_ahead, functions)) else {}
     return load_tvm().tvm.transform.PassContext(config=config, instruments=instruments)
+
+
+def even_vectors(module: Any) -> Any:
+    """Divide long vectors of scheduled functions where their lanes are uneven.
+
+    LLVM is slow where the number of lanes is no power of two: it widens a vector of 40 lanes to 64,
+    and takes 40 s for a loop of 512 such steps that is written out. As five vectors of 8 lanes the
+    same loop takes a tenth of a second.
+    """
+    rule, ffi = (load_tvm().tirx.For, _divided), load_tvm().ffi
+    return map_functions(module, lambda function: ffi.structural_map(function, rule))
+
+
+def _divided(loop: Any) -> Any:
+    tirx, ffi = load_tvm().tirx, load_tvm().ffi
+    if int(loop.kind) != _VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    zero = tirx.IntImm(loop.extent.ty.dtype, 0)
+    if loop.step is not None or loop.annotations or not ffi.structural_equal(loop.min, zero):
+        return loop  # of a user's program: schedules make none
+    lanes, whole = int(loop.extent), loop.loop_var
+    part = lanes & -lanes  # the largest power of two that divides them
+    if lanes <= _LONGEST or part in (lanes, *range(_SHORTEST)):
+        return loop
+    outer, inner = (tirx.Var(f"{whole.name}_{end}", whole.ty) for end in ("part", "lane"))
+    value = outer * part + inner
+    body = ffi.structural_map(
+        loop.body, (tirx.Var, lambda var: value if var.same_as(whole) else var)
+    )
+    parts, of_part = (tirx.IntImm(loop.extent.ty.dtype, n) for n in (lanes // part, part))
+    vector = type(loop)(inner, loop.min, of_part, _VECTORIZED, body)
+    return type(loop)(outer, loop.min, parts, _UNROLLED, vector)

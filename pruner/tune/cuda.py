@@ -1,11 +1,8 @@
 """Explain a missing CUDA runtime of TVM, and compile without a driver.
 
-TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
-which needs the driver's library. Elsewhere a "built" program is uncompiled source code: its errors
-appear, and its compile time is spent, where it is loaded on the device.
+TVM 0.27 calls nvcc when a module is made, but only where its CUDA runtime, which needs the driver's
+library, is loaded. Elsewhere a "built" program is source code until a device loads it.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -38,10 +35,7 @@ def runtime_error() -> str | None:
 
 
 def _found(library: str) -> Iterator[Path]:
-    """Yield the paths of a library in the usual places of CUDA.
-
-    These are of CUDA's installer, of drivers of containers, and of CUDA's Python packages.
-    """
+    """Yield the paths of a library in the usual places of CUDA."""
     for pattern in ("cuda*/lib*", "nvidia/lib*"):
         yield from sorted(_INSTALLED.glob(f"{pattern}/{library}"))
     for packages in sys.path:
@@ -51,8 +45,7 @@ def _found(library: str) -> Iterator[Path]:
 def cuda_environment() -> dict[str, str]:
     """Find ``PATH`` and ``LD_LIBRARY_PATH`` for nvcc and TVM's CUDA runtime.
 
-    Only variables that need a change are returned, as far as the usual places have the files.
-    Libraries that the runtime lacks in this process are loaded.
+    Only variables that need a change; libraries that the runtime lacks here are loaded.
     """
     folders = {"LD_LIBRARY_PATH": _lacking()}
     if shutil.which("nvcc") is None:
@@ -66,7 +59,6 @@ def cuda_environment() -> dict[str, str]:
 
 
 def _lacking() -> list[str]:
-    """List the folders of libraries that the runtime lacks."""
     found: dict[str, str] = {}
     while True:
         try:
@@ -87,9 +79,8 @@ def _lacking() -> list[str]:
 def provide_compiler() -> bool:
     """Make this process compile CUDA programs without a driver; return success.
 
-    The process must not run programs, nor look for a device: an empty library stands in for the
-    driver's, and the runtime is bound to it lazily. Nothing changes where the runtime is loaded
-    already, and where nvcc or a C compiler is missing: then programs stay source code.
+    It must run no programs: an empty library stands in for the driver's, bound lazily. Nothing
+    changes where the runtime is loaded, or nvcc or a C compiler is missing.
     """
     if _is_loaded():
         return True

@@ -7,10 +7,7 @@ _logged: set[str] = set()
 
 
 def log_fault(what: str, error: Exception) -> None:
-    """Log a fault of TVM and its cost, once for equal faults.
-
-    The last line of TVM's text names the failure; the lines before are a trace of calls.
-    """
+    """Log a fault of TVM by its text's last line, once for equal faults."""
     lines = str(error).strip().splitlines() or ["no text"]
     text = f"{what}: {type(error).__name__}: {lines[-1]}"
     if text not in _logged:

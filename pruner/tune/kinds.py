@@ -1,7 +1,5 @@
 """Kinds of TVM's targets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 POCL_MODEL = "pocl"
@@ -29,10 +27,7 @@ def is_cuda(target: Any) -> bool:
 
 
 def is_pocl(target: Any) -> bool:
-    """True for a CPU that PoCL makes an OpenCL device.
-
-    Our platforms mark it in the target's model.
-    """
+    """True for a CPU that PoCL makes an OpenCL device, by the target's model."""
     return str(target.attrs.get("model", "")) == POCL_MODEL
 
 

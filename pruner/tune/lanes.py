@@ -1,25 +1,22 @@
-"""Rewrite vectors of GPU programs that TVM cannot write as unrolled loops.
+"""Rewrite vectors and loops of GPU programs that TVM or nvcc cannot write.
 
-TVM's check of GPU code accepts such vectors, its compiler does not. CUDA has no vectors of an odd
-number of 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And
-where the lanes of a fetch straddle rows, their indices in shared memory may stay vectors, parts of
-which ``CommonSubexprElim`` names; inside a loop ``ThreadSync`` computes the range of such an index
-and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More than
-four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes four.
-All such lanes are written one after the other in any case.
+TVM's check of GPU code accepts these vectors, its compiler does not: 16-bit floats of an odd number
+of lanes (codegen_cuda.cc); lanes that straddle rows, whose indices stay vectors for ``ThreadSync``
+("(eval_vec_) is false", int_set.cc); more than four 16-bit values that are no neighbours, arguments
+of ``make_uint4``. An asynchronous copy (``cp.async``) of a vector that lies at no multiple of its
+bytes stops the device; ``InjectPTXAsyncCopy`` does not look for that.
 
-A vector that is copied asynchronously (``cp.async``) lies at a multiple of its bytes, or the device
-stops ("misaligned address"). TVM asks for that where it writes a vector of loads, but not where it
-makes an asynchronous copy of it (``InjectPTXAsyncCopy``): of rows of 61 elements every other one
-begins between two vectors. Such lanes are copied one by one.
+Without ``StorageRewrite`` (:func:`pruner.tune.compiling.pass_context`) every body that TVM writes
+out has buffers of its own, and nvcc adds up what ``VerifyGPUCode`` counted once: nvcc unrolls then.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pruner.program.tir.pipeline import ASYNC_STAGES
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
@@ -32,38 +29,28 @@ def lanes_written_out(module: Any, target: Any) -> Any:
     Only TVM's passes decide whether lanes that straddle rows stop the compiler, and which lanes are
     neighbours, so the passes are run once more for functions where that is open.
     """
-    tvm, changed = load_tvm().tvm, dict[Any, Any]()
-    for name, function in module.functions_items():
-        if not isinstance(function, tvm.tirx.PrimFunc):
-            continue
-        vectors = [x for x in _inside(function.body, tvm.tirx.For) if int(x.kind) == _VECTORIZED]
+
+    def written_out(function: Any) -> Any:
+        loops = inside(function.body, load_tvm().tirx.For)
+        vectors = [loop for loop in loops if int(loop.kind) == _VECTORIZED]
         ahead = copies_ahead(function)
         stop = [x for x in vectors if _is_odd(x) or (ahead and _may_be_misaligned(x))]
         doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
         if doubtful and not _is_written(_unrolled(function, stop), target):
             stop += doubtful
-        if stop:
-            changed[name] = _unrolled(function, stop)
-    module = module.clone() if changed else module
-    for name, function in changed.items():
-        module[name] = function
-    return module
+        return _unrolled(function, stop)
+
+    return map_functions(module, written_out)
 
 
 def copies_ahead(function: Any) -> bool:
     """Check whether a loop of a function copies asynchronously into shared memory."""
-    loops = _inside(function.body, load_tvm().tvm.tirx.For)
+    loops = inside(function.body, load_tvm().tirx.For)
     return any(ASYNC_STAGES in loop.annotations for loop in loops)
 
 
-def _inside(part: Any, kind: Any) -> list[Any]:
-    found: list[Any] = []
-    load_tvm().ffi.structural_walk(part, (kind, found.append))
-    return found
-
-
 def _blocks(loop: Any) -> list[Any]:
-    return _inside(loop.body, load_tvm().s_tir.SBlockRealize)
+    return inside(loop.body, load_tvm().s_tir.SBlockRealize)
 
 
 def _is_odd(loop: Any) -> bool:
@@ -76,14 +63,14 @@ def _is_odd(loop: Any) -> bool:
 
 def _straddles(loop: Any) -> bool:
     """Check whether a fetched vector may cover two rows of its source."""
-    tirx, lanes = load_tvm().tvm.tirx, int(loop.extent)
+    tirx, lanes = load_tvm().tirx, int(loop.extent)
     return any(
         int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
         for one in _blocks(loop)
         if any(str(region.source.scope()).startswith("shared") for region in one.block.writes)
         for value in one.iter_values
         for kind in (tirx.FloorDiv, tirx.FloorMod)
-        for part in _inside(value, kind)
+        for part in inside(value, kind)
     )
 
 
@@ -98,7 +85,7 @@ def _may_be_misaligned(loop: Any) -> bool:
             continue
         for iterator, value in zip(one.block.iter_vars, one.iter_values, strict=True):
             analyzer.bind(iterator.var, value)
-        for load in _inside(one.block.body, tvm.ir.TensorLoad):
+        for load in inside(one.block.body, tvm.ir.TensorLoad):
             first = loop.min
             for index, extent in zip(load.indices, load.source.shape, strict=True):
                 first = first * extent + index
@@ -113,12 +100,12 @@ def _may_gather(loop: Any) -> bool:
 
     They are none where a lane moves an index that is not the last.
     """
-    tirx = load_tvm().tvm.tirx
+    tirx = load_tvm().tirx
     for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
         values = zip(one.block.iter_vars, one.iter_values, strict=True)
         moved = [x.var for x, value in values if _moves(value, loop.loop_var)]
-        for load in _inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
-            used = [part for index in load.indices[:-1] for part in _inside(index, tirx.Var)]
+        for load in inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
+            used = [part for index in load.indices[:-1] for part in inside(index, tirx.Var)]
             if any(part.same_as(var) for part in used for var in moved):
                 return True
     return False
@@ -126,12 +113,12 @@ def _may_gather(loop: Any) -> bool:
 
 def _moves(value: Any, lane: Any) -> bool:
     """Check that neighbouring lanes differ outside of quotients."""
-    quotients = _inside(value, load_tvm().tvm.tirx.FloorDiv)
+    quotients = inside(value, load_tvm().tirx.FloorDiv)
     return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
 
 
 def _holds(value: Any, lane: Any) -> bool:
-    return any(part.same_as(lane) for part in _inside(value, load_tvm().tvm.tirx.Var))
+    return any(part.same_as(lane) for part in inside(value, load_tvm().tirx.Var))
 
 
 def _is_written(function: Any, target: Any) -> bool:
@@ -150,9 +137,7 @@ def _is_written(function: Any, target: Any) -> bool:
     except tvm.error.InternalError:  # a check of a pass fails, as "(eval_vec_) is false" does
         return False
     loads = [
-        load
-        for _, one in lowered.functions_items()
-        for load in _inside(one.body, tvm.ir.TensorLoad)
+        load for _, one in lowered.functions_items() for load in inside(one.body, tvm.ir.TensorLoad)
     ]
     return not any(_is_gather(load) for load in loads)
 
@@ -166,7 +151,6 @@ def _is_gather(load: Any) -> bool:
 
 
 def _unrolled(function: Any, loops: list[Any]) -> Any:
-    """Mark loops of a function as unrolled."""
     if not loops:
         return function
     tvm, ffi = load_tvm().tvm, load_tvm().ffi
@@ -179,3 +163,92 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
         return type(loop)(loop.loop_var, loop.min, loop.extent, _UNROLLED, loop.body, *place)
 
     return ffi.structural_map(function, (tvm.tirx.For, rule))
+
+
+_STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
+_PIPELINE = "software_pipeline_stage"
+_SERIAL = (0, 3)  # kinds of loops: serial, unrolled
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A block and the loops around it within a thread, outermost first."""
+
+    block: Any
+    loops: Sequence[Any]
+
+
+def unrolled_by_nvcc(module: Any) -> Any:
+    """Request ``#pragma unroll`` where TVM's unrolling may multiply a shared buffer."""
+    rule = load_tvm().tirx.For, _said_to_nvcc
+
+    def unrolled(function: Any) -> Any:
+        return load_tvm().ffi.structural_map(function, rule) if _multiplies(function) else function
+
+    return map_functions(module, unrolled)
+
+
+def _said_to_nvcc(loop: Any) -> Any:
+    if _EXPLICIT not in loop.annotations:
+        return loop
+    # 0 makes TVM print the pragma and leave the loop alone
+    annotations = {**dict(loop.annotations.items()), _EXPLICIT: 0}
+    place = (loop.thread_binding, annotations, loop.step, loop.span)
+    return type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, *place)
+
+
+def _multiplies(function: Any) -> bool:
+    """Check whether TVM may write out a loop with a shared buffer.
+
+    TVM does so from the innermost loop outwards, for loops below a limit of steps; the count here
+    is a lower bound of TVM's count. Pipelines are excluded: their copies wait for each other by
+    numbers that TVM must compute.
+    """
+    loops = inside(function.body, load_tvm().tirx.For)
+    notes = [loop.annotations for loop in loops if int(loop.annotations.get(_EXPLICIT, 0))]
+    allowed = max((int(note.get(_STEPS, 0)) for note in notes), default=0)
+    piped = any(_PIPELINE in loop.annotations for loop in loops)
+    placed = list(_placed(function.body, ())) if allowed and not piped else []
+    for one in placed:
+        for region in one.block.writes:
+            if str(region.source.scope()) == "shared":
+                loop = _shared_loop(one, placed, region.source)
+                if loop is not None and _steps(loop, placed) <= allowed:
+                    return True
+    return False
+
+
+def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
+    kind = type(stmt).__name__
+    if kind == "SeqStmt":
+        for part in stmt.seq:
+            yield from _placed(part, loops)
+    elif kind == "For":
+        # loops bound to threads are not unrolled, and a single turn multiplies nothing
+        alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
+        yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
+    elif kind == "SBlockRealize":
+        yield _Placed(stmt.block, loops)
+        yield from _placed(stmt.block.body, loops)
+
+
+def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
+    """Find the innermost loop around all uses of a buffer, or None."""
+    readers = [
+        one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
+    ]
+    around = reversed(writer.loops)
+    return next((loop for loop in around if all(_is_in(one, loop) for one in readers)), None)
+
+
+def _is_in(one: _Placed, loop: Any) -> bool:
+    return any(other.same_as(loop) for other in one.loops)
+
+
+def _steps(loop: Any, placed: Sequence[_Placed]) -> int:
+    """Count the runs of the most frequent block in a complete loop."""
+    runs = []
+    for one in placed:
+        places = [i for i, other in enumerate(one.loops) if other.same_as(loop)]
+        runs += [prod(int(inner.extent) for inner in one.loops[places[0] :])] if places else []
+    return max(runs)

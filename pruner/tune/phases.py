@@ -1,7 +1,5 @@
 """Measure the seconds of each phase of a run, and idle time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

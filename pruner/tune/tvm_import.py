@@ -1,30 +1,27 @@
 """Import TVM once, quickly, and explain where it is missing.
 
-The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
-source file of every frame through all loaded modules: 40 to 90 s when torch is loaded, half a
-second for a function of a user's file. They use only file, line and function, and the text of the
-nearest frames, which a plain walk over the frames gives at once. The parser still
-takes 4 s, nearly all of it for tensor cores, in the first process of a user
-(:mod:`pruner.tune.intrinsics`). A command for a CPU needs none of it (:func:`cpus_only`).
+TVMScript's decorators call `inspect.stack`, which resolves the source file of every frame: 40 to
+90 s when torch is loaded. They use only file, line, function and the text of the nearest frames.
 """
-
-from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import inspect
 import linecache
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from pruner.errors import MissingExtra
-from pruner.tune.intrinsics import INTRINSICS, import_intrinsics, package_without_its_code
+from pruner.files import write_atomic
 
 _CPUS_ONLY = "PRUNER_TVM_CPUS_ONLY"  # in the environment, so that worker processes inherit it
 _READ_FRAMES = 4
@@ -53,11 +50,7 @@ class Tvm(NamedTuple):
 
 @cache
 def load_tvm() -> Tvm:
-    """Return TVM's modules, imported on the first call.
-
-    Raises:
-        MissingExtra: TVM is not installed.
-    """
+    """Return TVM's modules, imported once; raise `MissingExtra` without TVM."""
     first = "tvm" not in sys.modules
     if shutil.which("nvcc") is not None:
         # TVM's default, NVRTC, needs a package (cuda-bindings) that TVM does not require
@@ -82,19 +75,32 @@ def load_tvm() -> Tvm:
         raise MissingExtra("apache-tvm", "tvm") from error
 
 
-def cpus_only() -> None:
-    """Import TVM without the instructions of tensor cores, here and in workers.
+def inside(part: Any, kind: Any) -> list[Any]:
+    """List the nodes of a kind in an expression, statement or function."""
+    found: list[Any] = []
+    load_tvm().ffi.structural_walk(part, (kind, found.append))
+    return found
 
-    Only for processes of our own that serve a CPU: TVM's own code does not find what is left out.
-    """
+
+def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
+    """Replace the functions of a module that `change` does not return as they are."""
+    kind, changed = load_tvm().tirx.PrimFunc, dict[Any, Any]()
+    for name, function in module.functions_items():
+        if isinstance(function, kind) and not (new := change(function)).same_as(function):
+            changed[name] = new
+    module = module.clone() if changed else module
+    for name, function in changed.items():
+        module[name] = function
+    return module
+
+
+def cpus_only() -> None:
+    """Import TVM without tensor cores' instructions, in processes for a CPU."""
     os.environ[_CPUS_ONLY] = "1"
 
 
 def load_intrinsics(target: Any) -> None:
-    """Register what :func:`cpus_only` left out, if the target can need it.
-
-    Before TVM generates, replays or compiles schedules: a sweep over platforms may go on to a GPU.
-    """
+    """Register what `cpus_only` left out, if a target of a sweep needs it."""
     left_out = getattr(sys.modules.get(INTRINSICS), "of_cpus_only", False)
     if left_out and str(target.kind.name) not in _NO_TENSOR_CORES:
         del sys.modules[INTRINSICS]
@@ -113,10 +119,7 @@ def _load_intrinsics_of_cpus() -> None:
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Import TVM in the body without torch, unless torch is loaded already.
-
-    TVM imports torch wherever it finds it, which takes 2 s: for processes that do not need it.
-    """
+    """Import TVM in the body without torch, which takes 2 s, unless loaded."""
     hidden = "torch" not in sys.modules
     if hidden:
         sys.modules["torch"] = None  # type: ignore[assignment]
@@ -128,10 +131,9 @@ def without_torch() -> Iterator[None]:
 
 
 def warm_worker() -> None:
-    """Import TVM in a worker process of TVM before its time counts.
+    """Import TVM in TVM's worker: ``LocalBuilder(initializer=warm_worker)``.
 
-    ``LocalBuilder(initializer=warm_worker)`` and ``LocalRunner(initializer=warm_worker)``: TVM's
-    workers are fresh processes whose slow import otherwise uses up the 30 s of a candidate.
+    Workers are fresh processes; a slow import otherwise uses up the 30 s of a candidate.
     """
     load_tvm()
 
@@ -163,3 +165,116 @@ def _quick_stack(*_: object, **__: object) -> list[inspect.FrameInfo]:
         )
         frame = frame.f_back
     return frames
+
+
+INTRINSICS = "tvm.s_tir.tensor_intrin"
+_CUDA = f"{INTRINSICS}.cuda"  # the only family that takes long; all its functions are registered
+
+
+def import_intrinsics() -> None:
+    """Import the instructions of every family, CUDA's from the cache if there."""
+    if _CUDA not in sys.modules:
+        path = _kept_file()
+        kept = None if path is None else read_kept(path)
+        with package_without_its_code():
+            if kept is None:
+                parsed = _parsed()
+                if path is not None:
+                    _keep(path, parsed)
+            else:
+                with _unparsed():
+                    importlib.import_module(_CUDA)
+        for entry in kept or []:
+            _registry().register(*entry)
+    importlib.import_module(INTRINSICS)
+
+
+@contextmanager
+def package_without_its_code() -> Iterator[Any]:
+    """Have an empty package in the body: its own code imports every family."""
+    spec = importlib.util.find_spec(INTRINSICS)
+    assert spec is not None
+    sys.modules[INTRINSICS] = found = importlib.util.module_from_spec(spec)
+    try:
+        yield found
+    finally:
+        del sys.modules[INTRINSICS]
+
+
+def read_kept(path: Path) -> list[tuple[str, Any, Any]] | None:
+    """Read names, computations and implementations; None where the file is absent or damaged."""
+    load = importlib.import_module("tvm.ir").load_json
+    try:
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        if digest != _digest(text):
+            return None
+        return [(str(name), computation, call) for name, computation, call in load(text)]
+    except Exception:  # TVM's kinds, too: a file that it cannot load is made again
+        return None
+
+
+def _parsed() -> list[tuple[str, Any, Any]]:
+    """Import the family as TVM does; return what it registers."""
+    found, register = [], _registry().register
+
+    def noted(name: str, computation: Any, call: Any, override: bool = False) -> Any:
+        found.append((name, computation, call))
+        return register(name, computation, call, override)
+
+    with _registering(noted):
+        importlib.import_module(_CUDA)
+    return found
+
+
+@contextmanager
+def _unparsed() -> Iterator[None]:
+    script: Any = importlib.import_module("tvm.tirx.script")  # `T` of TVMScript
+    parse = script.prim_func
+    script.prim_func = lambda function=None, **_: function or (lambda given: given)
+    try:
+        with _registering(lambda *_, **__: None):
+            yield
+    finally:
+        script.prim_func = parse
+
+
+@contextmanager
+def _registering(register: Callable[..., Any]) -> Iterator[None]:
+    registry = _registry()
+    before = vars(registry)["register"]
+    registry.register = staticmethod(register)
+    try:
+        yield
+    finally:
+        registry.register = before
+
+
+def _registry() -> Any:
+    return importlib.import_module("tvm.s_tir").TensorIntrin
+
+
+def _kept_file() -> Path | None:
+    """Return the file of this TVM's source, in a folder of this user's."""
+    tvm, ffi = importlib.import_module("tvm"), importlib.import_module("tvm_ffi")
+    spec = importlib.util.find_spec(INTRINSICS)
+    assert spec is not None
+    assert spec.origin is not None
+    with suppress(OSError, RuntimeError):  # RuntimeError: a user without a home folder
+        source = Path(spec.origin).with_name("cuda.py").read_bytes()
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        version = f"{tvm.__version__}-ffi{ffi.__version__}"
+        name = f"cuda-tvm{version}-{sha256(source).hexdigest()[:16]}.json"
+        return Path(home) / "pruner" / "intrinsics" / name
+    return None
+
+
+def _keep(path: Path, parsed: list[tuple[str, Any, Any]]) -> None:
+    text = importlib.import_module("tvm.ir").save_json([list(entry) for entry in parsed])
+    with suppress(OSError):  # of another user, or a full disk: the next process parses, too
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomic(path, lasting=False) as partial:
+            partial.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

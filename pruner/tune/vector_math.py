@@ -1,24 +1,17 @@
 """Write exp, erf, tanh, sigmoid of float32 as vector instructions of CPUs.
 
-LLVM calls the C library for them, one number at a time, also inside a vectorised loop: gelu of a
-transformer was a quarter of its latency. As polynomials they are a dozen vector instructions. The
-calls are replaced when a scheduled program is compiled, in everything that is tuned, built or
-compared; tasks, records and features are independent of it.
-
-Errors (tests hold them): below 4e-7 relative for exp, 5e-7 absolute or relative for the others.
-NaN stays NaN, infinities go where they should; of exp, what would be denormal is 0.
+LLVM calls the C library for them, number by number. Errors (tests hold them): below 4e-7 relative
+for exp, 5e-7 absolute or relative for the others. NaN stays NaN; of exp, denormals are 0.
 
 Sources: exp by Cody and Waite's reduction with the polynomial of Cephes' ``expf``; erf and tanh are
 the rational functions of Eigen (``generic_fast_erf_float``, ``generic_fast_tanh_float``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import load_tvm, map_functions
 
 _LARGEST, _SMALLEST = 88.722839, -87.336544  # exp beyond them is infinite, or denormal
 _LOG2_E = 1.44269504088896341
@@ -48,16 +41,11 @@ _TANH_BELOW = (
 
 
 def with_vector_math(module: Any, target: Any) -> Any:
-    """Write out the vectorisable functions of a module for a CPU.
-
-    Args:
-        module: scheduled functions, alone or of a network.
-        target: the target to compile for; others than CPUs return the module unchanged.
-    """
+    """Write out the vectorisable functions of a module, if for a CPU."""
     if target.kind.name != "llvm":
         return module
-    tvm, ffi = load_tvm().tvm, load_tvm().ffi
     known = {f"tirx.{name}": make for name, make in _WRITTEN_OUT.items()}
+    ffi, kind = load_tvm().ffi, load_tvm().tvm.ir.Call
 
     def written_out(call: Any) -> Any:
         make = known.get(getattr(call.op, "name", ""))
@@ -65,15 +53,7 @@ def with_vector_math(module: Any, target: Any) -> Any:
             return call
         return make(call.args[0])
 
-    changed = {
-        name: ffi.structural_map(function, (tvm.ir.Call, written_out))
-        for name, function in module.functions_items()
-        if isinstance(function, tvm.tirx.PrimFunc)
-    }
-    module = module.clone()
-    for name, function in changed.items():
-        module[name] = function
-    return module
+    return map_functions(module, lambda function: ffi.structural_map(function, (kind, written_out)))
 
 
 def _named(value: Any, use: Callable[[Any], Any]) -> Any:
@@ -128,7 +108,6 @@ def _odd(value: Any, bound: float, above: Sequence[float], below: Sequence[float
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """Evaluate by Horner's rule, the highest power first."""
     first, *rest = map(_f32, coefficients)
     return reduce(lambda sum_, next_: sum_ * x + next_, rest, first)
 

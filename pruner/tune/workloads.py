@@ -1,7 +1,5 @@
 """Workloads to tune: named operators, TVMScript files, and lists, as TIR modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging
@@ -91,20 +89,12 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
 
 
 def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
-    """Make the workload of a named operator: ``operator("matmul", m=512, n=512, k=512)``.
-
-    Raises:
-        PrunerError: the operator is unknown, or does not have such an option.
-    """
+    """Make a workload: ``operator("matmul", m=512, n=512, k=512)``, or raise."""
     return from_operator({"operator": name, **options}, weight)
 
 
 def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
-    """Make the workload of an operator from its options.
-
-    Raises:
-        PrunerError: options that the operator does not take.
-    """
+    """Make the workload of an operator from its options, or raise."""
     spec = operators.checked(spec)
     tvm = load_tvm().tvm
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
@@ -173,7 +163,6 @@ def _run_file(path: Path) -> Any:
 
 
 def _older(text: str) -> str:
-    """List the old names in a script with the names of TVM 0.27."""
     found = [new for old, new in _RENAMED.items() if re.search(old, text)]
     found += [f"no {name}" for name in sorted(set(re.findall(_GONE, text)))]
     return f" (of an older TVM? TVM 0.27 has {', '.join(found)})" if found else ""
@@ -212,7 +201,6 @@ def _constant(value: Any) -> Any:
 
 
 def _apart(buffer: Any) -> bool:
-    """True if the elements of a buffer of constant sizes are not contiguous."""
     wanted, expected = list(map(_constant, buffer.strides or ())), 1
     for extent, stride in zip(reversed(buffer.shape), reversed(wanted), strict=False):
         if stride != expected and int(extent) > 1:
@@ -238,11 +226,7 @@ def normalised(module: Any) -> Any:
 
 
 def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
-    """List shape and dtype of every argument of ``main``.
-
-    Raises:
-        PrunerError: a symbolic shape.
-    """
+    """List shape and dtype of ``main``'s arguments; refuse symbolic shapes."""
     try:
         found = load_tvm().meta_schedule.arg_info.ArgInfo.from_prim_func(module["main"])
         return [(tuple(int(e) for e in info.shape), str(info.dtype)) for info in found]

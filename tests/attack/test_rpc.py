@@ -86,7 +86,7 @@ def listening(talk):
 @pytest.mark.parametrize("talk", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_tracker_is_one_line_in_time(talk):
     from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.remote import check_health
+    from pruner.tune.measure.machine import check_health
 
     with listening(talk) as port:
         start = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tm
                 space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=slow)
             )
             batch = measurer.begin([candidate] * 2, arguments(slow))
-            batch.jobs[0].built.result()
+            batch[0].built.result()
             time.sleep(2.5)  # it runs for ten seconds
             chosen = processes[1:] if what == "device" else processes
             for process in chosen:

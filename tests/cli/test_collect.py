@@ -4,7 +4,7 @@ from omegaconf import OmegaConf
 from pruner.cli.collect import collect
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
-from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
+from pruner.tune.rivals.ansor import MissingAnsor, interpreter
 
 
 def config(**changes):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from experiments.common.comparison import started
-from pruner.tune.measure.devices import visible_gpus
+from pruner.tune.measure.machine import visible_gpus
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.paths import REPOSITORY
 from tests.tune.cuda_programs import programs

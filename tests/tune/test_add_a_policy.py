@@ -43,7 +43,7 @@ def search(tmp_path, policy, replay_only=False):
     from pruner.tune.measure.measurer import MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
-    from pruner.tune.run.setup import prepare
+    from pruner.tune.run.setup import Prepared
     from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import operator
@@ -59,7 +59,7 @@ def search(tmp_path, policy, replay_only=False):
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
         folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
-    prepared = prepare([operator("matmul", m=64, n=64, k=64)], options, context)
+    prepared = Prepared([operator("matmul", m=64, n=64, k=64)], options, context)
     search = prepared.tasks[0].search
     return search, search.space
 

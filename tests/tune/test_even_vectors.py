@@ -42,7 +42,7 @@ def test_only_long_vectors_of_odd_lanes_are_divided(lanes, divided):
 
 
 def test_loops_of_other_starts_steps_or_annotations_stay():
-    from pruner.tune.even_vectors import even_vectors
+    from pruner.tune.compiling import even_vectors
     from pruner.tune.tvm_import import load_tvm
 
     tvm, tirx = load_tvm().tvm, load_tvm().tirx

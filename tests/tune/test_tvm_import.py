@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pruner.tune.intrinsics import read_kept
+from pruner.tune.tvm_import import read_kept
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm

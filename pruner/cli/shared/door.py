@@ -1,7 +1,4 @@
-"""Run a command: read its words, print its last line or error.
-
-A command ``name`` is ``conf/name.yaml`` (its options and its help) and ``pruner/cli/name.py``.
-"""
+"""Run a command, ``conf/name.yaml`` and ``pruner/cli/name.py``: print its last line or error."""
 
 import logging
 import os
@@ -70,12 +67,10 @@ def open_door(command: str) -> None:
 
 
 def run_door(command: str, words: Sequence[str], task: Task | None = None) -> None:
-    """Run a command on words; print its result as last stdout line.
+    """Run a command, or `task`, on words; print its result as last line.
 
-    Its module, with all that it imports, is loaded once every option is right. A user's mistake
-    ends as one line on stderr and exit code 2; a bug keeps its traceback; a result that names parts
-    as ``unsuccessful`` has exit code 3. With ``-m`` the command runs once for every cell of the
-    sweep (:mod:`pruner.cli.shared.sweep`). ``task`` runs instead of the command.
+    Its module is loaded once every option is right. A user's mistake is one line and exit code 2, a
+    bug keeps its traceback, a result with ``unsuccessful`` parts has code 3; ``-m`` runs a sweep.
     """
     with mistakes_in_one_line(), sigterm_as_ctrl_c():
         command_line = read_words(command, words)
@@ -93,13 +88,9 @@ def run_door(command: str, words: Sequence[str], task: Task | None = None) -> No
 
 @contextmanager
 def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
-    """Compose a command's configuration for a call in Python.
+    """Compose a command's configuration for a call in Python; raise `PrunerError`.
 
-    `words` are of a command line. Hydra's state is set inside and restored afterwards: the caller
-    may be another Hydra application.
-
-    Raises:
-        PrunerError: words that the command would refuse.
+    Hydra's state is restored afterwards: the caller may be another Hydra application.
     """
     try:
         command_line = read_words(command, words)
@@ -134,7 +125,6 @@ def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, An
 
 
 def _sweep(command: str, command_line: CommandLine, run: Task) -> None:
-    """Run Hydra's sweep; each cell is checked like a run."""
     if "gather" not in (command_line.hydra.hydra.callbacks or {}):
         raise PrunerError(f"{command} has no sweeps; run it once for each choice")
 
@@ -152,10 +142,7 @@ def _sweep(command: str, command_line: CommandLine, run: Task) -> None:
 
 @contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
-    """End the process with a line for errors of user or machine.
-
-    Any other error is a bug and keeps its traceback.
-    """
+    """End the process with a line for errors of user or machine."""
     try:
         yield
     except PrunerError as error:

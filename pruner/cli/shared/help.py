@@ -1,8 +1,4 @@
-"""Make the text of ``--help``: purpose, choices, and options with meanings.
-
-The text comes from ``hydra.help.template`` of the command's file, meanings from the comments beside
-the options in ``conf/``.
-"""
+"""Make the text of ``--help`` from the files of ``conf/`` and their comments."""
 
 import re
 import textwrap
@@ -82,10 +78,7 @@ def _notes(path: Path) -> dict[str, str]:
 
 
 def _of_hydra(group: str) -> bool:
-    """Check whether a group only configures Hydra.
-
-    Nothing in it is an option of the command.
-    """
+    """Check whether a group only configures Hydra."""
     return all(
         path.read_text(encoding="utf-8").startswith("# @package hydra")
         for path in (conf_folder() / group).glob("*.yaml")
@@ -93,10 +86,7 @@ def _of_hydra(group: str) -> bool:
 
 
 def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
-    """Yield an entry for every leaf below `name`.
-
-    Arguments that no file names follow.
-    """
+    """Yield an entry for every leaf below `name`."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             if key not in ("_target_", "_partial_"):
@@ -114,7 +104,6 @@ def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _wrapped(option: str, meaning: str) -> Iterator[str]:
-    """Format an option with its meaning beside it, or below."""
     if not meaning:
         yield option
         return

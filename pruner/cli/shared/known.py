@@ -1,8 +1,7 @@
 """Read a command line: compose it once, and check every name.
 
-Hydra composes the chosen files of ``conf/``; the other options are set on the result once they are
-known to exist and to have the same kind. So the files are the only source of names, defaults and
-kinds. A node of another package, such as Lightning's Trainer, takes each argument of its class.
+The files of ``conf/`` are the only source of names, defaults and kinds. A node of another package,
+such as Lightning's Trainer, takes each argument of its class.
 """
 
 import copy
@@ -25,7 +24,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.shared.options import RENAMED, check_options
+from pruner.cli.shared.options import RENAMED, check_options, walk
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 
@@ -81,11 +80,7 @@ def files_of(group: str) -> list[str]:
 
 
 def full_words(command: str, words: Sequence[str]) -> list[str]:
-    """Complete the words of a command line by all implied words.
-
-    Raises:
-        PrunerError: the command is for this machine, whose CPU no platform describes.
-    """
+    """Complete a command line by implied words; raise where no platform fits."""
     if option := POSITIONAL.get(command):
         # bare paths are a value of the option; a path that exists may contain an equals sign
         bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
@@ -105,11 +100,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
 
 
 def with_local_platform(words: Sequence[str]) -> list[str]:
-    """Add this machine's CPU where no other platform is named.
-
-    Raises:
-        PrunerError: this CPU has the instructions of no described platform.
-    """
+    """Add this machine's CPU where no other platform is named; raise without."""
     from pruner.tune.measure.targets import local_platform
 
     given = [word for word in words if word.startswith("platform=")]
@@ -122,11 +113,9 @@ def with_local_platform(words: Sequence[str]) -> list[str]:
 
 
 def read_words(command: str, given: Sequence[str]) -> CommandLine:
-    """Compose the configuration of a command line and check every option.
+    """Compose a command line's configuration and check every option.
 
-    Raises:
-        PrunerError: an option that the command does not have, or a value that it cannot be.
-        HydraException: a word that is no option, a choice that a group does not have.
+    Raises `PrunerError` for an option or a value, `HydraException` for a word or a choice.
     """
     given = full_words(command, given)
     words = [word for word in given if word not in (*_SWEEP, *HELP)]
@@ -163,11 +152,7 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
 
 
 def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
-    """Fill the fields of a dataclass from a command line's words.
-
-    Raises:
-        PrunerError: a word that is no field, a value of another type, or a missing field.
-    """
+    """Fill a dataclass from words; raise `PrunerError` for other words or values."""
     config = OmegaConf.structured(kind)
     values = plain_values(config)
     try:
@@ -193,13 +178,7 @@ def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def check_idle(command: str, config: DictConfig, idle: Iterable[str], reason: str) -> None:
-    """Refuse options that have no effect, unless they have their defaults.
-
-    Defaults are of the command's own file, else null. `reason`: why there is no effect.
-
-    Raises:
-        PrunerError: such an option has another value.
-    """
+    """Refuse options with other values than their defaults, for a `reason`."""
     defaults = OmegaConf.create(command_file(command))
     for name in idle:
         if OmegaConf.select(config, name) != OmegaConf.select(defaults, name):
@@ -222,10 +201,7 @@ def plain_values(config: DictConfig) -> dict[str, Any]:
 
 
 def _compose(command: str, words: Sequence[str]) -> DictConfig:
-    """Compose with Hydra's own node, once a process.
-
-    Composing takes 0.3 s; a caller gets a copy.
-    """
+    """Compose with Hydra's own node, once a process, since it takes 0.3 s."""
     config = copy.deepcopy(_composed(command, tuple(words)))
     OmegaConf.clear_cache(config)  # of times
     with open_dict(config):
@@ -274,13 +250,13 @@ def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
 def _check_names(
     values: Sequence[Override], groups: Mapping[str, Any], defaults: Sequence[Mapping[str, Any]]
 ) -> None:
-    names = [name for held in defaults for name in _names(held)]
+    names = [name for held in defaults for name, _ in walk(held)]
     for override in values:
         option, value = override.key_or_group, override.value()
         given = [option]  # and the names in its mapping
         has_parts = any(name.startswith(f"{option}.") for name in names)
         if has_parts and isinstance(value, Mapping) and "_target_" not in value:
-            given += _names(value, option)
+            given += [name for name, _ in walk(value, option)]
         for name in given:
             parts = name.split(".")
             if override.package is not None or not any(_accepts(d, parts) for d in defaults):
@@ -315,7 +291,6 @@ def _accepts(node: Any, parts: Sequence[str]) -> bool:
 
 
 def _target(path: str, node: Mapping[str, Any]) -> str | None:
-    """Return the dotted name that is called with a node's keys."""
     if path == "platform":
         return f"pruner.program.device.{'GpuDevice' if node.get('kind') == 'gpu' else 'CpuDevice'}"
     found = {"split": "pruner.data.splits.make_split"}.get(path, node.get("_target_"))
@@ -326,15 +301,6 @@ def takes(target: str, name: str) -> bool:
     """Check whether the target has an argument of that name."""
     parameters = inspect.signature(get_object(target)).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def _names(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the dotted names of everything in `values`."""
-    for key, item in values.items():
-        name = f"{path}.{key}" if path else str(key)
-        yield name
-        if isinstance(item, Mapping):
-            yield from _names(item, name)
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

@@ -31,19 +31,12 @@ def _start(folder: Path) -> str:
 
 
 def csv(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """Log into ``<folder>/start-<n>/metrics.csv``.
-
-    The run's description is in the files beside it.
-    """
+    """Log into ``<folder>/start-<n>/metrics.csv``; descriptions are beside it."""
     return CSVLogger(str(folder), name="", version=_start(folder))
 
 
 def tensorboard(*, folder: Path, name: str, about: About | None = None) -> Logger:
-    """Write TensorBoard event files under the run folder.
-
-    Raises:
-        MissingExtra: TensorBoard is not installed.
-    """
+    """Write TensorBoard event files; raise `MissingExtra` without TensorBoard."""
     try:
         return TensorBoardLogger(str(folder), name="", version=_start(folder))
     except ModuleNotFoundError as error:
@@ -73,12 +66,8 @@ def wandb(
 ) -> Logger:
     """Log to Weights & Biases, offline without a key or on request.
 
-    An offline run is uploaded later with ``wandb sync``. `tags` are added to those of the run,
-    `group` replaces its own, `kwargs` are arguments of Lightning's logger and ``wandb.init``.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        PrunerError: an argument that neither takes.
+    `tags` are added to those of the run, `group` replaces its own, `kwargs` are arguments of
+    Lightning's logger and ``wandb.init``; others raise `PrunerError`.
     """
     try:
         from wandb import init
@@ -118,12 +107,10 @@ def report(
     *,
     under: str = "test",
 ) -> None:
-    """Send W&B a run's numbers, a table of tasks, and its checkpoint.
+    """Send W&B ``<under>/<name>`` numbers, a table of tasks, and the checkpoint.
 
-    Numbers go to the summary as ``<under>/<name>``, the table is ``<under>/tasks``.
-
-    The other loggers need none of it: `metrics.json` and the checkpoint lie in the run folder. The
-    artifact refers to the file where it is instead of copying it until the upload.
+    The other loggers need none of it: all lies in the run folder. The artifact refers to the file
+    there instead of copying it until the upload.
     """
     from pytorch_lightning.loggers import WandbLogger
 
@@ -155,11 +142,7 @@ def log_result(
     group: str | None = None,
     step: int = 0,
 ) -> None:
-    """Log a result without curves: numbers, and a table of rows.
-
-    W&B's history has the numbers by their names, its summary as ``<under>/<name>``. `group` is the
-    sweep's by default.
-    """
+    """Log a result without curves: numbers, and a table of rows."""
     about = About(config=plain(config), group=group or sweep_name(), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     finite = {
@@ -176,10 +159,7 @@ def log_result(
 
 
 def close(logger: Logger) -> None:
-    """End a W&B run, so that nothing follows our last line.
-
-    The next fit starts its own run.
-    """
+    """End a W&B run, so that nothing follows our last line."""
     from pytorch_lightning.loggers import WandbLogger
 
     if isinstance(logger, WandbLogger):

@@ -218,14 +218,10 @@ RULES: dict[str, Rule] = {
 
 
 def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Refuse values that break a rule; skip options that are absent.
+    """Refuse values that break a rule (`PrunerError`); skip options that are absent.
 
-    An option without a rule of its own is judged by its value in `defaults` (the values of the
-    chosen files): true or false stays that, a number stays a finite number, and whole or not
-    negative where the default is; text stays text, and a list a list of the same kind, or one name.
-
-    Raises:
-        PrunerError: it names the option, the value and the rule.
+    An option without a rule of its own keeps the kind of its value in `defaults`, the values of the
+    chosen files: truth value, finite number (whole or not negative as it is), text, or list.
     """
     values: dict[str, Any] = plain(config)
     judged = set()
@@ -235,7 +231,7 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
             judged.add(name)
             _check(name, value, rule)
     for given in defaults:
-        for name, default in _leaves(given):
+        for name, default in walk(given):
             found, value = _at(values, name)
             like = _like(name, default)
             absent = value is None and name.partition(".")[0] not in NEVER_NULL
@@ -253,13 +249,13 @@ def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:
     return True, value
 
 
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def walk(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of everything in nested mappings, mappings first."""
     for key, value in values.items():
         name = f"{path}.{key}" if path else str(key)
+        yield name, value
         if isinstance(value, Mapping):
-            yield from _leaves(value, name)
-        else:
-            yield name, value
+            yield from walk(value, name)
 
 
 def _like(name: str, default: Any) -> Rule | None:
@@ -326,11 +322,7 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:
-    """Import the user's classes ``models.own=[package.module.Class]`` for checkpoints.
-
-    Raises:
-        PrunerError: a class that cannot be imported.
-    """
+    """Import the user's classes ``models.own=[package.module.Class]``, or raise."""
     found = []
     for path in paths:
         try:

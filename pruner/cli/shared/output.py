@@ -53,10 +53,7 @@ def print_result(result: Mapping[str, Any]) -> None:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows in columns of equal width, numbers with four digits.
-
-    Missing values stay empty.
-    """
+    """Format rows in columns of equal width, numbers with four digits."""
     names = list(dict.fromkeys(name for row in rows for name in row))
 
     def cell(value: Any) -> str:

@@ -1,7 +1,4 @@
-"""Convert training options to a typed recipe, loggers and progress.
-
-Progress is on stderr: a live bar on a terminal, a line an epoch elsewhere.
-"""
+"""Convert training options to a typed recipe, loggers, and progress on stderr."""
 
 import sys
 import time
@@ -29,13 +26,7 @@ from pruner.study.training_run import Fold, Watch, Watching
 
 
 def recipe_of(config: DictConfig) -> Recipe:
-    """Make the recipe of ``train.py``'s options.
-
-    The model and the optimizer are built once to check their arguments.
-
-    Raises:
-        PrunerError: a value that a constructor refuses.
-    """
+    """Make the recipe of ``train.py``'s options; raise where a constructor refuses."""
     build_network(lambda: build(config.model), seed=0)
     build(config.optimizer, _partial_=False, params=[torch.zeros(1, requires_grad=True)])
     trainer = plain(config.trainer)
@@ -160,10 +151,7 @@ def watching(config: DictConfig) -> Watching:
 
 @contextmanager
 def trees_counted(what: str) -> Iterator[Grown]:
-    """Count rounds of trees; the first opens a display.
-
-    A network has its own display.
-    """
+    """Count rounds of trees; the first opens a display, as networks have."""
     with ExitStack() as stack:
         counts: list[Grown] = []
 

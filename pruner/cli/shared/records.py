@@ -25,11 +25,8 @@ from pruner.paths import datasets_folder
 def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
     """Open `data.root`, here or beside the sources, or bundled records.
 
-    Without a root the bundled records are opened: those of the device that `data.platform` names,
-    or of its kind; else those of `kind`, a key of `BUNDLED`; else those of CPUs.
-
-    Raises:
-        DataError: there are none.
+    Bundled are records of the device of `data.platform`, or of its kind; else of `kind`, a key of
+    `BUNDLED`; else of CPUs. Raises `DataError` for none.
     """
     if data.root is None:
         named = [bundled_of(name) for name in several(data.platform)]
@@ -59,13 +56,9 @@ def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
 
 
 def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:
-    """List the record folders of `data.platform`, or else of the device.
+    """List the record folders of `data.platform` (name, list, all), or of the device.
 
-    `data.platform` is a name, a list, or "all". Every folder when neither is given; none when the
-    device has no records.
-
-    Raises:
-        DataError: `data.platform` names a folder that does not exist.
+    All without both; none for a device without records. Raises `DataError` for an unknown folder.
     """
     wanted = data.platform
     if wanted is None and platform is not None:
@@ -83,11 +76,7 @@ def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -
 
 
 def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """List record folders as `chosen_platforms`; refuse a device without records.
-
-    Raises:
-        DataError: there are no records of the device.
-    """
+    """List record folders as `chosen_platforms`; raise `DataError` for none."""
     name = config.platform.name if config.get("platform") else None
     chosen = chosen_platforms(config.data, name, root)
     if not chosen:
@@ -101,11 +90,7 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 def split_of(
     options: DictConfig, keys: Sequence[TaskKey], root: RecordRoot, seed: int | None = None
 ) -> TaskSplit:
-    """Split tasks by ``split=``, with its own seed or the given.
-
-    Raises:
-        DataError: see `make_split`.
-    """
+    """Split tasks by ``split=``, with its own seed or the given, as `make_split`."""
     given = plain(options) | {"networks": partial(networks_of, root.path)}
     name, own_seed = given.pop("name"), given.pop("seed")
     name = fitting_split(root.path) if name == AUTO else name
@@ -115,10 +100,7 @@ def split_of(
 def load_dataset(
     root: RecordRoot, platforms: Sequence[str], spec: ReadSpec, *, folder: Path | None = None
 ) -> Dataset:
-    """Call `load_programs` with a progress bar and print a summary.
-
-    Lines set aside are listed in ``<folder>/quarantine.jsonl``.
-    """
+    """Call `load_programs` with a progress bar, print a summary, quarantine."""
     dataset = load_programs(
         root,
         platforms,

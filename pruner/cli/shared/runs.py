@@ -56,10 +56,7 @@ def new_run_folder(outputs: Path, command: str, run_id: str | float | None, labe
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration, with command, SHA-256 and signature on top.
-
-    A resumed run keeps the command that began it.
-    """
+    """Write the configuration under its first command, SHA-256 and signature."""
     text = OmegaConf.to_yaml(config, resolve=True)
     signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
@@ -75,11 +72,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
 
 
 def last_checkpoint(outputs: Path) -> Path:
-    """Find the checkpoint of the newest finished run with a checkpoint.
-
-    Raises:
-        PrunerError: there is none.
-    """
+    """Find the checkpoint of the newest finished run that has any, or raise."""
     found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         checkpoint = (load_metrics(path.parent) or {}).get("checkpoint")
@@ -89,11 +82,9 @@ def last_checkpoint(outputs: Path) -> Path:
 
 
 def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
-    """Read the file of `save_config`.
+    """Read the file of `save_config`; raise `DataError` where it was changed.
 
-    Raises:
-        DataError: its content was changed; or another user wrote it, and it names code that neither
-            ``conf/`` nor `named` (words of the command line) names.
+    Also where another user wrote it, and it names code that neither ``conf/`` nor `named` has.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -139,13 +130,7 @@ def rename_options(config: DictConfig) -> None:
 
 
 def _check_size(text: str) -> None:
-    """Refuse a text that would expand to more than memory holds.
-
-    In YAML a few aliases that refer to each other suffice for that.
-
-    Raises:
-        ValueError: such a text.
-    """
+    """Refuse a text that expands in memory, as a few aliases of YAML do."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"more than {MAX_CHARS} characters")
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
@@ -160,14 +145,9 @@ def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
 
 
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
-    """Return an earlier run's configuration, with overrides that may change.
+    """Lock an earlier run; return its configuration with changes of `config`.
 
-    `config` is the present command line's; `more` are additional options that may change. The
-    folder is locked for this process.
-
-    Raises:
-        DataError: the folder is no run of this command, or its configuration was changed.
-        PrunerError: an override would change the results, or another process works in the folder.
+    Raises `DataError` for another folder, `PrunerError` for a change beyond `RESUMABLE` and `more`.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():

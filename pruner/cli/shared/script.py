@@ -1,8 +1,4 @@
-"""Run scripts of ``experiments/`` like commands, with a dataclass of options.
-
-Names, types and defaults of options are those of the fields; ``--help`` shows them with the
-script's docstring.
-"""
+"""Run scripts of ``experiments/`` like commands, with a dataclass of options."""
 
 import sys
 from collections.abc import Callable, Mapping

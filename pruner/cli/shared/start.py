@@ -20,14 +20,9 @@ from pruner.study.training_run import Fold
 
 
 def start_from(config: DictConfig) -> Start | None:
-    """Load the model to continue; set its options in `config`.
+    """Load the model to continue; set its model, inputs, features in `config`.
 
-    These are its own model, inputs and features.
-
-    Raises:
-        PrunerError: trees, an option on the command line that the weights contradict, or one for
-            a checkpoint where there is none.
-        DataError: no such checkpoint.
+    Raises `PrunerError` for trees and contradicting options, `DataError` without the checkpoint.
     """
     if config.checkpoint is None:
         if config.scaler is not None:
@@ -45,21 +40,13 @@ def start_from(config: DictConfig) -> Start | None:
 
 
 def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
-    """Refuse a model on the command line that contradicts the checkpoint.
-
-    `own` are classes of the user that the checkpoint may name. Trees are checked by the callers
-    that take them.
-
-    Raises:
-        PrunerError: such a model.
-    """
+    """Refuse a model on the command line that contradicts the checkpoint."""
     ranker, info = ranker_of(Path(config.checkpoint), own)
     if isinstance(ranker, NeuralRanker):
         _refuse_contradicted(config, _decided(Start(ranker=ranker, info=info), {}))
 
 
 def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the weights decide."""
     model = type(start.ranker.network)
     return {
         "model": {
@@ -84,11 +71,7 @@ def _written_out(model: type[Any]) -> dict[str, Any]:
 
 
 def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
-    """Refuse words of the command line that contradict `values`; presets may.
-
-    Raises:
-        PrunerError: such a word.
-    """
+    """Refuse words of the command line that contradict `values`; presets may."""
     if not HydraConfig.initialized():
         return
     decided, refused = OmegaConf.create(dict(values)), []

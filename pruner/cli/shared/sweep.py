@@ -1,8 +1,7 @@
 """Sweeps (``-m``): every cell writes its result, then a table follows.
 
-A cell that fails is one line on stderr; the others continue, and the sweep ends with exit code 2,
-or with 3 where parts of a cell were unsuccessful. Cells may run in other processes or on other
-machines, so they share only the sweep's folder.
+A cell that fails is one line; the others continue. Cells share only the sweep's folder, since they
+may run in other processes or on other machines.
 """
 
 import sys
@@ -37,10 +36,7 @@ def sweep_name() -> str | None:
 
 
 def run_cell(task: Any, config: DictConfig) -> None:
-    """Run a cell; write its result or error to ``<sweep>/<number>/metrics.json``.
-
-    The cell's number is appended to a `run_id`.
-    """
+    """Run a cell, its number in `run_id`; write its result or error."""
     hydra = HydraConfig.get()
     if config.get("run_id"):
         config.run_id = f"{config.run_id}-{hydra.job.num}"

@@ -1,8 +1,6 @@
 """Restrict the code that the configuration of a run folder may name.
 
-A configuration names classes, files and interpreters that a command imports and executes. Each run
-signs its configuration with the user's key. A configuration without that signature (of another user
-or another machine) may name only classes that ``conf/`` has.
+A configuration without the signature of this user's key may name only classes of ``conf/``.
 """
 
 import hmac
@@ -43,10 +41,7 @@ def is_own(options: str, signed: str) -> bool:
 
 
 def _key(path: Path) -> bytes:
-    """Read the key; create it if missing or incomplete.
-
-    Anybody could sign with an empty key.
-    """
+    """Read the key, created if missing or incomplete: an empty key protects nothing."""
     if not path.is_file() or path.stat().st_size != KEY_BYTES:
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)

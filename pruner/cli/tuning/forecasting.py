@@ -1,7 +1,4 @@
-"""``pruner.forecast``: seconds of a module of torch on a platform, before anything runs.
-
-It is the same as ``pruner predict networks=``, with the same options, defaults and kept drafts.
-"""
+"""``pruner.forecast``: ``pruner predict networks=`` for a module of torch."""
 
 from __future__ import annotations
 
@@ -62,11 +59,9 @@ class Forecaster:
         return found
 
     def __enter__(self) -> Self:
-        """Return the forecaster."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End its processes."""
         self.close()
 
     def close(self) -> None:
@@ -81,10 +76,6 @@ def forecast(
     platform: str = "cpu",
     options: Sequence[str] = (),
 ) -> NetworkForecast:
-    """Forecast a single module; see `Forecaster`, which is faster for several.
-
-    Raises:
-        PrunerError: see `Forecaster`.
-    """
+    """Forecast a single module; see `Forecaster`, which is faster for several."""
     with Forecaster(platform, options=options) as forecaster:
         return forecaster(model, inputs)

@@ -1,7 +1,4 @@
-"""Handle Ctrl-C and SIGTERM: first end the run, then the process.
-
-The second signal ends the process.
-"""
+"""Handle Ctrl-C and SIGTERM: the first ends the run, the second the process."""
 
 import signal
 import threading
@@ -37,13 +34,11 @@ class Interrupts:
         self.caught: signal.Signals | None = None
 
     def __enter__(self) -> Callable[[], bool]:
-        """Install the handlers; return a function that is true after a signal."""
         for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
             self._before[number] = signal.signal(number, self._on_signal)
         return lambda: self.caught is not None
 
     def __exit__(self, *_: object) -> None:
-        """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -1,23 +1,27 @@
-"""Run a tuning that measures; plot earlier runs."""
+"""Run a tuning that measures, and show it; plot earlier runs."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, choice, plain, several
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import is_quiet, say
+from pruner.cli.shared.progress import clock
 from pruner.cli.shared.runs import open_run, save_config
 from pruner.cli.tuning.interrupts import Interrupted, Interrupts
-from pruner.cli.tuning.live import Pace, Show, budget_line, network_display, say_operator
 from pruner.cli.tuning.network import (
     deployed,
     estimated,
+    milliseconds,
     network_label,
     run_label,
     tasks_to_tune,
@@ -29,7 +33,7 @@ from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.training.fit import cpu_threads
 from pruner.study.tuning_plots import draw, load_run, time_table
 from pruner.tune.deploy.built_files import DEPLOY_FILE
-from pruner.tune.run.budget import Effort
+from pruner.tune.run.budget import Effort, TuneBudget
 from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.result import Tuned
 from pruner.tune.run.tune_options import TuneOptions
@@ -37,14 +41,11 @@ from pruner.tune.run.tuning import tune
 from pruner.tune.workloads import load_workloads
 
 _NEARLY = 0.9  # share of its seconds from which a run counts as finished
+Show = Callable[[Mapping[str, Any]], None]
 
 
 def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
-    """Tune operators or a network; return the object of the last line.
-
-    Raises:
-        Interrupted: the run was asked to end.
-    """
+    """Tune operators or a network; raise `Interrupted` if ended early."""
     with cpu_threads(config.num_threads):
         return _run(config, effort, earlier)
 
@@ -121,11 +122,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
 
 
 def _log_verdicts(tuned: Tuned) -> None:
-    """Print the result of every task and the path of its kernel.
-
-    Raises:
-        PrunerError: no task has a result; the numbers are in ``metrics.json``.
-    """
+    """Print the result of every task and the path of its kernel."""
     final = tuned.final
     for task in tuned.tasks:
         say(task.verdict())
@@ -142,7 +139,6 @@ def _log_verdicts(tuned: Tuned) -> None:
 
 
 def _log_choice(tuned: Tuned) -> None:
-    """Print the choice of another objective than latency, and draw its front."""
     final = tuned.final
     if final is None:
         return
@@ -155,7 +151,6 @@ def _log_choice(tuned: Tuned) -> None:
 
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
-    """Refuse to continue a finished run without more trials or time."""
     done, budget, more = load_metrics(folder), options.budget, None
     if done is None or "seconds" not in done or done.get("interrupted"):
         return
@@ -198,3 +193,86 @@ def plot(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     return result
+
+
+class Pace:
+    """Estimates the seconds left of a run, from its first seen row."""
+
+    def __init__(self, budget: TuneBudget) -> None:
+        self._budget = budget
+        self._first: tuple[int, float] | None = None
+
+    def left_s(self, trials: int, seconds: float) -> float | None:
+        """Return the seconds left, None while unknown."""
+        limits = [] if self._budget.seconds is None else [self._budget.seconds - seconds]
+        if self._first is None:
+            self._first = trials, seconds
+        elif trials > self._first[0]:
+            pace_s = (seconds - self._first[1]) / (trials - self._first[0])
+            limits.append(pace_s * (self._budget.trials - trials))
+        return max(0.0, min(limits)) if limits else None
+
+
+def network_cells(row: Mapping[str, Any], budget: TuneBudget, left_s: float | None) -> list[str]:
+    """Format a network's state after a round, in the order of :data:`HEADINGS`."""
+    share = row["measured_share"]
+    return [
+        milliseconds(row["estimate_s"]),
+        f"{share:.0%}",
+        f"{row['trials']}/{budget.trials}",
+        str(row["failures"]),
+        clock(row["seconds"]),
+        "?" if left_s is None else clock(left_s),
+        f"{row['task']} {milliseconds(row['best_latency_s'])}",
+    ]
+
+
+HEADINGS = ("network", "measured", "trials", "failed", "spent", "left", "task")
+
+
+def line(cells: list[str]) -> str:
+    """Format cells as a line of a log."""
+    pairs = zip(HEADINGS, cells, strict=True)
+    return "  ".join(f"{name} {cell}" for name, cell in pairs)
+
+
+def say_operator(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None:
+    """Print a line for a round of single operators."""
+    left_s = pace.left_s(row["trials"], row["seconds"])
+    left = "" if left_s is None else f"  left {clock(left_s)}"
+    say(
+        f"[{row['trials']}/{budget.trials}] {row['task']}: "
+        f"best {milliseconds(row['best_latency_s'])}"
+        f"  failed {row['failed']}  {row['seconds']:.1f} s{left}"
+    )
+
+
+def budget_line(budget: TuneBudget, *, build: bool) -> str:
+    """Describe the end of a network's run and its counted seconds."""
+    after = ", and building, checking and timing the network comes after it" if build else ""
+    seconds = "" if budget.seconds is None else f" or {budget.seconds:g} s"
+    return (
+        f"budget: {budget.trials} programs{seconds} of drafting, measuring and learning; "
+        f"the import is not in it{after}"
+    )
+
+
+@contextmanager
+def network_display(budget: TuneBudget, console: Console | None = None) -> Iterator[Show]:
+    """Show rows of the loop: a redrawn table, or a line each."""
+    console, pace = console or Console(stderr=True, quiet=is_quiet()), Pace(budget)
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        return network_cells(row, budget, pace.left_s(row["trials"], row["seconds"]))
+
+    if not console.is_terminal:
+        yield lambda row: say(line(cells(row)))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+
+        def draw(row: Mapping[str, Any]) -> None:
+            table = Table(*HEADINGS)
+            table.add_row(*cells(row))
+            live.update(table, refresh=True)
+
+        yield draw

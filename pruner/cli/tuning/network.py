@@ -12,8 +12,7 @@ from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import open_run
 from pruner.cli.shared.trust import named_code
-from pruner.cli.tuning.live import milliseconds
-from pruner.cli.tuning.platform import chosen_platform, load_draft, platform_of
+from pruner.cli.tuning.platform import chosen_platform, load_draft, network_format, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.processes import Worker
@@ -26,16 +25,18 @@ from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import REQUEST, NetworkRequest
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import choose_variants
 from pruner.tune.run.result import Tuned
 from pruner.tune.workloads import Workload
+
+
+def milliseconds(seconds: float) -> str:
+    """Format seconds: 0.0243 becomes 24.3 ms, infinity a dash."""
+    return "-" if seconds == float("inf") else f"{1e3 * seconds:.4g} ms"
 
 
 def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
@@ -81,10 +82,7 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
-    """Draft and build a network without measuring; return the last line.
-
-    Slow processes are started before they are needed.
-    """
+    """Draft and build a network without measuring; return the last line."""
     with network_worker() as worker, DraftWorkers() as workers:
         platform = chosen_platform(config, measures=False)
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
@@ -124,9 +122,7 @@ def network_tasks(
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    precision = chosen_precision(config.precision)
-    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
-    form = NetworkFormat(layout=layout, precision=precision)
+    form = network_format(platform.device, layout=config.layout, precision=config.precision)
     analyzer = load_draft(platform, config.draft.form) if config.variants else None
     if config.variants and analyzer is None:
         raise PrunerError(
@@ -170,11 +166,7 @@ def _cache(config: DictConfig) -> Path | None:
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
-    """List the tasks to spend trials on.
-
-    Raises:
-        PrunerError: there are none.
-    """
+    """List the tasks to spend trials on; raise `PrunerError` for none."""
     found = [task.workload for task in tasks if task.tuned]
     if not found:
         raise PrunerError(
@@ -191,7 +183,6 @@ def _drafted(
     folder: Path,
     workers: DraftWorkers,
 ) -> dict[str, Any]:
-    """Draft every task without measuring; return the object of the last line."""
     workloads = [task.workload for task in tasks]
     drafts = draft_tasks(
         workloads,
@@ -225,10 +216,7 @@ def _forecast(
     folder: Path,
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    """Add the forecast of the drafted network, which no measurement has entered.
-
-    It comes last: its model is read by torch, which takes seconds to import.
-    """
+    """Add the forecast of the draft; torch reads its model, so it comes last."""
     calls, drafts = {task.name: float(task.weight) for task in tasks}, read_drafts(folder / DRAFTS)
     analyzer = load_draft(platform, config.draft.form)
     if analyzer is None or calls.keys() - drafts.keys():
@@ -245,10 +233,7 @@ def _forecast(
 
 
 def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
-    """Print and return a network's estimate; empty for operators.
-
-    It is also empty for runs that only compile.
-    """
+    """Print and return a network's estimate; empty without measured programs."""
     if config.network is None or config.compile_only:
         return {}
     found = _by_form(tuned)
@@ -288,11 +273,7 @@ def deployed(
     worker: Worker | None = None,
     settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
-    """Build the network of a finished run, as ``pruner deploy`` does.
-
-    Returns:
-        The result with the deployment.
-    """
+    """Build a finished run's network as ``pruner deploy``; extend the result."""
     try:
         row = deploy_run(folder, config, draft=True, worker=worker, settings=settings)
     except KeyboardInterrupt:
@@ -343,11 +324,7 @@ def deploy_run(
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:
-    """Make the platform for which a network's tasks were found.
-
-    Raises:
-        DataError: the folder would have code executed that its configuration does not name.
-    """
+    """Make the platform of a network's tasks; refuse code of others (`DataError`)."""
     request = NetworkRequest.read(folder / REQUEST)
     if named_code({"network": request.source.name}) and not named_code(plain(config)):
         raise DataError(

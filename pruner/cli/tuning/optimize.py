@@ -1,7 +1,4 @@
-"""``pruner.optimize``: tune a module of torch as ``tune.py network=`` does.
-
-It is the same run as the command's, with the same options, defaults and folder.
-"""
+"""``pruner.optimize``: tune a module of torch as ``tune.py network=`` does."""
 
 from __future__ import annotations
 
@@ -128,11 +125,7 @@ def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Pat
 
 
 def _exported(model: nn.Module, arguments: Arguments) -> Any:
-    """Export the module with outputs as plain containers of tensors and constants.
-
-    Raises:
-        PrunerError: it cannot be exported, keeps state, or gets or returns something else.
-    """
+    """Export the module with outputs as plain containers of tensors and constants."""
     import torch
     from torch.utils import _pytree as tree
 
@@ -162,10 +155,7 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
 
 
 def _plain_module(model: nn.Module) -> nn.Module:
-    """Wrap a module to return outputs that every process can read.
-
-    They have no classes of other packages.
-    """
+    """Wrap a module to return outputs that every process can read."""
     import torch
 
     class Plain(torch.nn.Module):
@@ -181,13 +171,7 @@ def _plain_module(model: nn.Module) -> nn.Module:
 
 
 def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Convert outputs to nested tuples, lists and dicts of tensors and constants.
-
-    Any mapping and named tuple is converted.
-
-    Raises:
-        PrunerError: anything else is in them.
-    """
+    """Convert outputs to plain containers of tensors and constants, or raise."""
     import torch
 
     if outputs is None or isinstance(outputs, torch.Tensor | _CONSTANTS):

@@ -10,23 +10,25 @@ from pruner.cli.shared.output import say
 from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import Analyzer, AnyFormula
 from pruner.program.device import device_from_mapping
-from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.kinds import CUDA, OPENCL
-from pruner.tune.measure.devices import visible_gpus, with_devices
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
+from pruner.tune.measure.machine import (
+    check_health,
+    make_platform,
+    missing_device,
+    on_opencl,
+    platform_analyzer,
+    visible_gpus,
+    with_devices,
+)
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.remote import check_health
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
-    """Make and print the platform of the options.
-
-    ``measures``: its device is needed now, on this machine.
-
-    Raises:
-        PrunerError: see :func:`platform_of`; or there is no such device.
-    """
+    """Make and print the platform, here now if it ``measures``, or raise."""
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL and config.get("network") is not None:
         raise PrunerError(
@@ -57,7 +59,6 @@ def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
 
 
 def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
-    """Bind the platform to the chosen OpenCL device, and print it."""
     device = device_from_mapping(plain(config.platform))
     own_limits = config.target is None
     placed, found = on_opencl(platform, device, config.measure.get("device"), own_limits=own_limits)
@@ -71,10 +72,7 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
 
 
 def placed_platform(config: DictConfig) -> Platform:
-    """Make the platform on which a run was measured.
-
-    Without its OpenCL device it is the described platform.
-    """
+    """Make the platform of a run, with its OpenCL device if that is here."""
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL:
         with suppress(PrunerError):
@@ -83,27 +81,28 @@ def placed_platform(config: DictConfig) -> Platform:
 
 
 def platform_of(config: DictConfig, target: Any) -> Platform:
-    """Make the described platform for a target, None: its own.
-
-    No device is opened.
-
-    Raises:
-        PrunerError: a target that TVM does not know, or a remote device without a name.
-    """
-    address = None
-    if config.runner.kind == "rpc":
-        names = ("host", "port", "key", "session_timeout_s")
-        address = RpcAddress(**{name: config.runner[name] for name in names})
+    """Make the described platform for a target, None: its own; open no device."""
     device = device_from_mapping(plain(config.platform))
-    return make_platform(device, target=target, address=address)
+    return make_platform(device, target=target, address=address_of(config))
+
+
+def address_of(config: DictConfig) -> RpcAddress | None:
+    """Return the device of ``runner=rpc``, None: of this machine."""
+    if config.runner.kind != "rpc":
+        return None
+    names = ("host", "port", "key", "session_timeout_s")
+    return RpcAddress(**{name: config.runner[name] for name in names})
+
+
+def network_format(device: str, *, layout: str = "auto", precision: str) -> NetworkFormat:
+    """Choose layout and precision of a network for a kind of device."""
+    chosen = chosen_precision(precision)
+    form = chosen_layout(layout, device=device, precision=chosen)
+    return NetworkFormat(layout=form, precision=chosen)
 
 
 def load_draft(platform: Platform, form: AnyFormula = "hardware") -> Analyzer | None:
-    """Load the platform's analyzer; report and return None if missing.
-
-    Raises:
-        PrunerError: a form for GPUs was chosen for a CPU.
-    """
+    """Load the platform's analyzer; report and return None if missing."""
     try:
         return platform_analyzer(platform, form)
     except DataError as error:

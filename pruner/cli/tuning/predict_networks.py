@@ -13,7 +13,7 @@ from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import UNSUCCESSFUL, as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.runs import open_run
-from pruner.cli.tuning.platform import load_draft
+from pruner.cli.tuning.platform import load_draft, network_format
 from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_table
 from pruner.models.forecast import boxed_forecast
@@ -22,9 +22,6 @@ from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.networks.filtering.candidates import Candidates, read_networks, source_of
 from pruner.tune.networks.filtering.forecaster import NetworkForecast, NetworkForecaster
-from pruner.tune.networks.lowering import NetworkFormat
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.tvm_import import cpus_only
 
 TABLE = "networks.csv"
@@ -38,10 +35,7 @@ OF_RECORDS = (
 def predict_networks(config: DictConfig) -> dict[str, Any]:
     """Run the command for networks; return the object of the last line.
 
-    Ctrl-C and an error of a generator end it; the rows of the finished forecasts are written.
-
-    Raises:
-        PrunerError: options that do not fit, or a list or generator that cannot be read.
+    Ctrl-C and errors of a generator end it; the rows of the finished forecasts are written.
     """
     start = time.perf_counter()
     candidates = candidates_of(config)
@@ -66,7 +60,11 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
             raise
         finally:
             if found:
-                write_table(out, [_row(one, limit_s) for one in found])
+                rows = [one.row() for one in found]
+                if limit_s is not None:
+                    kept = [{"kept": one.may_take(limit_s)} for one in found]
+                    rows = [row | more for row, more in zip(rows, kept, strict=True)]
+                write_table(out, rows)
         drafted = len(forecaster.drafts) - known
     if not found:
         raise PrunerError(f"networks={config.networks}: it yields no network")
@@ -88,11 +86,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
 
 
 def candidates_of(config: DictConfig) -> Candidates:
-    """Make the candidates of ``networks=``: a file, a generator, or a list of networks.
-
-    Raises:
-        PrunerError: neither of them, or an option of recorded programs.
-    """
+    """Make the candidates of ``networks=``: a file, a generator, or a list."""
     check_idle("predict", config, OF_RECORDS, "networks= forecasts networks, not records")
     words = several(config.networks)
     if len(words) == 1 and Path(words[0]).is_file() and not words[0].endswith((".pt2", ".onnx")):
@@ -112,11 +106,7 @@ def candidates_of(config: DictConfig) -> Candidates:
 
 
 def forecaster_of(config: DictConfig) -> NetworkForecaster:
-    """Make the forecaster of the options; it must be closed.
-
-    Raises:
-        PrunerError: a platform without a description or without forecasts.
-    """
+    """Make the forecaster of the options, to be closed; raise without forecasts."""
     device = device_from_mapping(plain(config.platform))
     forecast = boxed_forecast(device.kind)  # without lightgbm it ends here
     platform = make_platform(device, target=plain(config.target))
@@ -129,26 +119,16 @@ def forecaster_of(config: DictConfig) -> NetworkForecaster:
     analyzer = load_draft(platform)
     if analyzer is None:
         raise PrunerError(f"platform={device.name}: there is nothing to draft with")
-    precision = chosen_precision(config.precision)
-    layout = chosen_layout(config.layout, device=platform.device, precision=precision)
     return NetworkForecaster(
         platform,
         analyzer,
-        NetworkFormat(layout=layout, precision=precision),
+        network_format(platform.device, layout=config.layout, precision=config.precision),
         drafts=None if config.drafts is None else Path(config.drafts),
         seed=config.seed,
     )
 
 
-def _row(found: NetworkForecast, limit_s: float | None) -> dict[str, Any]:
-    row = found.row()
-    if limit_s is not None:
-        row["kept"] = found.may_take(limit_s)
-    return row
-
-
 def _show(found: Sequence[NetworkForecast], limit_s: float | None) -> None:
-    """Print the kept networks, the fastest first."""
     kept = [one for one in found if limit_s is None or one.may_take(limit_s)]
     ranked = sorted(kept, key=lambda one: one.median_s)
     say(as_table([_line(one) for one in ranked[:_SHOWN]]))

@@ -1,7 +1,4 @@
-"""Convert the options of a tuning run to typed values.
-
-Contradictions are refused.
-"""
+"""Convert the options of a tuning run to typed values; refuse contradictions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,22 +22,19 @@ from pruner.search.objectives import Objective
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import TuneOptions
-from pruner.tune.run.verifier import Inputs, verifier
+from pruner.tune.run.verifier import verifier
 
 TIMING = ("number", "repeats", "cv_limit", "stop_above", "min_repeat_ms", "flush_cache")
 
 
 def tune_options(config: DictConfig) -> TuneOptions:
-    """Convert the options to typed values.
-
-    Raises:
-        PrunerError: a value that cannot work, or options that contradict each other.
-    """
+    """Convert the options to typed values; raise `PrunerError` for contradictions."""
     policy = build(config.policy)
-    if config.network is not None and isinstance(policy, BaselineTunerProcess):  # before its import
+    if config.network is not None and isinstance(policy, Ansor):  # before its import
         raise PrunerError(
             f"network={config.network}: {type(policy).__name__} tunes one named operator a run; "
             "choose another policy"
@@ -68,9 +62,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=_measure_settings(
-            config, objective, own_search=isinstance(policy, BaselineTunerSearch)
-        ),
+        measure=_measure_settings(config, objective, own_search=isinstance(policy, MetaSchedule)),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
@@ -87,11 +79,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
 def _measure_settings(
     config: DictConfig, objective: Objective, *, own_search: bool
 ) -> MeasureSettings:
-    """Convert ``measure``; `own_search`: the policy is another tuner's search.
-
-    Raises:
-        PrunerError: a value that cannot work.
-    """
+    """Convert ``measure``; `own_search`: the policy is another tuner's search."""
     options, network = plain(config.measure), config.network is not None
     for name in ("device", "devices"):  # parts of the platform
         options.pop(name, None)
@@ -109,7 +97,6 @@ def _measure_settings(
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
-    """Refuse an adaptation without a network that trains."""
     model, way = (config[name]._target_ for name in ("model", "adaptation"))
     if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
         return
@@ -143,7 +130,8 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         checkpoint=None if given is None else checkpoint_file(Path(given)),
         platform=config.platform.name,
         seed=config.seed,
-        inputs=Inputs(relative=config.inputs.relative, scale=config.inputs.scale),
+        relative=config.inputs.relative,
+        standard=config.inputs.scale == "standard",
         log=say,
         own=own,
     )

@@ -1,13 +1,7 @@
 """``torch.compile(model, backend="pruner")`` for inference with fixed sizes.
 
-Every graph that torch takes out of a module is compiled by
-:func:`~pruner.cli.tuning.optimize.optimize`, in a run of its own.
-
-A graph that cannot be taken raises; ``torch._dynamo.config.suppress_errors = True`` has torch run
-such a graph as it is, which is torch's own convention.
+With ``torch._dynamo.config.suppress_errors = True``, torch runs a graph that is refused as it is.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -65,13 +59,7 @@ def backend(
 
 
 def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Refuse a graph that changes its inputs or the module's buffers in place.
-
-    Torch counts the writes to a tensor.
-
-    Raises:
-        PrunerError: it does.
-    """
+    """Refuse a graph that writes to its inputs, which torch counts."""
     given = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
     before = [value._version if isinstance(value, Tensor) else 0 for value in given]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -90,10 +78,7 @@ def _check_writes(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 
 class Graph(nn.Module):
-    """A graph of torch with inputs only at the places `rest`.
-
-    The other inputs are bound weights.
-    """
+    """A graph of torch with inputs at the places `rest`; others are weights."""
 
     def __init__(
         self, graph: fx.GraphModule, weights: Mapping[int, Tensor], rest: Sequence[int]

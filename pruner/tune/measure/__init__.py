@@ -6,12 +6,9 @@ A failure is an outcome of its candidate, never of the run.
 * `jobs`: the jobs of worker processes
 * `preload_tvm`: TVM, imported once for all workers
 * `numerics`: inputs, and how far results may be off
-* `repeats`: when the repeats of a measurement end
+* `repeats`: when the repeats of a measurement end; real-time priority meanwhile
 * `energy`: joules that a device has used
 * `built_size`: code and scratch memory of a built program
-* `priority`: real-time priority while timing
-* `devices`: several devices of a kind at the same time
-* `remote`: devices behind an RPC tracker
-* `machine`: the target of a platform's name
+* `machine`: target, analyzer and devices of a platform
 * `targets`: CPU targets
 """

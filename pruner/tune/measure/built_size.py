@@ -1,7 +1,5 @@
 """Code and scratch memory of a built program."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from math import prod
@@ -19,11 +17,7 @@ _LANES = "x"  # float32x16: a vector
 
 
 def code_bytes(path: Path) -> int:
-    """Add up the sections of a library (64-bit ELF) that hold instructions.
-
-    Raises:
-        PrunerError: a file of another kind.
-    """
+    """Add up a 64-bit ELF's sections with instructions; refuse other files."""
     data = path.read_bytes()
     if data[:5] != b"\x7fELF\x02":
         raise PrunerError(f"{path}: no 64-bit ELF library, so its code has no size")

@@ -1,12 +1,7 @@
 """Read the joules that a device has used, by NVML or powercap.
 
-NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and
-covers the complete board; RAPL's covers the package. So a turn should last seconds. For kernels of
-some microseconds, the gaps between launches are in the number, too: it serves to compare finalists,
-not as a label to train on.
+NVML's total moves ten times a second and covers the board, RAPL's the package: turns last seconds.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -32,13 +27,7 @@ class EnergyMeter(Protocol):
     name: str
 
     def read(self) -> tuple[float, float]:
-        """Read the seconds of a clock and the joules of a counter.
-
-        Both start at an arbitrary moment; only differences have a meaning.
-
-        Raises:
-            OSError: the counter is gone.
-        """
+        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
 
     def temperature_c(self) -> float | None:
         """Read the degrees Celsius of the device; None where they cannot be read."""
@@ -81,10 +70,7 @@ class PowercapMeter:
         self._used = 0
 
     def read(self) -> tuple[float, float]:
-        """Read clock and counter; see `EnergyMeter`.
-
-        A counter that wraps more than once between two reads loses energy.
-        """
+        """Read clock and counter; two wraps between reads lose energy."""
         now = [_number(zone / "energy_uj") for zone in self._zones]
         for before, after, size in zip(self._last, now, self._ranges, strict=True):
             self._used += after - before if after >= before else after - before + size
@@ -108,10 +94,7 @@ def energy_meter(
     nvml: str = _NVML,
     environment: Mapping[str, str] | None = None,
 ) -> EnergyMeter | None:
-    """Open the meter of ``cpu`` or ``cuda``; None where there is none.
-
-    OpenCL devices have none, and neither have machines without a driver or powercap.
-    """
+    """Open the meter of ``cpu`` or ``cuda``; None without driver or powercap."""
     if device not in ("cpu", "cuda"):
         return None
     with suppress(OSError, ValueError):
@@ -128,11 +111,7 @@ def energy_meter(
 
 
 def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
-    """Open NVML's counter of the first visible GPU.
-
-    Raises:
-        OSError: no driver, or no energy counter.
-    """
+    """Open NVML's counter of the first visible GPU."""
     library, device = ctypes.CDLL(name), ctypes.c_void_p()
     visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
     # an index or a UUID, as CUDA_VISIBLE_DEVICES has it; NVML itself ignores that variable

@@ -1,12 +1,10 @@
 """The jobs of worker processes: build, run, compute references, check results."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,12 +31,8 @@ from pruner.tune.measure.numerics import (
     save_reference,
     worst_error,
 )
-from pruner.tune.measure.priority import undisturbed
-from pruner.tune.measure.repeats import AdaptiveRepeats
-from pruner.tune.opencl.runtime import (
-    compile_kernels,
-    load_runtime,
-)
+from pruner.tune.measure.repeats import AdaptiveRepeats, undisturbed
+from pruner.tune.opencl.runtime import compile_kernels, load_runtime
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
@@ -73,11 +67,6 @@ class Timing:
     priority: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            PrunerError: numbers that cannot work.
-        """
         if min(self.number, self.repeats) < 1 or self.min_repeat_ms < 0:
             raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
         if self.cv_limit is not None and not self.cv_limit > 0:
@@ -99,10 +88,7 @@ class Timing:
             )
 
     def rule(self, known_s: float) -> AdaptiveRepeats | None:
-        """Return the rule that ends the repeats; None: all repeats are made.
-
-        ``known_s``: the task's best known latency in seconds, infinite if there is none.
-        """
+        """Return the rule that ends the repeats of a program, None for all repeats."""
         above_s = float("inf") if self.stop_above is None else self.stop_above * known_s
         if self.cv_limit is None and above_s == float("inf"):
             return None
@@ -180,52 +166,33 @@ def run(
     address: RpcAddress | None,
     known_s: float = float("inf"),
 ) -> list[float]:
-    """Time a library; return the seconds of every repeat.
-
-    ``known_s``: the best known latency of its task in seconds, for ``timing.stop_above``.
-
-    Raises:
-        ConnectionError: the device was lost meanwhile.
-    """
+    """Time a library; return seconds of repeats; raise `ConnectionError`."""
+    rule = timing.rule(known_s)
     with _still_there(address):
-        return _timed(path, device, arguments, timing, address, timing.rule(known_s))
+        module, handle = _open(path, device, address)
+        arrays = _upload(_same_inputs(arguments), handle)
+        evaluator = module.time_evaluator(
+            "main",
+            handle,
+            number=timing.number,
+            # adaptive repeats are single calls, since TVM makes a fixed number a call
+            repeat=timing.repeats if rule is None else 1,
+            min_repeat_ms=timing.min_repeat_ms,
+            f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
+        )
 
+        def measure() -> list[float]:
+            return [float(cost) for cost in evaluator(*arrays).results]
 
-def _timed(
-    path: str,
-    device: str,
-    arguments: Arguments,
-    timing: Timing,
-    address: RpcAddress | None,
-    rule: AdaptiveRepeats | None,
-) -> list[float]:
-    module, handle = _open(path, device, address)
-    arrays = _upload(_same_inputs(arguments), handle)
-    evaluator = module.time_evaluator(
-        "main",
-        handle,
-        number=timing.number,
-        # adaptive repeats are single calls, since TVM makes a fixed number a call
-        repeat=timing.repeats if rule is None else 1,
-        min_repeat_ms=timing.min_repeat_ms,
-        f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
-    )
-
-    def measure() -> list[float]:
-        return [float(cost) for cost in evaluator(*arrays).results]
-
-    # inputs are uploaded before: only the timed runs have the priority
-    with undisturbed() if timing.priority else nullcontext():
-        if rule is None:
-            return measure()
-        return rule.measured(lambda: measure()[0], timing.repeats)
+        # inputs are uploaded before: only the timed runs have the priority
+        with undisturbed() if timing.priority else nullcontext():
+            if rule is None:
+                return measure()
+            return rule.measured(lambda: measure()[0], timing.repeats)
 
 
 def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s: float) -> int:
-    """Run a library again and again for `seconds`; return the number of its runs.
-
-    `latency_s` of a run: a call of TVM's evaluator makes the runs of about a tenth of a second.
-    """
+    """Run a library for `seconds` in calls of a tenth; return the runs."""
     module, handle = _open(path, device, None)
     arrays = _upload(_same_inputs(arguments), handle)
     number = max(1, round(_CALL_S / latency_s))
@@ -277,46 +244,27 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Compute the largest `worst_error` over all arguments and reference inputs.
-
-    Raises:
-        NoReference: the reference cannot be read.
-        ConnectionError: the device was lost.
-    """
-    wanted = _loaded_reference(expected)
-    with _still_there(address):
-        return _worst(path, device, arguments, wanted, address)
-
-
-def _worst(
-    path: str,
-    device: str,
-    arguments: Arguments,
-    wanted: Mapping[Kind, Sequence[NDArray[Any]]],
-    address: RpcAddress | None,
-) -> float:
-    module, handle = _open(path, device, address)
+    """Compute the largest `worst_error`; raise `NoReference` or `ConnectionError`."""
+    try:
+        written = Path(expected).stat()
+    except OSError as error:
+        raise NoReference(f"{expected}: {error}") from error
+    wanted = _read_reference(expected, written.st_mtime_ns, written.st_size)
     found = 0.0
-    for kind, values in wanted.items():
-        arrays = _upload(_same_inputs(arguments, kind), handle)
-        module["main"](*arrays)
-        # a GPU's call returns at once: its error belongs to this program, not to the next
-        handle.sync()
-        pairs = zip(arrays, values, strict=True)
-        found = max(found, *(worst_error(array.numpy(), value) for array, value in pairs))
+    with _still_there(address):
+        module, handle = _open(path, device, address)
+        for kind, values in wanted.items():
+            arrays = _upload(_same_inputs(arguments, kind), handle)
+            module["main"](*arrays)
+            # a GPU's call returns at once: its error belongs to this program, not to the next
+            handle.sync()
+            pairs = zip(arrays, values, strict=True)
+            found = max(found, *(worst_error(array.numpy(), value) for array, value in pairs))
     return found
 
 
 # A worker runs many programs of one task: drawing the inputs and reading the reference again for
 # each program took longer than the timing of a fast program.
-def _loaded_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
-    try:
-        found = Path(path).stat()
-    except OSError as error:
-        raise NoReference(f"{path}: {error}") from error
-    return _read_reference(path, found.st_mtime_ns, found.st_size)
-
-
 @lru_cache(maxsize=1)
 def _read_reference(path: str, _written: int, _size: int) -> dict[Kind, list[NDArray[Any]]]:
     return load_reference(path)
@@ -369,7 +317,6 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
 
 
 def _number(address: RpcAddress) -> int:
-    """Count the devices of the key; 0 without a tracker."""
     try:  # TVM's client retries a lost tracker for a minute
         socket.create_connection((address.host, address.port), _SESSION_S).close()
         return servers(address).get(address.key, 0)
@@ -398,13 +345,16 @@ def _session(address: RpcAddress) -> Any:
 
     TVM's client retries a lost tracker for a minute and waits for a free device without end: the
     job's own time would be over first, and its program blamed.
-
-    Raises:
-        ConnectionError: no device was available in time.
     """
+
+    def request() -> Any:
+        tracker = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
+        seconds = address.session_timeout_s
+        return tracker.request(address.key, priority=1, session_timeout=seconds)
+
     asking = ThreadPoolExecutor(1)
     try:
-        return asking.submit(_request, address).result(_SESSION_S)
+        return asking.submit(request).result(_SESSION_S)
     except TimeoutError as error:
         message = f"no device of the key {address.key} was free within {_SESSION_S:g} s"
         raise ConnectionError(message) from error
@@ -412,11 +362,6 @@ def _session(address: RpcAddress) -> Any:
         raise ConnectionError(str(error)) from error
     finally:
         asking.shutdown(wait=False)
-
-
-def _request(address: RpcAddress) -> Any:
-    tracker = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
-    return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
 
 
 def _upload(values: Sequence[NDArray[Any]], device: Any) -> list[Any]:

@@ -1,26 +1,29 @@
-"""Map a platform name to the target of a CPU or GPU."""
-
-from __future__ import annotations
+"""Make the platform of a device: target, analyzer, devices, and what it lacks."""
 
 import json
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pruner.commands import nvidia_smi
 from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer, AnyFormula, CpuAnalyzer, load_analyzer
+from pruner.paths import conf_folder
+from pruner.processes import Worker, preload
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.compiling import foreign_triple
 from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
-from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress
+from pruner.tune.measure.measurer import GIB, Platform
 from pruner.tune.measure.targets import CPU_TARGETS, hidden_vectors, widest_processor
 from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
 TARGET_FORM = "'target={kind:llvm,mcpu:haswell,num-cores:2}'"  # as a shell's command line takes it
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def make_platform(
@@ -154,10 +157,10 @@ def _described(device: Device) -> dict[str, Any]:
 
 
 def host_cpu() -> str:
-    """Return LLVM's name for the processor of this machine.
+    """Return LLVM's name for this processor, or for a simpler processor.
 
-    It is the name of a simpler processor where a virtual machine hides vector instructions: LLVM
-    goes by family and model, and its code for them would end with SIGILL.
+    A virtual machine may hide vector instructions: LLVM's code by family and model would end by
+    SIGILL.
     """
     name = str(load_tvm().tvm.target.codegen.llvm_get_system_cpu())
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": name})
@@ -165,7 +168,6 @@ def host_cpu() -> str:
 
 
 def _hidden(target: Any) -> list[str]:
-    """Return the vector instruction sets of a target that this machine lacks."""
     return hidden_vectors(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 
@@ -176,7 +178,11 @@ def missing_device(platform: Platform) -> str | None:
     if platform.device == "cpu":
         return _missing_cpu(platform.target)
     if platform.device == OPENCL:
-        return _missing_opencl(platform)
+        try:
+            find_device(platform.environments[0].get(CHOSEN))
+        except PrunerError as error:
+            return str(error)
+        return None
     gpus = nvidia_smi("-L")
     if gpus is None:
         return "no NVIDIA driver on this machine"
@@ -233,9 +239,92 @@ def on_opencl(
     ), found
 
 
-def _missing_opencl(platform: Platform) -> str | None:
+def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform:
+    """Give a platform `wanted` of the devices that are `there`, None: all.
+
+    Every runner has one device: on this machine the GPU that its process may see, behind a tracker
+    any free server of the key.
+
+    Raises:
+        PrunerError: more devices than there are, or several of a CPU or of an OpenCL platform.
+    """
+    if platform.device == OPENCL and wanted not in (None, 1):
+        raise PrunerError(
+            f"measure.devices={wanted}: OpenCL programs run on one device; measure.device= "
+            "chooses it"
+        )
+    is_cpu = platform.device == "cpu" and platform.address is None
+    if is_cpu and wanted not in (None, 1):
+        raise PrunerError(f"measure.devices={wanted}: this machine's CPU is one device")
+    if is_cpu or platform.device == OPENCL:
+        return platform
+    number = there if wanted is None else wanted
+    if not 1 <= number <= there:
+        raise PrunerError(f"measure.devices={wanted}: there are {there}; null takes all of them")
+    if platform.address is not None:
+        address = replace(platform.address, devices=number)
+        return replace(platform, address=address, environments=({},) * number)
+    if number == 1:
+        return platform
+    # CUDA reads this variable once a process: a runner with one visible GPU always uses cuda:0
+    environments = tuple({_VISIBLE: name} for name in visible_gpus()[:number])
+    return replace(platform, environments=environments)
+
+
+def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
+    """List the names in `CUDA_VISIBLE_DEVICES` of all usable GPUs."""
+    given = (os.environ if environment is None else environment).get(_VISIBLE)
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    listed = [line for line in nvidia_smi("-L") or () if line.startswith("GPU ")]
+    return [str(number) for number in range(len(listed))]
+
+
+def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
+    """Get a device of the key and move bytes there and back.
+
+    Everything happens in a worker process: TVM's own client retries for minutes and cannot be
+    interrupted.
+
+    Returns:
+        ``seconds`` of the transfer, and ``servers``, the number of devices of the key.
+
+    Raises:
+        PrunerError: no tracker, no server of this key, or none that responds in time.
+    """
+    where = f"runner.host={address.host} runner.port={address.port}"
     try:
-        find_device(platform.environments[0].get(CHOSEN))
-    except PrunerError as error:
-        return str(error)
-    return None
+        # a plain socket first: TVM's client retries a missing tracker for a minute
+        socket.create_connection((address.host, address.port), timeout_s).close()
+    except OSError as error:
+        raise PrunerError(
+            f"{where}: no tracker there ({error.strerror or error}); "
+            "start one: python -m tvm.exec.rpc_tracker"
+        ) from error
+    preload(*PRELOADED)
+    with Worker(JOBS, timeout_s=timeout_s, memory_bytes=4 * GIB) as worker:
+        worker.call("ready")  # the import is not the device's delay
+        found = worker.call("servers", address)
+        if found.error is not None:
+            raise PrunerError(f"{where}: the tracker does not answer ({found.message})")
+        if address.key not in found.value:
+            known = ", ".join(found.value) or "none"
+            raise PrunerError(
+                f"runner.key={address.key}: no device of this key at the tracker; known: {known}"
+            )
+        reply = worker.call("health", address)
+        if reply.error is not None:
+            raise PrunerError(
+                f"runner.key={address.key}: no free device that answers in {timeout_s:g} s "
+                f"({reply.message})"
+            )
+        return {"seconds": reply.seconds, "servers": found.value[address.key]}
+
+
+def platform_analyzer(platform: Platform, form: AnyFormula = "hardware") -> Analyzer:
+    """Load the analyzer of a platform, for its target's number of cores, or raise."""
+    analyzer = load_analyzer(conf_folder(), platform.name, form=form)
+    if isinstance(analyzer, CpuAnalyzer):
+        # the description is of all cores, the target may use fewer
+        return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
+    return analyzer

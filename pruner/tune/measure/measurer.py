@@ -20,7 +20,7 @@ from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool
 from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
-from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, are_timings
+from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, Check, are_timings
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
@@ -70,11 +70,6 @@ class MeasureSettings:
     sizes: bool = False  # code and scratch memory of every built program are read, on CPUs
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            PrunerError: numbers that cannot work.
-        """
         limits_s = (self.build_timeout_s, self.run_timeout_s, self.reference_timeout_s)
         if (
             min(*limits_s, self.memory_gib) <= 0
@@ -116,10 +111,7 @@ class Outcome:
 
     @property
     def concerns_program(self) -> bool:
-        """True if the program itself ran or failed.
-
-        False for ``_no_worker`` and ``_no_device``: the program was never tried.
-        """
+        """True if the program was tried; False without a worker or device."""
         return self.error is None or not self.error.endswith(NOT_TRIED)
 
 
@@ -213,13 +205,11 @@ class DeviceMeasurer:
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
     def __enter__(self) -> DeviceMeasurer:
-        """Start the workers before their time counts."""
         self._builders.warm_up()
         self._runner.warm_up()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers and remove the built libraries."""
         for waiting in (self._runs, self._references):
             # queued jobs first, so that none starts while the pools close
             waiting.shutdown(wait=False, cancel_futures=True)
@@ -233,16 +223,14 @@ class DeviceMeasurer:
         candidates: Sequence[Candidate],
         arguments: Arguments,
         known_s: Callable[[], float] = unknown,
-    ) -> Batch:
-        """Queue the builds of a batch; on a separate device, runs follow.
+    ) -> list[_Job]:
+        """Queue the builds of a batch; on a separate device, runs follow."""
+        return [self._begin(one.schedule.mod, arguments, known_s) for one in candidates]
 
-        ``known_s``: see :class:`pruner.search.loop.Measurer`.
-        """
-        return Batch([self._begin(one.schedule.mod, arguments, known_s) for one in candidates])
-
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self, batch: Sequence[_Job]) -> None:
         """Cancel the builds that have not begun."""
-        batch.cancel()
+        for job in batch:
+            job.built.cancel()
 
     def _begin(
         self,
@@ -263,11 +251,7 @@ class DeviceMeasurer:
         return job
 
     def _new_library(self) -> str:
-        """Return a path that no library of this run had.
-
-        A process that opened a library keeps it, and returns it again for a new file of the same
-        path.
-        """
+        # a process that opened a library returns it again for a new file of the same path
         self._number += 1
         return str(self._folder / f"{self._number}.so")
 
@@ -275,7 +259,8 @@ class DeviceMeasurer:
         """Run a program once it is built; return an empty reply otherwise."""
         if job.built.result().error is not None:
             return Reply()
-        return self._timed(job.path, job.arguments, self._settings.timing, job.known_s())
+        timing = job.timing or self._settings.timing
+        return self._timed(job.path, job.arguments, timing, job.known_s())
 
     def _timed(
         self, path: str, arguments: Arguments, timing: Timing, known_s: float = float("inf")
@@ -287,7 +272,7 @@ class DeviceMeasurer:
 
     def results(
         self,
-        batch: Batch,
+        batch: Sequence[_Job],
         accept: Callable[[int, Outcome], bool],
         check: Check | None,
         stopped: Callable[[], bool] = never,
@@ -300,20 +285,20 @@ class DeviceMeasurer:
         if self.exclusive:
             with self._phases.time("build"):
                 # all builds first: a compiler at work would disturb the first timings
-                for job in batch.jobs:
+                for job in batch:
                     wait_for(job.built, stopped)
             self._wait_for_references(stopped)
-        for position, job in enumerate(batch.jobs):
+        for position, job in enumerate(batch):
             with self._phases.time("build"):
                 wait_for(job.built, stopped)
             if stopped():
-                batch.cancel()
+                self.cancel(batch)
                 return
             outcome = self._outcome(job)
             if check is not None and outcome.error is None and accept(position, outcome):
                 outcome = self._checked(job, outcome, check)
             if outcome.error is not None and stopped():
-                batch.cancel()  # a signal to the process group may have ended the program, too
+                self.cancel(batch)  # a signal to the process group may have ended the program, too
                 return
             # thousands of libraries of a long run would fill the folder; the best is built again at
             # the end
@@ -333,17 +318,14 @@ class DeviceMeasurer:
         arguments: Arguments,
         stopped: Callable[[], bool] = never,
     ) -> list[Outcome]:
-        """Compile without running; outcomes have no costs, or a failure.
-
-        The last outcomes are missing once `stopped` returns True.
-        """
-        batch = Batch([self._begin(one.schedule.mod, arguments, run=False) for one in candidates])
+        """Compile without running; the last outcomes are missing once `stopped`."""
+        batch = [self._begin(one.schedule.mod, arguments, run=False) for one in candidates]
         found = list[Outcome]()
-        for job in batch.jobs:
+        for job in batch:
             with self._phases.time("build"):
                 wait_for(job.built, stopped)
             if stopped():
-                batch.cancel()
+                self.cancel(batch)
                 break
             reply = job.built.result()
             failed = reply.error is not None
@@ -414,27 +396,21 @@ class DeviceMeasurer:
         return None if done.error is None else f"{done.error}: {done.message}{longer}"
 
     def untuned_s(self, module: Any, arguments: Arguments) -> float | None:
-        """Time ``main`` without schedule, in seconds; None if it does not run.
-
-        On GPUs it never does: a program needs its loops bound to threads.
-        """
+        """Time ``main`` without schedule on a CPU, in seconds; None if it fails."""
         if self._platform.device != "cpu":
             return None
-        path = self._new_library()
-        if self.export(module, Path(path)) is not None:
-            return None
-        if self.exclusive:
-            self._wait_for_references()
         once = Timing(number=1, repeats=1, min_repeat_ms=0)
-        with self._phases.time("run"):
-            done = self._timed(path, arguments, once)
-        Path(path).unlink(missing_ok=True)
-        if done.error is not None or not are_timings(done.value):
-            return None
-        return float(np.mean(done.value))
+        outcome = self.unscheduled(module, arguments, timing=once)
+        return outcome.latency_s if outcome.error is None else None
 
-    def unscheduled(self, module: Any, arguments: Arguments, check: Check | None) -> Outcome:
-        """Time and check ``main`` without schedule as any other program."""
+    def unscheduled(
+        self,
+        module: Any,
+        arguments: Arguments,
+        check: Check | None = None,
+        timing: Timing | None = None,
+    ) -> Outcome:
+        """Time and check ``main`` without schedule as any other program, or by `timing`."""
         path = Path(self._new_library())
         with self._phases.time("build"):
             reason = self.export(module, path)
@@ -443,7 +419,7 @@ class DeviceMeasurer:
         if self.exclusive:
             self._wait_for_references()
         try:
-            return self.time_library(path, arguments, check)
+            return self.time_library(path, arguments, check, timing)
         finally:
             path.unlink(missing_ok=True)
 
@@ -467,7 +443,7 @@ class DeviceMeasurer:
         if self.exclusive:
             self._wait_for_references(stopped)
         outcomes = [] if stopped() else self._in_turns(jobs, check, turns, stopped)
-        Batch(jobs).cancel()
+        self.cancel(jobs)
         for job in jobs:
             Path(job.path).unlink(missing_ok=True)
         # a signal to the process group may have ended a program, too
@@ -512,21 +488,24 @@ class DeviceMeasurer:
     def hold(
         self, path: Path, arguments: Arguments, seconds: float, latency_s: float
     ) -> int | None:
-        """Run a permanent library for `seconds`; return the number of runs.
-
-        None if it fails.
-        """
+        """Run a permanent library for `seconds`; return its runs, None on failure."""
         what = str(path), self._platform.device, arguments, seconds, latency_s
         limit_s = seconds + self._settings.run_timeout_s
         with self._phases.time("run"):
             reply = self._runner.submit("hold", *what, timeout_s=limit_s).result()
         return reply.value if reply.error is None else None
 
-    def time_library(self, path: Path, arguments: Arguments, check: Check | None = None) -> Outcome:
-        """Time a permanent library; with `check` compare its results, too."""
+    def time_library(
+        self,
+        path: Path,
+        arguments: Arguments,
+        check: Check | None = None,
+        timing: Timing | None = None,
+    ) -> Outcome:
+        """Time a permanent library, perhaps by another `timing`, and `check` it."""
         built: Future[Reply] = Future()
         built.set_result(Reply())
-        job = _Job(path=str(path), arguments=arguments, built=built)
+        job = _Job(path=str(path), arguments=arguments, built=built, timing=timing)
         outcome = self._outcome(job)
         if check is None or outcome.error is not None:
             return outcome
@@ -534,21 +513,12 @@ class DeviceMeasurer:
 
 
 def _emptied(folder: Path | None) -> Path:
-    """Create an empty folder that only this user can read."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="pruner-build-"))
     shutil.rmtree(folder, ignore_errors=True)
     # libraries in it are loaded and executed: nobody else may put files there
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The file of the reference's results, and the largest tolerated `worst_error`."""
-
-    expected: str
-    tolerance: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -558,6 +528,7 @@ class _Job:
     built: Future[Reply]
     ran: Future[Reply] | None = None
     known_s: Callable[[], float] = unknown
+    timing: Timing | None = None  # None: that of the settings
 
 
 def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:
@@ -568,18 +539,6 @@ def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:
         except TimeoutError:
             continue
         return
-
-
-@dataclass(slots=True)
-class Batch:
-    """Candidates in the builders' queue."""
-
-    jobs: list[_Job]
-
-    def cancel(self) -> None:
-        """Cancel the builds that have not begun."""
-        for job in self.jobs:
-            job.built.cancel()
 
 
 def _failure(stage: str, reply: Reply, *, build_s: float, run_s: float = 0.0) -> Outcome:

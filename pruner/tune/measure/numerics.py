@@ -1,11 +1,8 @@
-"""Inputs of a measured program, and the error of its results.
-
-This module is imported inside the Ansor environment, too, so it needs nothing but numpy.
-"""
-
-from __future__ import annotations
+"""Inputs of a measured program, and the error of its results, also for Ansor."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 from pruner.archives import read_arrays
 from pruner.errors import DataError
 from pruner.processes import NoReference
+from pruner.progress import Log
 
 Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
@@ -32,10 +30,7 @@ MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:
-    """Check for timings: at least a value, each finite and above 0.
-
-    A clock or a device may return anything.
-    """
+    """Check for timings: at least a value, each finite and above 0."""
     # the comparison is false for NaN, too
     return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
 
@@ -199,10 +194,7 @@ def defined(values: Sequence[NDArray[Any]]) -> bool:
 
 
 def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
-    """Write all arguments after a run, for each kind of inputs.
-
-    Bfloat16 becomes float32, which holds it exactly: NumPy's files have no such type.
-    """
+    """Write all arguments after a run by kind of inputs, bfloat16 as float32."""
     names = {
         f"{kind}.{i}": v.astype(np.float32) if v.dtype.name == "bfloat16" else v
         for kind, values in results.items()
@@ -212,11 +204,7 @@ def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]
 
 
 def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
-    """Read the file of `save_reference`.
-
-    Raises:
-        NoReference: the file cannot be read, or holds no results.
-    """
+    """Read the file of `save_reference`; raise `NoReference` where it is none."""
     found: dict[Kind, list[NDArray[Any]]] = {}
     try:
         stored = read_arrays(Path(path))
@@ -229,3 +217,57 @@ def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
     if not found:
         raise NoReference(f"{path}: no results in it")
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The file of the reference's results, and the largest tolerated `worst_error`."""
+
+    expected: str
+    tolerance: float
+
+
+class TaskReference:
+    """The expected results of a task, computed once and kept in a file."""
+
+    def __init__(
+        self, name: str, module: Any, arguments: Arguments, path: Path, measurer: Any, log: Log
+    ) -> None:
+        """Compute the results of `module`, called `name` in lines, into `path` by a measurer."""
+        self._name, self._path, self._log = name, path, log
+        self._what, self._measurer = (module, arguments, path), measurer
+        self._check = Check(expected=str(path), tolerance=tolerance(arguments))
+        self._begun: Future[str | None] | None = None  # at work
+        self._known: tuple[Check | None] | None = None
+
+    def begin(self) -> None:
+        """Begin to compute the results, unless they are begun or in a readable file."""
+        if self._begun is not None or self._known is not None:
+            return
+        if self._path.is_file():
+            try:
+                load_reference(str(self._path))
+                self._known = (self._check,)
+                return
+            except NoReference as error:
+                self._log(f"{self._name}: its reference is computed again ({error})")
+                self._path.unlink()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._begun = self._measurer.begin_reference(*self._what)
+
+    def check(self, wait: Callable[[Future[Any]], object]) -> Check | None:
+        """Return what to compare with; None, with a report, if its computation failed.
+
+        None, too, if it is not there after ``wait(future)``; a later call may have it.
+        """
+        self.begin()
+        if self._known is None:
+            assert self._begun is not None, self._name
+            wait(self._begun)
+            if not self._begun.done():
+                return None
+            reason = self._begun.result()
+            if reason is not None:
+                self._log(f"{self._name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
+            self._known = (self._check if reason is None else None,)
+        return self._known[0]

@@ -1,16 +1,15 @@
-"""End the repeats of a measurement early.
+"""End the repeats of a measurement early; run them with real-time priority.
 
-Two reasons end them: the repeats agree (AdaTune, Li et al., NeurIPS'20), or the program is slower
-than the best known program by so much that more repeats decide nothing.
-
-Facts from AdaTune's release (measure_methods.py): a limit of 0.1 on the coefficient of variation of
-the speeds, more than two repeats, from five on without the fastest and the slowest.
+Facts from AdaTune's release (Li et al., NeurIPS'20, measure_methods.py): a limit of 0.1 on the
+coefficient of variation of the speeds, more than two repeats, from five on without the fastest and
+the slowest.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +45,7 @@ class AdaptiveRepeats:
         return len(self.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
 
     def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Average the repeats that AdaTune makes, in seconds.
-
-        Of three and more the fastest and slowest are left out.
-        """
+        """Average AdaTune's repeats in seconds, without the extremes of three and more."""
         made = np.sort(costs_s[: self.num_repeats(costs_s)])
         return float((made[1:-1] if len(made) > 2 else made).mean())
 
@@ -59,3 +55,20 @@ class AdaptiveRepeats:
         while len(costs_s) < most and not self.enough(costs_s):
             costs_s.append(measure())
         return costs_s
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Run this process's threads before ordinary processes, where permitted."""
+    _schedule(os.SCHED_FIFO, priority=1)
+    try:
+        yield
+    finally:
+        _schedule(os.SCHED_OTHER, priority=0)
+
+
+def _schedule(policy: int, priority: int) -> None:
+    # TVM's thread pool exists already, and Linux sets the policy of single threads only
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(PermissionError, ProcessLookupError):
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))

@@ -1,57 +1,30 @@
 """CPU targets of an x86-64 machine, distinct in instructions and cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pruner.errors import PrunerError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTarget:
+class CpuTarget(NamedTuple):
     """A code generation target, and the number of cores for programs."""
 
     platform: str
-    target: str
+    processor: str  # LLVM's name
     cores: int
     vector_bytes: int
     cpu_flags: tuple[str, ...]  # of /proc/cpuinfo, needed to run what the target generates
-    cache_line_bytes: int = 64
-
-    @property
-    def processor(self) -> str:
-        """Return LLVM's name of the target's processor."""
-        return self.target.rpartition("=")[2]
 
 
 # from narrow to wide vectors: `local_platform` takes the last that fits
 CPU_TARGETS: tuple[CpuTarget, ...] = (
+    CpuTarget("cpu-sse4", "nehalem", 1, 16, ("sse4_2",)),
+    CpuTarget("cpu-avx2", "haswell", 2, 32, ("avx2", "fma")),
     CpuTarget(
-        platform="cpu-sse4",
-        target="llvm -mcpu=nehalem",
-        cores=1,
-        vector_bytes=16,
-        cpu_flags=("sse4_2",),
-    ),
-    CpuTarget(
-        platform="cpu-avx2",
-        target="llvm -mcpu=haswell",
-        cores=2,
-        vector_bytes=32,
-        cpu_flags=("avx2", "fma"),
-    ),
-    CpuTarget(
-        platform="cpu-avx512",
-        target="llvm -mcpu=skylake-avx512",
-        cores=2,
-        vector_bytes=64,
-        cpu_flags=("avx512f", "avx512dq", "avx512bw", "avx512vl"),
+        "cpu-avx512", "skylake-avx512", 2, 64, ("avx512f", "avx512dq", "avx512bw", "avx512vl")
     ),
 )
-
 
 # LLVM's names of the vector instructions that it writes for loops. Linux lists each of them; newer
 # ones, such as those for matrices, it does not list on every machine that has them.
@@ -67,11 +40,7 @@ def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> l
 
 
 def hidden_vectors(features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the vector instruction sets of a processor that this machine lacks.
-
-    ``features`` of the processor have LLVM's names. A virtual machine may hide instruction sets
-    that its processor has by name. The list is empty where the machine lists no flags.
-    """
+    """Return the vector instruction sets of LLVM's `features` that are hidden here."""
     present = _flags(cpuinfo)
     return sorted(_VECTORS & set(features) - present) if present else []
 
@@ -88,11 +57,7 @@ def _widest(cpuinfo: Path) -> CpuTarget | None:
 
 
 def local_platform() -> str:
-    """Choose the widest described CPU platform that this machine can run.
-
-    Raises:
-        PrunerError: the machine has the instructions of none.
-    """
+    """Choose the widest described CPU that this machine can run, or raise."""
     found = _widest(Path("/proc/cpuinfo"))
     if found is not None:
         return found.platform
@@ -105,8 +70,7 @@ def reference_target(
 ) -> dict[str, Any]:
     """Choose the target of reference programs: any x86-64, without contraction.
 
-    Half precision is converted by the processor where it can (F16C), in a fifth of the time that
-    the C library's functions take; both round as IEEE 754 has it, so results are the same bits.
+    Halves are converted by F16C where it is there, five times as fast and by the same rounding.
     """
     # without -mcpu LLVM emits no fused multiply-add, whose single rounding would change the results
     halves = "float16" in dtypes and "f16c" in _flags(cpuinfo)
@@ -114,7 +78,6 @@ def reference_target(
 
 
 def _flags(cpuinfo: Path) -> set[str]:
-    """Read the instruction sets of this processor."""
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     lines = [line for line in text.splitlines() if line.startswith("flags")]
     return set(lines[0].split(":", 1)[1].split()) if lines else set()

@@ -4,10 +4,7 @@
 
 * `strategy`: `search_strategy`, draft-then-verify as a search strategy of MetaSchedule
 * `cost_model`: `cost_model`, the learned model behind TVM's evolutionary search
-* `session`: the state that all tasks of a tuning share
-* `task`: one task as TVM's context describes it
-* `outcomes`: from TVM's results and records to outcomes
-* `target`: which described device a target stands for
+* `session`: tasks, targets and results of TVM, and the state that all tasks of a tuning share
 """
 
 from pruner.tune.metaschedule.cost_model import cost_model

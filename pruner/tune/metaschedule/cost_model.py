@@ -1,7 +1,5 @@
 """Use analyzer and learned model as cost model of TVM's evolutionary search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +8,16 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.training.fit import cpu_threads
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import History
 from pruner.search.policy import guard, standard, weighed
-from pruner.tune.metaschedule.outcomes import outcomes
-from pruner.tune.metaschedule.session import MetaScheduleSession
-from pruner.tune.metaschedule.task import MetaScheduleTask, identity
+from pruner.tune.metaschedule.session import (
+    MetaScheduleSession,
+    MetaScheduleTask,
+    identity,
+    outcomes,
+)
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.union import Traces
@@ -54,11 +56,7 @@ class TaskScores:
     """Scores of a task's candidates, in (0, 1); 0 for uncertain programs."""
 
     def __init__(self, session: MetaScheduleSession, task: MetaScheduleTask, prior: float) -> None:
-        """Open the task's spaces.
-
-        Raises:
-            PrunerError: no program is legal, or no described device fits.
-        """
+        """Open the task's spaces; raise `PrunerError` without programs or device."""
         self._task, self._prior, self._rng = task, prior, session.rng(task)
         self._space = session.open(task, task.designs(task.context.generate_design_space()))
         self._traces = Traces(self._space)
@@ -95,10 +93,7 @@ class TaskScores:
         return out
 
     def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
-        """Weigh drafted and learned score as the policy, in units of deviation.
-
-        The standard deviations are those of `seen`.
-        """
+        """Weigh drafted and learned score as the policy, in units of deviation."""
         learned, draft = self._learned, self._space.draft_score
         if learned is None:
             return standard(draft, seen)
@@ -119,7 +114,7 @@ class PrunerModel(_PyCostModel):
         """Learn from the measured candidates of a task (called by TVM)."""
         task = self._task(context)
         if task is not None and len(candidates):
-            with self._session.one_thread():
+            with cpu_threads(1):  # two slow down so small a network
                 task.learn(candidates, results)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
@@ -127,7 +122,7 @@ class PrunerModel(_PyCostModel):
         task = self._task(context)
         if task is None:
             return np.full(len(candidates), 0.5)
-        with self._session.one_thread():
+        with cpu_threads(1):
             return task.scores(candidates)
 
     def load(self, path: str) -> None:

@@ -1,10 +1,4 @@
-"""Draft-then-verify as a search strategy of MetaSchedule.
-
-TVM's scheduler calls it from its own thread, for one task at a time: ``pre_tuning`` once a task,
-then rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
-"""
-
-from __future__ import annotations
+"""Draft-then-verify as a search strategy of MetaSchedule, for a task at a time."""
 
 import time
 from collections.abc import Sequence
@@ -12,12 +6,16 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.training.fit import cpu_threads
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.metaschedule.outcomes import know_earlier, outcomes
-from pruner.tune.metaschedule.session import MetaScheduleSession
-from pruner.tune.metaschedule.task import MetaScheduleTask
+from pruner.tune.metaschedule.session import (
+    MetaScheduleSession,
+    MetaScheduleTask,
+    know_earlier,
+    outcomes,
+)
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.spaces.union import Traces
@@ -70,13 +68,7 @@ class TaskSearch:
         database: Any,
         budget: tuple[int, int],
     ) -> None:
-        """Prepare a search in `schedules`, TVM's design spaces.
-
-        `budget`: trials in all and of a round.
-
-        Raises:
-            PrunerError: no described device fits the target.
-        """
+        """Prepare a search in TVM's `schedules`; `budget`: trials in all, and a round."""
         # before the first round: a missing platform ends the tuning instead of giving up its task
         session.analyzer(task.target, task.log)
         self._session, self._policy, self._task = session, policy, task
@@ -93,7 +85,7 @@ class TaskSearch:
             return None
         started = time.perf_counter()
         try:
-            with self._session.one_thread():
+            with cpu_threads(1):  # two slow down so small a network
                 if self._search is None:
                     self._search = self._open()
                 found = self._search.propose(num)
@@ -167,7 +159,11 @@ class PrunerStrategy(_PySearchStrategy):
         """Propose the next round; None ends the task (called by TVM)."""
         assert self._search is not None, "TVM calls pre_tuning first"
         found = self._search.propose()
-        return None if found is None else [_measurable(one.schedule) for one in found]
+        if found is None:
+            return None
+        info, made = _ms.arg_info.ArgInfo.from_entry_func, [one.schedule for one in found]
+        # builders remove the block that rewrites weights, so arguments have their new layout
+        return [_ms.MeasureCandidate(one, info(one.mod, remove_preproc=True)) for one in made]
 
     def notify_runner_results(
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
@@ -179,9 +175,3 @@ class PrunerStrategy(_PySearchStrategy):
     def clone(self) -> Any:
         """Return a strategy for another task and this session (for TVM)."""
         return PrunerStrategy(self._session, self._policy)
-
-
-def _measurable(schedule: Any) -> Any:
-    # builders remove the block that rewrites weights, so arguments have their new layout
-    info = _ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-    return _ms.MeasureCandidate(schedule, info)

@@ -1,7 +1,5 @@
 """Record a kernel's launches as JSON that runs without TVM."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +74,6 @@ def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any
 
 
 def _launch(line: str) -> tuple[dict[str, Any], dict[int, int]]:
-    """Parse a recorded line: its launch, and buffer sizes in bytes."""
     name, *words = line.split(" ")
     # runtime.cc writes: name, global x y z, local x y z, then the arguments
     sizes, buffers = [int(word) for word in words[:6]], dict[int, int]()

@@ -1,18 +1,14 @@
-"""Compile and load TVM's OpenCL runtime, and find devices.
-
-``runtime.cc`` is compiled once for every version of TVM.
-"""
-
-from __future__ import annotations
+"""Compile TVM's OpenCL runtime, once a version of TVM; load it; find devices."""
 
 import ctypes
 import hashlib
 import importlib
+import importlib.util
 import os
 import re
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,7 +17,6 @@ from typing import Any
 
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.kinds import OPENCL
-from pruner.tune.opencl.drivers import cache_folder, driver_environment
 from pruner.tune.tvm_import import load_tvm
 
 POCL = "Portable Computing Language"  # name of its platform
@@ -31,14 +26,14 @@ _RUN, _COMPILE, _RECORD = 0, 1, 2  # modes of runtime.cc
 _MODULE = "pruner.opencl.module"
 _HERE = Path(__file__).parent
 _SOURCE, _HEADERS = _HERE / "runtime.cc", _HERE / "include"
+SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+_LIBRARY, _VENDORS = "PRUNER_OPENCL_LIBRARY", "OCL_ICD_VENDORS"
+_SYSTEM = "libOpenCL.so.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCLDevice:
-    """A device of this machine as its driver describes it.
-
-    `number` is its place among all devices.
-    """
+    """A device as its driver describes it; `number` is its place among all."""
 
     number: int
     driver: str
@@ -57,12 +52,73 @@ class OpenCLDevice:
         return f"{self.number}: {self.name} ({self.vendor}; {self.driver}, {self.version})"
 
 
-def runtime_library() -> Path:
-    """Return the runtime's library, compiled on first use (some seconds).
+def cache_folder() -> Path:
+    """Create and return ``$XDG_CACHE_HOME/pruner/opencl``, or raise `PrunerError`."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "pruner" / "opencl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PrunerError(f"OpenCL: {error}; give a folder to write to: XDG_CACHE_HOME=") from error
+    return folder
 
-    Raises:
-        PrunerError: no compiler, or it fails.
+
+def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Find the variables to set before libOpenCL is opened.
+
+    Variables that are set already stay. The loader of pyopencl's wheel finds drivers by
+    ``OCL_ICD_VENDORS`` alone, and crashes without ``PYOPENCL_HOME``. PoCL distributes a program's
+    work groups over all cores of the machine; with one thread its device is one core.
     """
+    given = os.environ if environment is None else environment
+    wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}
+    package = _pyopencl()
+    if package is not None:
+        wanted["PYOPENCL_HOME"] = str(package)
+        # a system loader finds vendor drivers that the wheel's loader does not
+        bundled = sorted((package / ".libs").glob("libOpenCL*.so*"))
+        if bundled and not _opens(_SYSTEM):
+            wanted[_LIBRARY] = str(bundled[0])
+        pocl = sorted((package / ".libs").glob("libpocl*.so*"))
+        if pocl and _VENDORS not in given:
+            wanted[_VENDORS] = str(_vendors(pocl[0]))
+    return {name: value for name, value in wanted.items() if name not in given}
+
+
+def _pyopencl() -> Path | None:
+    """Find the folder of the package; an import would open the loader too early."""
+    found = importlib.util.find_spec("pyopencl")
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def _opens(library: str) -> bool:
+    with suppress(OSError):
+        return bool(ctypes.CDLL(library))
+    return False
+
+
+def _vendors(pocl: Path) -> Path:
+    folder = cache_folder() / "vendors"
+    folder.mkdir(exist_ok=True)
+    wanted = {"pruner-pocl.icd": f"{pocl}\n"}
+    if SYSTEM_VENDORS.is_dir():
+        with suppress(OSError):
+            wanted |= {p.name: p.read_text() for p in sorted(SYSTEM_VENDORS.glob("*.icd"))}
+    for old in folder.glob("*.icd"):
+        if old.name not in wanted:
+            old.unlink(missing_ok=True)
+    for name, text in wanted.items():
+        path = folder / name
+        if not path.is_file() or path.read_text() != text:
+            # several processes may write at once: a reader sees a complete file or none
+            partial = folder / f".{name}.{os.getpid()}"
+            partial.write_text(text)
+            partial.replace(path)
+    return folder
+
+
+def runtime_library() -> Path:
+    """Return the runtime's library, compiled on first use (some seconds)."""
     tvm = load_tvm().tvm
     ffi: Any = importlib.import_module("tvm_ffi")
     texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
@@ -101,11 +157,7 @@ def _compile(library: Path, tvm: Path, ffi: Path) -> None:
 
 @cache
 def load_runtime() -> None:
-    """Load TVM's OpenCL runtime; open no driver yet.
-
-    Raises:
-        PrunerError: it cannot be compiled or loaded.
-    """
+    """Load TVM's OpenCL runtime, open no driver; raise `PrunerError` on failure."""
     load_tvm()
     for name, value in driver_environment().items():
         os.environ[name] = value  # calls setenv, so the library's getenv sees the value, too
@@ -118,7 +170,6 @@ def load_runtime() -> None:
 
 
 def _created(code: Any, _: str, infos: Mapping[Any, Any], __: Any) -> Any:
-    """Create a module for TVM's code generator."""
     lines = [
         "|".join((str(name), _joined(info.arg_types), _joined(info.launch_param_tags)))
         for name, info in infos.items()
@@ -152,12 +203,7 @@ def outermost(source: str) -> str:
 
 
 def devices() -> list[OpenCLDevice]:
-    """List all OpenCL devices of this machine: GPUs, accelerators, then CPUs.
-
-    Raises:
-        MissingExtra: no library of OpenCL is installed.
-        PrunerError: the runtime cannot be compiled, or there is no device.
-    """
+    """List all OpenCL devices: GPUs, accelerators, then CPUs; raise for none."""
     load_runtime()
     ffi = importlib.import_module("tvm_ffi")
     text = str(ffi.get_global_func("pruner.opencl.devices")())
@@ -187,15 +233,10 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
 
 
 def find_device(wanted: str | int | None, described: str | None = None) -> OpenCLDevice:
-    """Find a device by its number or by words of its name.
-
-    Upper and lower case are equal.
+    """Find a device by number or words of its name, in any case.
 
     ``wanted`` (measure.device=) comes before ``described`` (words, alternatives between ``|``, of a
-    platform's file); None of both: the first device.
-
-    Raises:
-        PrunerError: there is none, or see :func:`devices`.
+    platform's file); None of both: the first device. Raises `PrunerError` for none.
     """
     found = devices()
     words = str(wanted) if wanted is not None else described
@@ -223,11 +264,7 @@ def _mode(mode: int) -> Iterator[list[str]]:
 
 
 def compile_kernels(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> None:
-    """Compile all kernels of a program by the device's driver.
-
-    They are compiled for their sizes of work groups. An error of the driver is raised here, in
-    TVM's kinds of errors; the driver's cache keeps the results.
-    """
+    """Compile a program's kernels by the driver, whose errors are raised here."""
     _called(module, arguments, _COMPILE)
 
 

@@ -1,12 +1,12 @@
 """Collect all pools: first timings task by task, second timings minutes later."""
 
-from __future__ import annotations
-
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from pruner.errors import PrunerError
@@ -29,10 +29,9 @@ from pruner.tune.pools.measured_set import (
     MeasurementSetup,
     Unavailable,
 )
-from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.pools.records import ABOUT, PoolSettings
 from pruner.tune.workloads import Workload
 
-ABOUT = "about.json"  # of a collection: pools, machine, settings
 PROBED = 4  # programs of every pool that are timed to estimate the total time
 _LOG_PERIOD_S = 15.0  # least seconds between two lines of progress
 
@@ -83,44 +82,15 @@ class Collected:
 _Kind = Literal["open", "first", "again"]
 
 
-@dataclass(slots=True)
-class _Pace:
-    """Mean seconds to open a pool and to time its programs.
-
-    A first timing includes the build.
-    """
-
-    spent_s: dict[tuple[str, _Kind], float] = field(default_factory=dict)
-    count: dict[tuple[str, _Kind], int] = field(default_factory=dict)
-
-    def add(self, platform: str, kind: _Kind, seconds: float) -> None:
-        for name in (platform, ""):
-            self.spent_s[name, kind] = self.spent_s.get((name, kind), 0.0) + seconds
-            self.count[name, kind] = self.count.get((name, kind), 0) + 1
-
-    def each_s(self, platform: str, kind: _Kind) -> float:
-        """Return the mean of this platform, or else of all platforms.
-
-        A later timing builds nothing, so without a mean it counts half of a first timing.
-        """
-        for name in (platform, ""):
-            if self.count.get((name, kind)):
-                return self.spent_s[name, kind] / self.count[name, kind]
-        return self.each_s(platform, "first") / 2 if kind == "again" else 0.0
-
-
 class Collector:
-    """Fills the pools of a plan; another collector on its folder continues.
-
-    Raises:
-        PrunerError: a task is there twice, or another process works in the folder.
-    """
+    """Fills the pools of a plan; another collector on its folder continues."""
 
     def __init__(
         self, plan: PoolPlan, log: Log = silent, stopped: Callable[[], bool] = never
     ) -> None:
         self._plan, self._log, self._stopped = plan, log, stopped
-        self._pace = _Pace()
+        # seconds to open a pool, to time a program first, and again
+        self._spent_s: defaultdict[tuple[str, _Kind], list[float]] = defaultdict(list)
         self._last_logged = 0.0
         self.short: dict[str, str] = {}  # why a pool is unfinished, by its name
         plan.out.mkdir(parents=True, exist_ok=True)
@@ -138,25 +108,15 @@ class Collector:
                 pool.clear()
 
     def collect(self) -> Collected:
-        """Measure the missing programs.
-
-        Raises:
-            Unavailable: a device or worker is gone.
-        """
+        """Measure the missing programs; raise `Unavailable` without a device."""
         return self._over_all(self._fill)
 
     def estimate(self) -> Collected:
-        """Measure a few programs of every pool to estimate the total time.
-
-        These programs count.
-        """
+        """Measure a few programs of every pool, which count, to estimate the time."""
         return self._over_all(self._probe)
 
     def prepare(self) -> Collected:
-        """Choose and build the programs of all pools, for timing elsewhere.
-
-        It needs no device; `Collected.built` counts the programs.
-        """
+        """Choose and build the programs of all pools, to be timed elsewhere."""
         return self._over_all(self._prepare)
 
     def _over_all(self, work: Callable[[MeasurementSetup, list[MeasuredSet]], None]) -> Collected:
@@ -198,7 +158,6 @@ class Collector:
             shutil.rmtree(out / KERNELS, ignore_errors=True)
 
     def _fill(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
-        """Time pools first in turn, with due second timings in between."""
         waiting: list[MeasuredSet] = []
         if not setup.platform.shares_cpu:  # this CPU is free while the device times programs
             for pool in pools:
@@ -217,7 +176,7 @@ class Collector:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
             if probed and self._first(setup, pool, probed):
-                each_s = self._pace.each_s(pool.paths.platform, "first")
+                each_s = self._each_s(pool.paths.platform, "first")
                 self._log(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
@@ -235,16 +194,13 @@ class Collector:
             pool.close()
 
     def _first(self, setup: MeasurementSetup, pool: MeasuredSet, limit: int | None) -> bool:
-        """Time a pool first; return whether second timings are due.
-
-        An error costs only its task.
-        """
+        """Time a pool first; return whether second timings are due."""
         try:
             start = time.monotonic()
             if pool.missing:
                 # opening takes seconds that the pace counts apart from timing
                 pool.prepare(setup)
-                self._pace.add(pool.paths.platform, "open", time.monotonic() - start)
+                self._add(pool.paths.platform, "open", time.monotonic() - start)
             since = time.monotonic()
             for _ in pool.first(setup, limit):
                 since = self._passed(pool, since, "first")
@@ -257,7 +213,6 @@ class Collector:
         return bool(pool.valid())
 
     def _again(self, setup: MeasurementSetup, waiting: list[MeasuredSet]) -> None:
-        """Time the pool that waits longest again; finished pools leave `waiting`."""
         pool = min(waiting, key=lambda one: one.ready_at)
         since = time.monotonic()
         if pool.doubted:
@@ -279,7 +234,7 @@ class Collector:
 
     def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:
         now = time.monotonic()
-        self._pace.add(pool.paths.platform, kind, now - since)
+        self._add(pool.paths.platform, kind, now - since)
         if now - self._last_logged > _LOG_PERIOD_S:
             self._last_logged = now
             doing = "timing" if kind == "first" else "timing again"
@@ -293,16 +248,27 @@ class Collector:
             f"{self._plan.settings.programs} programs; about {hours(self.left_s)} left in all"
         )
 
+    def _add(self, platform: str, kind: _Kind, seconds: float) -> None:
+        for name in (platform, ""):
+            self._spent_s[name, kind].append(seconds)
+
+    def _each_s(self, platform: str, kind: _Kind) -> float:
+        """Return the mean of a platform, else of all; half a first without."""
+        found = self._spent_s[platform, kind] or self._spent_s["", kind]
+        if found:
+            return fmean(found)
+        return self._each_s(platform, "first") / 2 if kind == "again" else 0.0
+
     @property
     def left_s(self) -> float:
         """Estimate the seconds that opening and timing will still take."""
         total = 0.0
         for _, pool in self.pools:
             name, missing = pool.paths.platform, pool.missing
-            total += missing * self._pace.each_s(name, "first")
-            total += (missing + len(pool.doubted)) * self._pace.each_s(name, "again")
+            total += missing * self._each_s(name, "first")
+            total += (missing + len(pool.doubted)) * self._each_s(name, "again")
             if missing and not pool.is_open:
-                total += self._pace.each_s(name, "open")
+                total += self._each_s(name, "open")
         return total
 
     def _found(self) -> Collected:
@@ -331,7 +297,6 @@ class Collector:
         )
 
     def _write_about(self, seconds: float) -> None:
-        """Write pools, machine and settings; sessions add up their seconds."""
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
         mine = [pool.about() for _, pool in self.pools if pool.valid()]

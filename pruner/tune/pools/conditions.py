@@ -1,7 +1,5 @@
 """Read the machine's identity, and its load and clocks during timing."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,13 +1,8 @@
 """Draw a task's programs so that every structure is equally frequent.
 
-A uniform draw of decisions is mostly of one structure (compute locations decide it, and some
-locations have many more tilings than others), so draws are taken in turns: every design space
-alike, and in it every choice of compute locations alike. Inside a structure, decisions are those of
-MetaSchedule's draws with this structure: uniform tilings, weighted by the probability that a
-location drawn for them is this one.
+A uniform draw is mostly of one structure, since some compute locations have many more tilings. So
+spaces, and choices of compute locations in a space, take turns; other decisions are MetaSchedule's.
 """
-
-from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +18,7 @@ _MUTATIONS = 3  # at most, from a parent to an evolved program
 
 
 def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[int]) -> Decisions:
-    """Draw at most `num` new legal programs, int64 [n, d], evenly.
-
-    No two are alike; their keys are added to `seen`.
-    """
+    """Draw at most `num` legal programs, int64 [n, d], evenly; add to `seen`."""
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS):
@@ -44,10 +36,7 @@ def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[
 def evolved(
     space: UnionSpace, parents: Decisions, num: int, rng: np.random.Generator, seen: set[int]
 ) -> Decisions:
-    """Mutate parents in turn to at most `num` new legal programs.
-
-    Their keys are added to `seen`.
-    """
+    """Mutate parents in turn to at most `num` new legal programs; add to `seen`."""
     kept = [np.zeros((0, space.num_slots), np.int64)]
     left = num
     for _ in range(_ROUNDS * _OVERDRAW):

@@ -1,11 +1,7 @@
 """Import other people's MetaSchedule databases as records and design spaces.
 
-Functions of other releases of TVM are rebuilt (:mod:`pruner.tune.pools.older_functions`). Functions
-and traces that cannot be read are counted with the reason; every command reads the records of the
-rest.
+Functions of other releases of TVM are rebuilt; what cannot be read is counted with the reason.
 """
-
-from __future__ import annotations
 
 import gzip
 import json
@@ -29,15 +25,12 @@ from pruner.data.root import summary
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import held
-from pruner.program.tir.saved import FOLDER as SPACES
-from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log, silent
 from pruner.tune.kinds import is_gpu
 from pruner.tune.pools.older_functions import load_module, saved_version
-from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
+from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION, save_space
 from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_text
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import Workload, normalised
 
@@ -61,7 +54,6 @@ class _Import:
     reasons: Counter[str]
 
     def refuse(self, file: Path, line: int, error: Exception) -> None:
-        """Quarantine a record."""
         reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
         detail = str(error).partition("\n")[0][:120] or type(error).__name__
         self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
@@ -75,12 +67,7 @@ def import_databases(
     quarantine: Quarantine,
     log: Log = silent,
 ) -> ImportResult:
-    """Write the databases' records to ``out/measure_records/<platform>/<task>.json.gz``.
-
-    Raises:
-        DataError: no record could be read, a bad platform name, or records of that platform are
-            there already.
-    """
+    """Write records to ``out/measure_records/<platform>/<task>.json.gz``, or raise."""
     final = new_platform(out, platform)
     state = _Import(out, quarantine, log, Counter())
     lines: dict[str, list[str]] = {}
@@ -131,7 +118,6 @@ def import_databases(
 def _task(
     state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
 ) -> tuple[str, list[str]]:
-    """Convert the records of a task; return its name and lines."""
     try:
         module = normalised(load_module(stored.module))
         name = f"tir_{stored.hash}"
@@ -174,9 +160,8 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
         schedule = s_tir.Schedule(module, seed=1, debug_mask=0, error_render_level="none")
         s_tir.Trace.apply_json_to_schedule(record.trace, schedule)
         design = DesignSpace(module, target, schedule.trace, None)
-        lines = tuple(str(line) for line in design.trace.as_python(True))
-        saved = SavedSpace(program=read_program(design), text=module_text(module), trace=lines)
-        return _Space(name=saved.save(out / SPACES), num_slots=saved.program.num_slots)
+        program = read_program(design)
+        return _Space(name=save_space(out, design, program), num_slots=program.num_slots)
     except UnsupportedProgram as error:
         return error
     except Exception as error:  # traces of another TVM fail in many ways
@@ -184,11 +169,7 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
 
 
 def _line(key: str, space: _Space, record: StoredRecord) -> str:
-    """Convert a record to a line.
-
-    Raises:
-        MalformedError: its decisions do not fit the space.
-    """
+    """Convert a record to a line."""
     decisions = decisions_of(record)
     if len(decisions) != space.num_slots:
         detail = f"{len(decisions)} decisions, the space takes {space.num_slots}"

@@ -1,9 +1,6 @@
 """Collect a task on a platform: draw, build, time twice, write."""
 
-from __future__ import annotations
-
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,33 +13,30 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.processes import Reply
 from pruner.program.device import Device
-from pruner.program.tir.saved import FOLDER as SPACES
-from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Log
-from pruner.tune.measure.measurer import Check, DeviceMeasurer, Outcome, Platform
-from pruner.tune.measure.numerics import tolerance
+from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, wait_for
+from pruner.tune.measure.numerics import Check, TaskReference
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions
 from pruner.tune.pools.drawing import evolved, stratified
 from pruner.tune.pools.measurement_log import EVOLVED, RANDOM, MeasurementLog, Program
 from pruner.tune.pools.records import (
     PoolPaths,
+    PoolSettings,
     about_pool,
     header_of,
+    save_space,
     task_name,
     write_database,
     write_records,
 )
-from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments
 
 REFERENCE = "reference.npz"  # expected results, beside the libraries
-_POLL_S = 0.2
 _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
 
@@ -69,16 +63,11 @@ class MeasurementSetup:
     check: bool = True  # results of every program against the unscheduled one
 
     def wait(self, job: Future[Reply]) -> Reply:
-        """Wait for a builder's reply.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-        """
-        while not job.done():
-            if self.stopped():
-                job.cancel()
-                raise CollectionStopped
-            time.sleep(min(_POLL_S, 0.01))
+        """Wait for a builder's reply; raise `CollectionStopped` on request."""
+        wait_for(job, self.stopped)
+        if not job.done():
+            job.cancel()
+            raise CollectionStopped
         return job.result()
 
 
@@ -93,8 +82,7 @@ class MeasuredSet:
         self.measurement_log = MeasurementLog(self.paths.measurement_log)
         self._arguments = arguments(workload.module)
         self._space: UnionSpace | None = None
-        self._checked: tuple[Check | None] | None = None
-        self._reference: Future[str | None] | None = None  # at work
+        self._reference: TaskReference | None = None
         self._building: dict[int, Future[Reply]] = {}  # by the number of the program
 
     @property
@@ -141,10 +129,7 @@ class MeasuredSet:
 
     @property
     def doubted(self) -> list[Program]:
-        """List programs that need another timing.
-
-        It is the second timing, or a further one since the others disagree.
-        """
+        """List programs without a second timing, or whose timings disagree."""
         return [
             p
             for p in self.valid()
@@ -176,9 +161,7 @@ class MeasuredSet:
     def open(self, setup: MeasurementSetup) -> UnionSpace:
         """Open the design spaces; write their files once.
 
-        Raises:
-            PrunerError: none has programs that the engine can read back.
-            DataError: the measurement log is of other spaces.
+        Raises `PrunerError` without programs to read back, `DataError` for a log of other spaces.
         """
         if self._space is not None:
             return self._space
@@ -201,7 +184,7 @@ class MeasuredSet:
                 f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
                 "records of their programs would have no features"
             )
-        names = [self._saved(space) for space in batched]
+        names = [save_space(self.paths.out, space.design, space.program) for space in batched]
         if not self.measurement_log.spaces:
             self.measurement_log.open_spaces(names)
         # names are hashes of content: a row of the measurement log means nothing in another space
@@ -213,21 +196,11 @@ class MeasuredSet:
         self._space = UnionSpace(batched, setup.phases)
         return self._space
 
-    def _saved(self, space: BatchedSpace) -> str:
-        trace = tuple(str(line) for line in space.design.trace.as_python(True))
-        text = module_text(space.design.module)
-        saved = SavedSpace(program=space.program, text=text, trace=trace)
-        return saved.save(self.paths.out / SPACES)
-
     def first(self, setup: MeasurementSetup, limit: int | None = None) -> Iterator[Program]:
-        """Draw, build and time programs until enough ran, or `limit` more.
+        """Draw, build and time programs until enough ran, or `limit` more; yield each.
 
-        Each program is yielded once it is done.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-            Unavailable: a worker or the device is gone.
-            PrunerError: the task has no programs.
+        Raises `CollectionStopped`, `Unavailable` without worker or device, `PrunerError` without
+        programs.
         """
         left = self.missing if limit is None else min(limit, self.missing)
         for origin in (RANDOM, EVOLVED):
@@ -241,14 +214,9 @@ class MeasuredSet:
                     yield program
 
     def build(self, setup: MeasurementSetup) -> Iterator[int]:
-        """Draw and build random programs without timing; yield counts of chunks.
+        """Draw and build random programs to be timed later; yield counts of chunks.
 
-        Libraries stay, so a later start, on the machine of the device, only times them.
-
-        Raises:
-            CollectionStopped: the collection was asked to end.
-            Unavailable: a worker is gone.
-            PrunerError: the task has no programs.
+        Raises `CollectionStopped`, `Unavailable` without a worker, `PrunerError` without programs.
         """
         lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
         if lacking > 0:
@@ -263,10 +231,7 @@ class MeasuredSet:
             yield len(chunk)
 
     def _next(self, setup: MeasurementSetup, origin: str, left: int) -> list[Program]:
-        """Choose the next programs to time first; none at the end.
-
-        The end of an origin is enough programs, too many failures, or exhausted spaces.
-        """
+        """Choose the next programs to time first; none at the end."""
         if not (missing := min(left, self._missing(origin))):
             return []
         failed = [p for p in self._of(origin) if p.failed]
@@ -311,10 +276,7 @@ class MeasuredSet:
         return np.array([program.row for program in programs], np.int64)
 
     def again(self, setup: MeasurementSetup) -> Iterator[Program]:
-        """Time the doubted programs once more, in another order.
-
-        Each program is yielded once it is done.
-        """
+        """Time the doubted programs again, in another order; yield each."""
         doubted = self.doubted
         passes = max(len(program.passes) for program in doubted)
         task = crc32(self.paths.task.encode())
@@ -357,7 +319,6 @@ class MeasuredSet:
             self._library(program).unlink(missing_ok=True)
 
     def _build(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
-        """Build missing libraries, as many at once as there are builders."""
         self._begin(setup, programs)
         for program in programs:
             if (job := self._building.pop(program.number, None)) is None:
@@ -368,7 +329,6 @@ class MeasuredSet:
             self.measurement_log.built(program.number, reply)
 
     def _begin(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
-        """Queue the builds of programs that have no library yet."""
         lacking = [
             p
             for p in programs
@@ -390,24 +350,18 @@ class MeasuredSet:
 
     def begin_check(self, setup: MeasurementSetup) -> None:
         """Begin to compute the reference in the background."""
-        if self._reference is None and setup.check:
-            self.paths.work.mkdir(parents=True, exist_ok=True)
-            path = self.paths.work / REFERENCE
-            if not path.is_file():
-                module = self.workload.module
-                self._reference = setup.measurer.begin_reference(module, self._arguments, path)
+        if setup.check:
+            self._task_reference(setup).begin()
+
+    def _task_reference(self, setup: MeasurementSetup) -> TaskReference:
+        if self._reference is None:
+            path, module = self.paths.work / REFERENCE, self.workload.module
+            what = self.name, module, self._arguments, path, setup.measurer, setup.log
+            self._reference = TaskReference(*what)
+        return self._reference
 
     def _check(self, setup: MeasurementSetup) -> Check | None:
-        """Wait for the reference; None, with a report, if it failed."""
-        if self._checked is None:
-            self.begin_check(setup)
-            reason = None if self._reference is None else self._reference.result()
-            if reason is not None:
-                setup.log(f"{self.name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-            path, bound = self.paths.work / REFERENCE, tolerance(self._arguments)
-            check = None if reason is not None else Check(expected=str(path), tolerance=bound)
-            self._checked = (check,)
-        return self._checked[0]
+        return self._task_reference(setup).check(lambda begun: begun.result())
 
     def finish(self, setup: MeasurementSetup) -> None:
         """Write records and database, and remove the libraries."""
@@ -439,7 +393,7 @@ class MeasuredSet:
 
     def close(self) -> None:
         """Release the design spaces, which are large."""
-        self._space = self._checked = self._reference = None
+        self._space = self._reference = None
         for job in self._building.values():
             job.cancel()
         self._building.clear()

@@ -1,14 +1,7 @@
-"""The measurement log of a pool: a JSON line for every event.
+"""The log of a pool: a JSON line for each draw, build, timing, reading.
 
-Events are draws, builds, timings and readings of the machine.
-
-Lines are written at once. A kill loses at most the program in flight. Every line has a checksum,
-and a damaged line is an error: other lines refer to its programs by number. The measurement log is
-the complete content of a pool, so records can be written anew from it at any time, and programs can
-be added to a pool.
+It is the complete content of a pool. A damaged line is an error: others refer to its programs.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
@@ -111,11 +104,7 @@ class MeasurementLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a measurement log.
-
-        Raises:
-            DataError: the file is not as it was written.
-        """
+        """Read a measurement log; raise `DataError` where it is damaged."""
         self.path, self._lines = path, JsonLines(path)
         self.programs: list[Program] = []
         self.spaces: list[str] = []

@@ -1,16 +1,10 @@
 """Rebuild functions that another release of TVM saved.
 
-TVM loads graphs of its own release only; here its constructors make the same function. Releases up
-to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"body": "35", ..}}, ..]}``:
-each field is text, the number of another node or a scalar. Later releases write ``{"root_index": 1,
-"nodes": [{"type": "tir.For", "data": {"body": 35, ..}}, ..]}``. Types moved between packages and
-kept their last names, so a table by last names reads all of them. A field that the table does not
-read has to be empty: nothing of a function is left out in silence.
-
-Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20, ``tvm_ffi``'s JSON graphs.
+Releases up to 0.20 write ``{"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"body": "35",
+..}}, ..]}``, later ones ``{"root_index": 1, "nodes": [{"type": "tir.For", "data": {"body": 35,
+..}}, ..]}``. Types moved between packages and kept their last names. A field that the table below
+does not read has to be empty. Source: ``src/node/serialization.cc`` of TVM 0.8 to 0.20.
 """
-
-from __future__ import annotations
 
 import base64
 import json
@@ -58,11 +52,7 @@ _AUTO_BROADCAST = 2  # a buffer whose shape is open where it is 1
 
 
 def load_module(text: bytes) -> Any:
-    """Load a module that any release of TVM saved.
-
-    Raises:
-        UnsupportedProgram: the graph holds what this release has no counterpart of.
-    """
+    """Load a module of any release, or raise `UnsupportedProgram`."""
     saved = json.loads(text)
     if "root_index" in saved:
         try:
@@ -93,7 +83,6 @@ class _Graph:
         self._pointers: dict[int, int] = {}  # a pointer and the buffer that owns it
 
     def module(self) -> Any:
-        """Build the module of the root's functions."""
         tvm = load_tvm().tvm
         if self._type(self._root) == "PrimFunc":
             return tvm.IRModule({"main": self.build(self._root)})
@@ -103,7 +92,6 @@ class _Graph:
         )
 
     def build(self, place: int) -> Any:
-        """Build a node on its first use."""
         if place not in self._built:
             make = _table().get(self._type(place))
             if make is None:
@@ -141,7 +129,6 @@ class _Node:
         self._read: set[str] = set()
 
     def scalar(self, name: str) -> Any:
-        """Return a field that is no node: a number or text."""
         self._read.add(name)
         return self.fields[name]
 
@@ -153,11 +140,9 @@ class _Node:
         return re.sub(r"^uint1(?!\d)", "bool", str(self.scalar("dtype")))
 
     def items(self) -> list[int]:
-        """Return the places of a list's elements."""
         return [int(place) for place in self.raw.get("data", ())]
 
     def pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return the places of a map's keys and values."""
         found = _Node(self.graph, int(self.scalar(name))).items()
         return list(zip(found[::2], found[1::2], strict=True))
 
@@ -172,7 +157,6 @@ class _Node:
 
 @cache
 def _table() -> dict[str, Callable[[_Node], Any]]:
-    """Map the last name of a type to its constructor."""
     tvm, _, tirx, _ = load_tvm()
     return {name: _by_fields(name, fields.split()) for name, fields in _BY_FIELDS.items()} | {
         "": lambda n: None,
@@ -294,7 +278,6 @@ def _function(n: _Node) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Convert boxed numbers and text, also inside lists and maps."""
     tvm, _, tirx, _ = load_tvm()
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}

@@ -1,6 +1,4 @@
-"""Write a finished pool: records, design spaces, MetaSchedule's database."""
-
-from __future__ import annotations
+"""Settings and files of a pool: records, MetaSchedule's database, bundles."""
 
 import gzip
 import json
@@ -16,14 +14,22 @@ import numpy as np
 from pruner.data.root import FOLDER as RECORDS
 from pruner.data.steps import TRACE
 from pruner.data.workload import parse_workload
-from pruner.files import write_atomic
+from pruner.errors import PrunerError
+from pruner.files import read_json, write_atomic, write_checksums, write_json
 from pruner.program.device import CpuDevice, Device
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.program.tir.saved import SUFFIX, SavedSpace
+from pruner.program.tir.trace import TraceProgram
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 
+ABOUT = "about.json"  # of a collection: pools, machine, settings
+_OF_ONE_HOST = ("kernel",)  # of its machine: identifies a host, not its abilities
 FAILED_COST_S = 1e10  # Ansor's cost of a program that could not be measured
 UNKNOWN_ERROR = 8
 # MeasureErrorNo of Ansor
@@ -81,9 +87,8 @@ def record(
 ) -> dict[str, Any]:
     """Convert a measured program to a record.
 
-    Its costs are the medians of the two timings that agree best; ``timings`` are all of them as
-    ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken;
-    ``checked`` is added for programs that ran, where it is known.
+    Its costs are the medians of the two timings that agree best; ``timings`` are all of them, in
+    their order: ``[Unix seconds, [seconds of every repeat]]``.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
@@ -101,6 +106,13 @@ def record(
     }
 
 
+def save_space(out: Path, design: DesignSpace, program: TraceProgram) -> str:
+    """Write a design space, once for equal content; return its name."""
+    trace = tuple(str(line) for line in design.trace.as_python(True))
+    saved = SavedSpace(program=program, text=module_text(design.module), trace=trace)
+    return saved.save(out / SPACES)
+
+
 def error_number(error: str) -> int:
     """Return Ansor's number of a kind of failure."""
     if error in ERROR_NUMBERS:
@@ -109,10 +121,7 @@ def error_number(error: str) -> int:
 
 
 def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:
-    """Make the common head of a task's records.
-
-    It has the key, the target, and Ansor's eight hardware parameters.
-    """
+    """Make the head of a task's records: key, target, Ansor's eight numbers."""
     line = device.transaction_bytes if isinstance(device, CpuDevice) else 64
     hardware = [platform.cores, device.vector_bytes, line, 0, 0, 0, 0, 0]
     return [workload.key, platform.target_json, hardware]
@@ -184,3 +193,75 @@ def about_pool(measurement_log: MeasurementLog, identity: Mapping[str, Any]) -> 
 
 def _day(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def bundle(collection: Path, out: Path) -> dict[str, int]:
+    """Copy records, spaces, ``about.json`` to `out`, with checksums; return counts."""
+    if out.exists():
+        raise PrunerError(f"{out}: exists and is left alone; remove it, or name another folder")
+    if not (collection / ABOUT).is_file():
+        raise PrunerError(f"{collection}: no {ABOUT} in it; pruner collect makes one")
+    about = read_json(collection / ABOUT, dict)
+    files, spaces, count = [], set(), 0
+    for entry in about["pools"]:
+        path = PoolPaths(out=collection, platform=entry["platform"], task=entry["task"]).records
+        lines = gzip.decompress(path.read_bytes()).splitlines() if path.is_file() else ()
+        records = [json.loads(line) for line in lines]
+        if len(records) != entry["valid"] + entry["failed"]:
+            raise PrunerError(
+                f"{collection}: {entry['platform']} {entry['task']} is not finished; the "
+                "command that began it continues it"
+            )
+        files.append(path)
+        spaces |= {step[1] for record in records for step in record["i"][1][1] if step[0] == TRACE}
+        count += len(records)
+    files += [collection / SPACES / f"{name}{SUFFIX}" for name in spaces]
+    for path in files:
+        copy = out / path.relative_to(collection)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    machine = {name: value for name, value in about["machine"].items() if name not in _OF_ONE_HOST}
+    write_json(out / ABOUT, {**about, "machine": machine}, indent=1)
+    write_checksums(out, out.rglob("*"))
+    return {"pools": len(about["pools"]), "records": count, "spaces": len(spaces)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How many programs of a task are collected, and their timing.
+
+    ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
+    of the best random programs.
+
+    Every program is timed twice, at least ``apart_s`` seconds apart and in another order. If the
+    two timings that agree best differ by more than the share ``agree``, it is timed again, up to
+    ``most`` timings in all. ``chunk`` programs are built before they are timed, in turn.
+    """
+
+    programs: int = 192
+    evolved: float = 0.0
+    apart_s: float = 120.0
+    agree: float = 0.1
+    most: int = 4
+    chunk: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.programs < 2:
+            raise PrunerError(f"programs={self.programs}; use a whole number, 2 or more")
+        if not 0 <= self.evolved < 1:
+            raise PrunerError(f"pool.evolved={self.evolved}; use a share, 0 or more and below 1")
+        if self.apart_s < 0 or not self.agree > 0 or self.most < 2 or self.chunk < 1:
+            raise PrunerError(
+                "pool: apart_s must be 0 or more, agree above 0, most 2 or more, chunk 1 or more"
+            )
+
+    @property
+    def num_evolved(self) -> int:
+        """Number of programs that are mutations of good programs."""
+        return round(self.evolved * self.programs)
+
+    @property
+    def num_random(self) -> int:
+        """Number of programs that are drawn."""
+        return self.programs - self.num_evolved

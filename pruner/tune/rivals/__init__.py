@@ -1,8 +1,6 @@
 """Other tuners' searches in our harness.
 
-* `baseline_tuner`: the interface of their settings
 * `metaschedule`: MetaSchedule's search
-* `ansor`: Ansor's, from outside
+* `ansor`: Ansor's, from outside, and its environment
 * `ansor_child`: the same inside its environment
-* `ansor_environment`: that environment
 """

@@ -1,38 +1,42 @@
 """Tune our operators by Ansor (TVM 0.19, own environment) in our harness.
 
-Equal are the definition of the operator, the target features, the timing, the check against the
-reference, and the journal. Ansor's log of a run is ``ansor.json`` in its folder, which ``pruner
-import_logs`` makes a data root: every record has all repeats of its program.
+Equal are operator, target features, timing, check and journal. Its log ``ansor.json`` has all
+repeats of every program; ``pruner import_logs`` makes it a data root.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import complete_lines, cut_incomplete_line
-from pruner.paths import sources_folder
+from pruner.paths import datasets_folder, sources_folder
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
-from pruner.tune.rivals.ansor_environment import child_environment, interpreter
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
 
+REQUIREMENTS = datasets_folder() / "ansor-requirements.txt"
 _LOG = "ansor.json"
 _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ansor(BaselineTunerProcess):
-    """Ansor's search and model, in its own environment; CPUs only."""
+class Ansor:
+    """Ansor's search, model and measurer in its own environment; CPUs only."""
+
+    takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     environment: str = ".venv-ansor"
     population: int = 2048
@@ -40,18 +44,14 @@ class Ansor(BaselineTunerProcess):
     num_warmup_samples: int = 100  # measured programs before the model counts
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            PrunerError: numbers that cannot work.
-        """
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
         """Refuse options that Ansor's process cannot follow.
 
-        It measures by its own rule and ends after its trials.
+        It measures by its own rule and ends after its trials. `asked` are options of the run by
+        name; false, None or empty ones were not given.
         """
         refused = {
             **asked,
@@ -77,7 +77,9 @@ class Ansor(BaselineTunerProcess):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Tune a named operator; see `BaselineTunerProcess`.
+        """Tune a named operator, write the journal; return seconds by phase.
+
+        It ends early if ``interrupted`` returns True.
 
         Raises:
             PrunerError: the program is no named operator, the platform no local CPU, the Ansor
@@ -93,7 +95,8 @@ class Ansor(BaselineTunerProcess):
             # before the child starts: it appends to both files, and Ansor reads its log line by
             # line
             cut_incomplete_line(folder / name)
-        start, earlier = time.time(), _elapsed_s(folder)
+        rows = read_trials(folder / JOURNAL_FILE)
+        start, earlier = time.time(), rows[-1].elapsed_s if rows else 0.0
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
         if measure.check and not path.is_file():
             with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
@@ -135,7 +138,6 @@ def _follow(
     report: Callable[[Trial], None],
     interrupted: Callable[[], bool],
 ) -> None:
-    """Run the child and report new journal lines; end it on request."""
     num_logged = len(complete_lines(folder / JOURNAL_FILE))
 
     def log_new() -> bool:
@@ -157,17 +159,9 @@ def _follow(
 
 
 def _key(log: Path, key: str) -> str:
-    """Return the workload key of an earlier start's records, else `key`.
-
-    Another version may have named them otherwise.
-    """
+    """Return the key of an earlier start's records, else `key`."""
     lines = complete_lines(log)
     return str(json.loads(lines[0])["i"][0][0]) if lines else key
-
-
-def _elapsed_s(folder: Path) -> float:
-    rows = read_trials(folder / JOURNAL_FILE)
-    return rows[-1].elapsed_s if rows else 0.0
 
 
 def _seconds(folder: Path, total_s: float) -> dict[str, float]:
@@ -178,3 +172,48 @@ def _seconds(folder: Path, total_s: float) -> dict[str, float]:
     # sampling, evolution and prediction happen inside Ansor, which reports no times
     seconds["sample"] = max(0.0, total_s - sum(seconds.values()))
     return {**seconds, "idle": 0.0}
+
+
+class MissingAnsor(PrunerError):
+    """The Ansor environment does not exist or cannot import TVM 0.19."""
+
+    def __init__(self, folder: str, detail: str) -> None:
+        super().__init__(
+            f"no working Ansor environment in {folder} ({detail}); "
+            "run: pruner collect setup=true (or: make ansor-env)"
+        )
+        self.folder = folder
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[type[MissingAnsor], tuple[str, str]]:
+        return type(self), (self.folder, self.detail)
+
+
+def interpreter(folder: Path) -> Path:
+    """Return the environment's Python; raise `MissingAnsor` if it has no Ansor."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        raise MissingAnsor(str(folder), "not there")
+    # in a process of its own: both environments have a package called tvm
+    probe = "import tvm.auto_scheduler, xgboost"
+    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise MissingAnsor(str(folder), (done.stderr.strip().splitlines() or ["crashed"])[-1])
+    return python
+
+
+def install(folder: Path) -> None:
+    """Create the environment of datasets/ansor-requirements.txt, or raise."""
+    commands = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)],
+    ]
+    for command in commands:
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+            raise PrunerError(f"could not install Ansor into {folder}; see the messages above")
+
+
+def child_environment(cores: int) -> dict[str, str]:
+    """Return a child's environment: unpinned threads, the path of our package."""
+    threads = {"TVM_NUM_THREADS": str(cores), "TVM_BIND_THREADS": "0"}
+    return {**os.environ, **threads, "PYTHONPATH": str(sources_folder())}

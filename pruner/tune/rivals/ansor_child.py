@@ -1,20 +1,14 @@
-"""Run Ansor's search on an operator, measured as ours; child of `ansor`.
+"""Run Ansor's search on an operator, in TVM 0.19, measured as ours.
 
-It runs inside the Ansor environment (TVM 0.19) as ``python -m pruner.tune.rivals.ansor_child
-SPEC``. Ansor's default builder and runner start a fresh interpreter for every batch; here both fork
-this process, which has TVM loaded, so that its search is compared and not its imports. Every result
-is one line of the journal (:class:`pruner.tune.run.journal.Trial`).
+Builder and runner fork this process, so that the search is compared and not its imports.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,7 +21,8 @@ from pruner.files import JsonLines
 from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.task_options import tensors
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
-from pruner.tune.measure.priority import undisturbed
+from pruner.tune.measure.repeats import undisturbed
+from pruner.tune.phases import Stopwatch
 from pruner.tune.run.journal import Trial, read_trials
 
 tvm: Any = importlib.import_module("tvm")
@@ -41,10 +36,7 @@ BUILD, RUN, TRAIN = "build", "run", "train"
 
 
 def forked(job: Callable[[], Any]) -> Worker:
-    """Begin a job in a forked copy of this process.
-
-    Every job has its fork, as in Ansor: it needs Ansor's objects in memory, which no pipe takes.
-    """
+    """Fork a job, as Ansor does: no pipe takes Ansor's objects."""
     worker = Worker(SimpleNamespace(job=job), method="fork")
     worker.send("job")
     return worker
@@ -64,24 +56,16 @@ class AnsorSession:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
-        self.seconds = {BUILD: 0.0, RUN: 0.0, TRAIN: 0.0}
+        self.watch = Stopwatch()
+        self.watch.seconds |= dict.fromkeys((BUILD, RUN, TRAIN), 0.0)
         self.best_s = float("inf")
         self.folder = tempfile.TemporaryDirectory()
         self.journal = JsonLines(Path(spec["journal"]))
         self.trial = self.batch = 0
 
-    @contextmanager
-    def time(self, phase: str) -> Iterator[None]:
-        """Count the time inside as `phase`."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.monotonic() - start
-
     def build(self, batch: Any, timeout: int, parallel: int, *_: Any) -> list[Any]:
         """Build a batch in ``parallel`` forks (Ansor's builder)."""
-        with self.time(BUILD):
+        with self.watch.time(BUILD):
             self.batch += 1
             waiting: list[tuple[str, Worker]] = []
             done: list[Any] = []
@@ -115,7 +99,7 @@ class AnsorSession:
             # kind
             kind, found["message"] = json.loads(str(built.error_msg))
         else:
-            with self.time(RUN):
+            with self.watch.time(RUN):
                 best_s = self.best_s
                 found = result_of(forked(partial(timed, self.spec, path, best_s)), timeout)
             kind = f"run_{found['error']}" if "error" in found else None
@@ -148,7 +132,7 @@ class AnsorSession:
             run_s=found["seconds"],
             elapsed_s=time.time() - self.spec["started"],
             timestamp=time.time(),
-            extra={"seconds": dict(self.seconds)},
+            extra={"seconds": dict(self.watch.seconds)},
             checked=kind is None and found["value"]["checked"],
         )
         self.journal.append(asdict(trial))
@@ -202,15 +186,12 @@ def make_task(spec: dict[str, Any]) -> Any:
 
 
 def make_model(session: AnsorSession) -> Any:
-    """Make Ansor's XGBoost model, with its training time counted.
-
-    Its predictions belong to the search.
-    """
+    """Make Ansor's XGBoost model, with its training time counted."""
     spec = session.spec
 
     class Model(ansor.cost_model.XGBModel):
         def update(self, measured: Any, results: Any) -> None:
-            with session.time(TRAIN):
+            with session.watch.time(TRAIN):
                 super().update(measured, results)
 
     return Model(
@@ -219,10 +200,7 @@ def make_model(session: AnsorSession) -> Any:
 
 
 def main() -> None:
-    """Spend the budget, less the trials of earlier starts.
-
-    These are the lines of the journal; Ansor's own log preloads its states.
-    """
+    """Spend the budget, less the journal's trials, from the states of Ansor's log."""
     end_with_parent()
     spec = json.loads(sys.argv[1])
     session = AnsorSession(spec)

@@ -1,15 +1,11 @@
-"""TVM's evolutionary search and XGBoost model with our builder and runner.
-
-MetaSchedule out of the box gives every candidate a fresh builder process, whose import of TVM alone
-uses up its 30 s; here the same warm workers as ours build and run its proposals.
-"""
+"""TVM's evolutionary search and XGBoost model with our warm builder and runner."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +14,6 @@ from pruner.search.history import Candidate
 from pruner.search.policy import State
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.baseline_tuner import BaselineTunerSearch
 from pruner.tune.run.database import records_of
 from pruner.tune.spaces.design import default_rules, drawn_spaces, rules_of
 from pruner.tune.tvm_import import load_tvm
@@ -26,15 +21,17 @@ from pruner.tune.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaSchedule(BaselineTunerSearch):
+class MetaSchedule:
     """TVM's own evolutionary search with XGBoost; the defaults are TVM's.
 
     As in TVM, all tasks of a run share one model, and the search has all cores. With fewer than
     ``num_warmup_samples`` measured programs the model scores at random.
     """
 
-    num_warmup_samples: int = 100
+    takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
+    num_warmup_samples: int = 100
     population_size: int = 512
     init_measured_ratio: float = 0.2
     init_min_unmeasured: int = 50
@@ -59,54 +56,17 @@ class MetaSchedule(BaselineTunerSearch):
         seed: int,
         phases: Phases,
     ) -> MetaScheduleSearch:
-        """Make the search of a task; see `BaselineTunerSearch`."""
-        return MetaScheduleSearch(
-            workload.module,
-            platform,
-            database,
-            model=shared,
-            settings=self,
-            budget=budget,
-            seed=seed,
-            phases=phases,
-        )
+        """Make the search of a task with the model `shared` by all tasks.
 
-
-class MetaScheduleSearch:
-    """The search of a task; see :class:`pruner.search.decision_search.Search`.
-
-    Predictions of its model count as sampling: both happen in one call of TVM. Its random state and
-    model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the records
-    of its database, with the model fitted to them.
-    """
-
-    def __init__(
-        self,
-        module: Any,
-        platform: Platform,
-        database: Any,
-        *,
-        model: Any,
-        settings: MetaSchedule,
-        budget: tuple[int, int],
-        seed: int,
-        phases: Phases,
-    ) -> None:
-        """Begin TVM's search, with the `model` of all tasks.
-
-        `budget`: trials in all and of one batch.
+        `database` is TVM's; `budget`: trials in all and of a batch.
         """
-        ms = load_tvm().meta_schedule
-        self.refused = 0
-        self.savable = False
-        self._phases = phases
-        options = asdict(settings)
+        options = asdict(self)
         options.pop("num_warmup_samples")  # the model's
-        self._model = model
         # programs on lanes get 48 KiB of static shared memory, as in our spaces
-        rules, target = default_rules(module, platform.target)
-        self._context = ms.TuneContext(
-            mod=module,
+        rules, target = default_rules(workload.module, platform.target)
+        ms = load_tvm().meta_schedule
+        context = ms.TuneContext(
+            mod=workload.module,
             target=target,
             space_generator=ms.space_generator.PostOrderApply(
                 sch_rules=rules_of(rules, target), postprocs=rules, mutator_probs=rules
@@ -117,12 +77,31 @@ class MetaScheduleSearch:
             rand_state=seed + 1,
         )
         with phases.time("sample"):
-            designs = drawn_spaces(self._context)
-        self._strategy = self._context.search_strategy
-        self._strategy.pre_tuning(*budget, designs, database, self._model)
-        self._candidates: dict[int, Any] = {}
+            designs = drawn_spaces(context)
+        context.search_strategy.pre_tuning(*budget, designs, database, shared)
         # a resumed run: TVM's search reads the database for parents, its model does not
-        self._learn_from(records_of(database, module, platform.target))
+        records = records_of(database, workload.module, platform.target)
+        if records:
+            theirs = [record.as_measure_candidate() for record in records]
+            results = [ms.runner.RunnerResult(list(one.run_secs), None) for one in records]
+            shared.update(context, theirs, results)
+        return MetaScheduleSearch(context, shared, phases)
+
+
+class MetaScheduleSearch:
+    """The search of a task; see :class:`pruner.search.decision_search.Search`.
+
+    Predictions of its model count as sampling: both happen in one call of TVM. Its random state and
+    model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the records
+    of its database, with the model fitted to them.
+    """
+
+    def __init__(self, context: Any, model: Any, phases: Phases) -> None:
+        """Propose by TVM's `context`, whose search has begun, and teach the `model`."""
+        self.refused = 0
+        self._context, self._model, self._phases = context, model, phases
+        self._strategy = context.search_strategy
+        self._candidates: dict[int, Any] = {}
 
     def propose(self, num: int) -> list[Candidate]:
         """Propose a batch; see :class:`pruner.search.decision_search.Search`.
@@ -170,19 +149,9 @@ class MetaScheduleSearch:
         """Restore the count of refusals."""
         self.refused = state["refused"]
 
-    def _learn_from(self, records: Sequence[Any]) -> None:
-        if records:
-            theirs = [record.as_measure_candidate() for record in records]
-            runner = load_tvm().meta_schedule.runner
-            results = [runner.RunnerResult(list(record.run_secs), None) for record in records]
-            self._model.update(self._context, theirs, results)
-
 
 def _cores(platform: Platform) -> int:
-    """Count the cores for the search.
-
-    Where programs run on this machine, these are the cores of its target.
-    """
+    """Count the cores for the search; where programs run here, the target's."""
     runs_here = platform.device == "cpu" and platform.address is None
     return platform.cores if runs_here else len(os.sched_getaffinity(0))
 

@@ -1,7 +1,5 @@
 """The budget of a run, and presets for its open values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +29,7 @@ class Effort:
         return self.trials_per_task > 0
 
     def budget(self, given: Mapping[str, Any], num_tasks: int | None) -> TuneBudget:
-        """Make the budget of a network or operators; given values take precedence.
-
-        `num_tasks` is the number of a network's tasks, None for operators. `given` are fields of
-        :class:`TuneBudget`, None where the effort decides.
-
-        Raises:
-            PrunerError: an end of measuring is given where nothing is measured.
-        """
+        """Make the budget of a network's tasks, None: operators; `given` values count."""
         ends = [name for name in ("trials", "seconds", "patience") if given.get(name) is not None]
         if ends and not self.measures:
             raise PrunerError(f"effort=draft measures nothing: leave budget.{ends[0]}= out")

@@ -1,8 +1,4 @@
-"""MetaSchedule's JSON database of a run, for TVM's tools.
-
-It follows the journal: a record is written there first, and missing records are added here when the
-run is resumed.
-"""
+"""MetaSchedule's JSON database of a run, which follows the journal."""
 
 from __future__ import annotations
 
@@ -29,10 +25,7 @@ NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives fail
 
 
 class Database:
-    """``database_workload.json`` and ``database_tuning_record.json`` in a folder.
-
-    Only programs that ran are recorded: failures stand in the journal.
-    """
+    """``database_*.json`` in a folder: programs that ran; failures are in the journal."""
 
     def __init__(self, folder: Path | None) -> None:
         """Open for reading and writing; `folder` None: in memory."""
@@ -47,13 +40,7 @@ class Database:
 
     @classmethod
     def read(cls, folder: Path) -> Database:
-        """Copy a database that another run may be writing into memory.
-
-        An incomplete last line is left out.
-
-        Raises:
-            DataError: TVM cannot read it.
-        """
+        """Copy a database into memory while a run may write; raise `DataError`."""
         with tempfile.TemporaryDirectory() as copy:
             for name in (RECORDS, WORKLOADS):  # TVM writes a workload before its first record
                 if (folder / name).is_file():
@@ -134,13 +121,9 @@ class Database:
 
 
 def open_database(folder: Path, *, own: bool, log: Log) -> Database:
-    """Open the database in a folder.
+    """Open the database in a folder; set one aside that TVM cannot read.
 
-    A database that TVM cannot read is set aside where it is the run's `own`, since the journal has
-    all of it.
-
-    Raises:
-        DataError: it cannot be read, and other runs may have written it.
+    The journal has all of the run's `own`; another raises `DataError`.
     """
     try:
         return Database(folder)
@@ -204,10 +187,7 @@ def measured_s(record: Any) -> float:
 
 
 def unscheduled(module: Any) -> Any:
-    """Make a schedule that changes nothing and that TVM finds in a database.
-
-    It names a block, since TVM passes over records without instructions.
-    """
+    """Make a schedule of a block's name alone, which TVM finds in a database."""
     schedule = load_tvm().s_tir.Schedule(module)
     with suppress(load_tvm().s_tir.ScheduleError):  # a function without blocks
         schedule.get_sblock("root")

@@ -5,8 +5,6 @@ turns. Where nothing counts them, a model (:mod:`pruner.models.analyzer.estimate
 to every measured program, and all its columns are called a model.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -38,10 +36,7 @@ JOULES, MODELLED = "joules", "energy_model_j"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalProgram:
-    """A measured program with the values of its objectives.
-
-    ``joules``: of a run, counted or modelled. ``chosen``: it is on the front, or the best.
-    """
+    """A measured program; ``chosen``: the best of its task, or on the front."""
 
     trial: Trial
     joules: float | None = None
@@ -102,13 +97,7 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the meter of a run.
-
-    None: a model gives the joules, or the objective has no energy.
-
-    Raises:
-        PrunerError: no counter, and nothing to model with.
-    """
+    """Open the meter of a run, None where a model serves; raise without both."""
     platform = options.platform
     if not options.objective.has_energy:
         return None
@@ -129,11 +118,10 @@ def run_meter(options: TuneOptions) -> EnergyMeter | None:
 def choose_programs(
     prepared: Prepared, options: TuneOptions, context: RunContext, meter: EnergyMeter | None
 ) -> dict[str, list[FinalProgram]]:
-    """Give every measured program its values and mark the choice; write the table.
+    """Give measured programs their values, mark the choice, write the table.
 
-    Returns:
-        The programs of each task in the order of latency; an empty mapping for latency alone, and
-        if the run was asked to end.
+    Returns the programs of each task in the order of latency; nothing for latency alone, or if
+    ended.
     """
     objective = options.objective
     if objective.is_latency:
@@ -212,10 +200,7 @@ def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalPro
 def _counted(
     task: LiveTask, programs: Sequence[FinalProgram], context: RunContext, meter: EnergyMeter
 ) -> list[FinalProgram]:
-    """Build the programs again, and count their joules in turns.
-
-    Programs that do not run keep no joules.
-    """
+    """Build programs again; count the joules of those programs that run, in turns."""
 
     def held(path: Path, latency_s: float) -> int | None:
         if context.interrupted():
@@ -271,7 +256,6 @@ def _all_checked(
 
 
 def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> str | None:
-    """Build a measured program again; return any error."""
     record, target = trial.record or "", context.platform.target
     module = context.database.scheduled(task.workload.module, record, target)
     with context.phases.time("build"):
@@ -281,10 +265,7 @@ def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> st
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
-    """Keep the programs of the fronts as libraries ``pareto/TASK-TRIAL.so``.
-
-    Libraries of an earlier front are removed.
-    """
+    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``, and no others."""
     out, folder = [], context.folder / FRONT_FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)

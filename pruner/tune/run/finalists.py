@@ -1,10 +1,7 @@
 """Time a task's best programs again, in turns, and keep the fastest.
 
-The search times each program once, at another moment than the others. The best of many such
-latencies is often the luckiest one. So at the end of a run the programs within 5 % of the best one
-are timed in turns: a disturbance then affects all programs alike. Their seconds are kept in
-``finalists.json``; the journal and TVM's database stay as the search wrote them.
-`chosen_trials` lists the trials that become kernels, also where energies decide.
+The best of many single latencies is often the luckiest. The seconds are in ``finalists.json``; the
+journal and TVM's database stay as the search wrote them.
 """
 
 from __future__ import annotations
@@ -140,10 +137,7 @@ def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finali
 def in_turns(
     task: LiveTask, trials: Sequence[Trial], context: RunContext, turns: int
 ) -> list[Outcome]:
-    """Build programs of the journal again, time them in turns and check them.
-
-    The list is empty if the run was asked to end.
-    """
+    """Build journal programs again, time and check them in turns; none if interrupted."""
     module, target = task.workload.module, context.platform.target
     made = [context.database.scheduled(module, one.record or "", target) for one in trials]
     check = task.find_check()
@@ -151,11 +145,7 @@ def in_turns(
 
 
 def read_finalists(folder: Path) -> dict[str, Finalists]:
-    """Read the finalists of every task; none without a file.
-
-    Raises:
-        DataError: the file is damaged; the message names it.
-    """
+    """Read the finalists of every task; raise `DataError` where damaged."""
     path = folder / FINALISTS_FILE
     if not path.is_file():
         return {}
@@ -170,31 +160,21 @@ def present(folder: Path, trials: Sequence[Trial]) -> dict[str, Finalists]:
 
 
 def _compared(numbers: Sequence[int], trials: Sequence[Trial], task: str) -> bool:
-    """Check that the best program of a search is among compared programs.
-
-    After more trials it may be another program; then the search decides.
-    """
+    """Check that a search's best program was compared, also after more trials."""
     best = ranked(trials, task)[:1]
     return bool(best) and best[0].trial in numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTrial:
-    """The trial that becomes the kernel of a task.
-
-    A record of TVM's database that takes less than ``best_s`` seconds replaces it; 0: none does.
-    """
+    """A task's kernel, unless a record of TVM's database beats ``best_s`` seconds."""
 
     trial: Trial
     best_s: float = 0.0
 
 
 def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, KernelTrial]:
-    """Return the choices of finalists and of energies, by task.
-
-    Raises:
-        DataError: one of their files is damaged; the message names it.
-    """
+    """Return the choices of finalists and energies by task; raise `DataError`."""
     by_number = {trial.trial: trial for trial in trials}
     out = {
         name: KernelTrial(trial=by_number[one.trial], best_s=by_number[one.tried[0]].latency_s)

@@ -1,18 +1,13 @@
-"""The journal of a run: a JSON line for every measured candidate.
+"""The journal of a run: a JSON line for each candidate, written at once.
 
-Lines are written at once. Database and search state are completed from them. A kill loses at most
-the candidate in flight; a damaged line counts as not measured. Ansor's child process writes it,
-too, so this imports nothing but the standard library and NumPy. ``pandas.read_json(path,
-lines=True)`` reads it.
+A damaged line counts as not measured. Ansor's process writes it, too: only NumPy is imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -66,10 +61,7 @@ class Trial:
 
 
 def read_trials(path: Path, log: Log = silent) -> list[Trial]:
-    """Read all complete lines of a journal, none without a file.
-
-    A damaged line is reported with its number, and counts as not measured.
-    """
+    """Read a journal; report damaged lines, which count as not measured."""
     found, known = [], set()
     for number, line in enumerate(complete_lines(path), start=1):
         try:
@@ -85,14 +77,10 @@ def read_trials(path: Path, log: Log = silent) -> list[Trial]:
 
 
 def read_trial(line: bytes) -> Trial:
-    """Parse a line of a journal.
-
-    Raises:
-        ValueError: the line is damaged, or no trial.
-    """
+    """Parse a line of a journal; raise `ValueError` where it is damaged."""
     row = json_of(line)
     odd = row.keys() - _KINDS.keys() or _NEEDED - row.keys()
-    odd = odd or {name for name, value in row.items() if not _KINDS[name](value)}
+    odd = odd or {name for name, value in row.items() if not _fits(value, _KINDS[name])}
     if odd:
         raise ValueError(f"its {min(odd)} is missing, unknown or of the wrong kind")
     if row["error"] is None and not row.get("compiled_only") and not are_timings(row["costs_s"]):
@@ -100,35 +88,16 @@ def read_trial(line: bytes) -> Trial:
     return Trial(**row)
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in kinds
+def _fits(value: Any, kind: Any) -> bool:
+    """Check a value of JSON against the type of a field."""
+    if get_origin(kind) is list:
+        return type(value) is list and all(_fits(item, *get_args(kind)) for item in value)
+    kinds = get_args(kind) if get_origin(kind) is UnionType else (get_origin(kind) or kind,)
+    # type(), not isinstance: a truth value is an int, too
+    return type(value) in (*kinds, int) if float in kinds else type(value) in kinds
 
 
-def _all(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) is list and all(type(item) in kinds for item in value)
-
-
-# type(), not isinstance: a truth value is an int, too
-_INT, _NUMBER, _TEXT = _is(int), _is(int, float), _is(str)
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "task": _TEXT,
-    "trial": _INT,
-    "batch": _INT,
-    "position": _INT,
-    "space": _INT,
-    "decisions": _all(int),
-    "costs_s": _all(int, float),
-    "error": _is(str, type(None)),
-    "message": _TEXT,
-    "build_s": _NUMBER,
-    "run_s": _NUMBER,
-    "elapsed_s": _NUMBER,
-    "timestamp": _NUMBER,
-    "extra": _is(dict),
-    "compiled_only": _is(bool),
-    "checked": _is(bool),
-    "record": _is(str, type(None)),
-}
+_KINDS = get_type_hints(Trial)
 _NEEDED = {
     one.name
     for one in dataclasses.fields(Trial)

@@ -1,18 +1,15 @@
-"""The learned model of a run, which all tasks share and train.
-
-Trees grown anew, a network with a way to adapt it, or a model that stays as it is;
-:mod:`pruner.tune.run.verifier` chooses.
-"""
+"""The learned model of a run, which all tasks share and train."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_map
 
 from pruner import features
 from pruner.arrays import Decisions
@@ -41,20 +38,19 @@ from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 
 
-class OnlineModel(Protocol):
-    """A ranker that trains on all programs measured so far."""
+class OnlineModel:
+    """A ranker of live programs; its subclasses train it on all measured programs.
 
-    @property
-    def ranker(self) -> Ranker | None:
-        """The ranker that scores now; None before any training."""
+    ``ranker`` scores now, None before any training. ``dataflow`` is the kind of dataflow rows that
+    it reads; ``reads_draft``: it reads the analyzer's columns of a program, too.
+    """
 
-    @property
-    def dataflow(self) -> DataflowKind:
-        """The kind of dataflow rows that it reads."""
+    reads_draft = False
 
-    @property
-    def reads_draft(self) -> bool:
-        """True if it reads the analyzer's columns of a program."""
+    def __init__(self, ranker: Ranker | None, dataflow: DataflowKind) -> None:
+        self.ranker, self.dataflow = ranker, dataflow
+        if ranker is not None:
+            self.reads_draft = ranker.reads_draft
 
     def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """Normalise by the first population of a task."""
@@ -63,43 +59,29 @@ class OnlineModel(Protocol):
         """Train on all labelled programs (absolute features)."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
-        """Write the trained model as checkpoints, name to file.
-
-        `keys`: the tasks that it learned from.
-        """
+        """Write the model that learned from `keys` as checkpoints, name to file."""
+        return {}
 
     def state(self) -> State:
         """Return the complete state for exact resumption."""
+        return {}
 
     def load_state(self, state: State) -> None:
         """Restore a result of `state`."""
 
 
-class AdaptedModel:
+class AdaptedModel(OnlineModel):
     """A network updated by a method of :mod:`pruner.models.adaptation`."""
 
     def __init__(self, adaptation: Adaptation, start: Start | None = None) -> None:
         """Start from an adaptation; `start` describes its source, if any."""
         self._adaptation, self._start = adaptation, start
+        rows = adaptation.ranker.network.num_dataflow_rows
+        dataflow: Any = kind_of(rows) if start is None else start.info.dataflow
         # a source model scores before the first measurement, an untrained network does not
-        self._is_fitted = adaptation.setting.source is not None
-
-    @property
-    def dataflow(self) -> DataflowKind:
-        """See :class:`OnlineModel`."""
-        if self._start is not None:
-            return self._start.info.dataflow  # type: ignore[return-value]
-        return kind_of(self._adaptation.ranker.network.num_dataflow_rows)
-
-    @property
-    def reads_draft(self) -> bool:
-        """See :class:`OnlineModel`."""
-        return self._adaptation.ranker.reads_draft
-
-    @property
-    def ranker(self) -> Ranker | None:
-        """See :class:`OnlineModel`."""
-        return self._adaptation.ranker if self._is_fitted else None
+        known = adaptation.ranker if adaptation.setting.source is not None else None
+        super().__init__(known, dataflow)
+        self.reads_draft = adaptation.ranker.reads_draft
 
     def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`: the population's mean becomes the task's centre."""
@@ -108,7 +90,7 @@ class AdaptedModel:
     def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
         self._adaptation.update(store)
-        self._is_fitted = True
+        self.ranker = self._adaptation.ranker
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
         """See :class:`OnlineModel`."""
@@ -123,21 +105,27 @@ class AdaptedModel:
 
     def state(self) -> State:
         """See :class:`OnlineModel`."""
-        return {"knows": self._is_fitted, "adaptation": _arrays(self._adaptation.state_dict())}
+        arrays = tree_map(
+            lambda value: value.detach().cpu().numpy() if torch.is_tensor(value) else value,
+            self._adaptation.state_dict(),
+        )
+        return {"knows": self.ranker is not None, "adaptation": arrays}
 
     def load_state(self, state: State) -> None:
         """See :class:`OnlineModel`."""
-        self._adaptation.load_state_dict(_tensors(state["adaptation"]))
-        self._is_fitted = state["knows"]
+        tensors = tree_map(
+            lambda value: torch.from_numpy(value) if isinstance(value, np.ndarray) else value,
+            state["adaptation"],
+        )
+        self._adaptation.load_state_dict(tensors)
+        self.ranker = self._adaptation.ranker if state["knows"] else None
 
 
-class TreeModel:
+class TreeModel(OnlineModel):
     """Boosted trees, grown anew from all measurements."""
 
-    dataflow: DataflowKind = "paper"  # trees read no dataflow rows
-    reads_draft = False
-
     def __init__(self, *, seed: int, num_rounds: int = 60, max_depth: int = 6) -> None:
+        super().__init__(None, "paper")  # trees read no dataflow rows
         self._seed = seed
         # absolute features: programs are scored together with others than in training
         self._options: dict[str, Any] = {
@@ -146,15 +134,6 @@ class TreeModel:
             "relative": False,
             "pooling": ("sum", "max"),
         }
-        self._ranker: XGBoostRanker | None = None
-
-    @property
-    def ranker(self) -> Ranker | None:
-        """See :class:`OnlineModel`."""
-        return self._ranker
-
-    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """See :class:`OnlineModel`; absolute features need no centre."""
 
     def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
@@ -162,58 +141,34 @@ class TreeModel:
         index = torch.isfinite(store.label).nonzero().squeeze(1)
         # no validation rows: the programs are few, and the number of trees is fixed
         ranker.fit(store, index, index[:0], seed=self._seed, num_threads=1)
-        self._ranker = ranker
+        self.ranker = ranker
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
         """See :class:`OnlineModel`."""
-        if self._ranker is None:
+        if self.ranker is None:
             return {}
         info = CheckpointInfo(
-            model=ModelSpec(name=type(self._ranker).__name__, arguments=self._options),
+            model=ModelSpec(name=type(self.ranker).__name__, arguments=self._options),
             feature_version=features.FEATURE_SET_VERSION,
             dataflow=self.dataflow,
             git_commit=git_commit(),
         )
         path = folder / MODELS_FOLDER / f"{ADAPTED}{SUFFIX}"
-        save_checkpoint(path, self._ranker, info.with_seen(keys))
+        save_checkpoint(path, self.ranker, info.with_seen(keys))
         return {ADAPTED: path}
 
     def state(self) -> State:
         """See :class:`OnlineModel`."""
-        return {"booster": None if self._ranker is None else self._ranker.state().numpy()}
+        assert self.ranker is None or isinstance(self.ranker, XGBoostRanker)
+        return {"booster": None if self.ranker is None else self.ranker.state().numpy()}
 
     def load_state(self, state: State) -> None:
         """See :class:`OnlineModel`."""
-        self._ranker = None
+        self.ranker = None
         if state["booster"] is not None:
-            self._ranker = XGBoostRanker(**self._options)
-            self._ranker.load_state(torch.from_numpy(state["booster"]))
-
-
-class FrozenModel:
-    """A trained ranker that is not trained further, such as trees."""
-
-    def __init__(self, ranker: Ranker, dataflow: DataflowKind) -> None:
-        self.ranker: Ranker | None = ranker
-        self.dataflow = dataflow
-        self.reads_draft = ranker.reads_draft
-
-    def set_reference_population(self, key: TaskKey, population: ProgramFeatures) -> None:
-        """See :class:`OnlineModel`."""
-
-    def learn(self, store: ProgramTable) -> None:
-        """See :class:`OnlineModel`."""
-
-    def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
-        """Write nothing: it has learned nothing."""
-        return {}
-
-    def state(self) -> State:
-        """See :class:`OnlineModel`."""
-        return {}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`OnlineModel`."""
+            ranker = XGBoostRanker(**self._options)
+            ranker.load_state(torch.from_numpy(state["booster"]))
+            self.ranker = ranker
 
 
 class SharedModel:
@@ -224,10 +179,7 @@ class SharedModel:
     """
 
     def __init__(self, model: OnlineModel, *, refit: float = 0.0) -> None:
-        """Share a model; ``refit``: the growth of programs between fits, a share.
-
-        0: fit after every batch.
-        """
+        """Share a model; ``refit``: the growth of programs between fits, a share."""
         self.model, self._refit = model, refit
         self._fitted = self._waiting = 0  # programs of the last fit, and programs since
         self._learned: dict[TaskKey, LiveLearner] = {}  # tasks with programs in earlier fits
@@ -240,10 +192,7 @@ class SharedModel:
             self._pending.append(learner)
 
     def fit(self, *, whatever: bool = False) -> None:
-        """Fit on all tasks if enough programs are new.
-
-        ``whatever``: fit if any program is new.
-        """
+        """Fit on all tasks if enough programs are new, or any with ``whatever``."""
         if not self._pending or (self._waiting < self._refit * self._fitted and not whatever):
             return
         self._fitted, self._waiting = self._fitted + self._waiting, 0
@@ -292,8 +241,7 @@ def live_features(
 class LiveLearner:
     """The learner of a task's policy (:data:`pruner.search.policy.Learner`).
 
-    Measurements of a task reach the shared model before any task requests scores: the first
-    programs of a task are scored by a model of the other tasks.
+    Its first programs are scored by a model of the other tasks.
     """
 
     def __init__(
@@ -306,10 +254,7 @@ class LiveLearner:
         *,
         num_reference: int = 64,
     ) -> None:
-        """Connect a task to the shared model.
-
-        `rng` draws the `num_reference` programs whose mean becomes the task's centre.
-        """
+        """Connect a task; the mean of `num_reference` drawn programs is its centre."""
         self.key, self._space, self._shared, self._phases = key, space, shared, phases
         self._rng, self._num_reference, self._has_reference = rng, num_reference, False
         self._history = History(space)
@@ -325,10 +270,7 @@ class LiveLearner:
         self._rng.bit_generator.state, self._has_reference = state["rng"], state["met"]
 
     def note(self, history: History) -> None:
-        """Register new programs of the task's history for the next fit.
-
-        A program that was not tried is left out; a failure counts as the slowest of all.
-        """
+        """Register new programs of the task's history for the next fit."""
         self._history = history
         if len(history) > self._noted:
             self._shared.add_pending(self, len(history) - self._noted)
@@ -396,29 +338,3 @@ class LearnedScore:
                     chance = self._space.chance(decisions[~ranked])
                     out[~ranked] = np.quantile(self._given, chance)
         return out
-
-
-def _arrays(value: Any) -> Any:
-    """Replace tensors by arrays in nested mappings and sequences."""
-    match value:
-        case torch.Tensor():
-            return value.detach().cpu().numpy()
-        case dict():
-            return {name: _arrays(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_arrays(item) for item in value]
-        case _:
-            return value
-
-
-def _tensors(value: Any) -> Any:
-    """Replace arrays by tensors in nested mappings and sequences."""
-    match value:
-        case np.ndarray():
-            return torch.from_numpy(value)
-        case dict():
-            return {name: _tensors(item) for name, item in value.items()}
-        case list():
-            return [_tensors(item) for item in value]
-        case _:
-            return value

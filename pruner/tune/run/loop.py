@@ -1,7 +1,5 @@
 """A live run: the tuning loop with a resumable state on disk."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time
@@ -117,23 +115,15 @@ class TuningRun(TuningLoop):
             target = self._context.platform.target
             record = record_json(module, candidate.schedule, outcome.costs_s, target)
         self._last_trial += 1
-        trial = Trial(
+        trial = trial_of(
+            candidate,
+            outcome,
             task=task.name,
             trial=self._last_trial,
             batch=current.number,
             position=position,
-            space=candidate.space,
-            decisions=candidate.decisions.tolist(),
-            costs_s=list(outcome.costs_s),
-            error=outcome.error,
-            message=outcome.message,
-            build_s=outcome.build_s,
-            run_s=outcome.run_s,
             elapsed_s=self._elapsed_s(),
-            timestamp=time.time(),
-            checked=outcome.checked,
             record=None if record is None else json.dumps(record),
-            extra=dict(outcome.extra),
         )
         # the journal first: the database is completed from it after a kill
         self._journal.append(asdict(trial))
@@ -160,7 +150,6 @@ class TuningRun(TuningLoop):
         )
 
     def _chose(self, rounds: Sequence[Round]) -> None:
-        """Save the state and the chosen batches."""
         waiting = [
             {
                 "number": r.number,
@@ -189,12 +178,7 @@ class TuningRun(TuningLoop):
         save_state(self._snapshot, state)
 
     def _take_up(self) -> None:
-        """Resume from earlier starts: other files are corrected by the journal.
-
-        Raises:
-            DataError: a run of an older version, or of other tasks.
-            PrunerError: a run of other programs.
-        """
+        """Resume from earlier starts: other files are corrected by the journal."""
         folder, rows = self._context.folder, self._rows
         if (folder / OLD_FILE).is_file() and not self._snapshot.is_file():
             raise DataError(
@@ -225,11 +209,7 @@ class TuningRun(TuningLoop):
         return next(task for task in self.tasks if task.name == name)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the exact state.
-
-        Raises:
-            DataError: a state that is not of this run.
-        """
+        """Restore the exact state."""
         try:
             self._check_state(state)
             self._restore_tasks(state["tasks"])
@@ -288,14 +268,7 @@ class TuningRun(TuningLoop):
             )
 
     def _rebuild(self, known_s: Sequence[float]) -> None:
-        """Continue from the journal alone, with all of its measurements.
-
-        The search draws other programs than it would have. `known_s`: for every task, the seconds
-        of earlier runs.
-
-        Raises:
-            PrunerError: the database, which agrees with the journal, has records of other programs.
-        """
+        """Continue from the journal alone, with all of its measurements and other draws."""
         known = self._context.database.tvm_database
         for name in {row.task for row in self._rows if row.record is not None}:
             if not known.has_workload(self._task(name).workload.module):
@@ -319,13 +292,27 @@ class TuningRun(TuningLoop):
         self._add_seconds(dict.fromkeys((*PHASES, IDLE), 0.0))
 
     def _add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Add the seconds of earlier starts.
-
-        The time between a start's last state and its end counts as idle.
-        """
+        """Add earlier starts' seconds; between their last state and end they were idle."""
         latest_s = max((row.elapsed_s for row in self._rows), default=0.0)
         idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
         self._phases.add({**seconds, IDLE: idle_s})
+
+
+def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
+    """Make the row of a candidate; `known` are all other fields."""
+    return Trial(
+        space=candidate.space,
+        decisions=candidate.decisions.tolist(),
+        costs_s=list(outcome.costs_s),
+        error=outcome.error,
+        message=outcome.message,
+        build_s=outcome.build_s,
+        run_s=outcome.run_s,
+        timestamp=time.time(),
+        checked=outcome.checked,
+        extra=dict(outcome.extra),
+        **known,
+    )
 
 
 def _state_of(task: LiveTask) -> dict[str, Any]:

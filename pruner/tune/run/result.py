@@ -202,20 +202,14 @@ class Tuned:
 
     @property
     def unsuccessful(self) -> list[str]:
-        """List tasks that were tried without a program of checked results.
-
-        In a run that only compiles: tasks without a program that compiles.
-        """
+        """List tasks without a checked program, or without a compiled program."""
         if self.compile_only:
             return [task.name for task in self.tasks if task.failures and not task.compiled]
         return [task.name for task in self.tasks if task.unsuccessful]
 
     @property
     def checked(self) -> bool | None:
-        """True if the best programs of all tasks were checked.
-
-        None if no best program is of this run.
-        """
+        """True if all best programs were checked; None if none is of this run."""
         known = [task.checked for task in self.tasks if task.checked is not None]
         return all(known) if known else None
 

@@ -1,10 +1,4 @@
-"""Make the tasks of a run: spaces, searches, references.
-
-A task costs nothing before it is chosen: its spaces are opened and probed, and its reference is
-begun, when the run first needs its search.
-"""
-
-from __future__ import annotations
+"""Make the tasks of a run: spaces, searches, references, each on first use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,21 +10,29 @@ from typing import Any
 import numpy as np
 
 from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
 from pruner.files import as_written, read_json, write_json
-from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
-from pruner.tune.measure.measurer import Check, Outcome, wait_for
-from pruner.tune.measure.numerics import load_reference, size_bytes, tolerance
+from pruner.tune.measure.measurer import Outcome, wait_for
+from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
-from pruner.tune.run.database import is_unscheduled, measured_s, records_of, unscheduled
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
+from pruner.tune.run.database import (
+    RECORDS,
+    Database,
+    foreign_target,
+    is_unscheduled,
+    measured_s,
+    records_of,
+    unscheduled,
+)
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.tune_options import RunContext, TuneOptions
-from pruner.tune.run.warm_start import keep, read_known
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import Traces, UnionSpace
@@ -52,6 +54,7 @@ class LiveTask(TuningTask):
     """
 
     workload: Workload
+    reference: TaskReference
     open_search: Callable[[], Search]
     untuned_s: float | None = None
     unscheduled: Outcome | None = None
@@ -73,48 +76,45 @@ class LiveTask(TuningTask):
 class Prepared:
     """The tasks of a run and their shared state.
 
-    ``savable``: the search can be saved, because its ``state()`` is complete.
+    ``savable``: the ``state()`` of a search is complete, so that a resumed run continues exactly
+    and batches may overlap.
     """
 
     def __init__(
         self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
     ) -> None:
-        """Make the tasks.
-
-        Raises:
-            PrunerError: symbolic shapes, or earlier runs of another target.
-        """
+        """Make the tasks, begin none; raise `PrunerError` for symbolic shapes."""
         self._options, self._context = options, context
-        self.savable = not isinstance(options.policy, BaselineTunerSearch)
         self.shared = _shared(options)
-        self._theirs = None
-        if isinstance(options.policy, BaselineTunerSearch):
-            self._theirs = options.policy.shared(context.platform)
-        self._references: dict[str, Future[str | None]] = {}
-        self._validated: set[str] = set()  # tasks with a complete reference file
-        self._unchecked: set[str] = set()  # tasks without a computable reference
-        untuned_s = _untuned(context.folder)
-        self.tasks = [
-            LiveTask(
-                name=workload.name,
-                weight=workload.weight,
-                operator=workload.operator,
-                workload=workload,
-                flops=flops(workload.module),
-                arguments=arguments(workload.module),
-                untuned_s=untuned_s.get(workload.name),
-                make_search=partial(self._begin, number),
-                open_search=partial(self._open, number),
-                find_check=partial(self._check, number),
-            )
-            for number, workload in enumerate(workloads)
-        ]
+        policy = options.policy
+        self.savable = not isinstance(policy, MetaSchedule)
+        self._theirs = policy.shared(context.platform) if isinstance(policy, MetaSchedule) else None
+        self.tasks = list(map(self._task, range(len(workloads)), workloads))
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
         self._drafted: Mapping[str, Any] = {}  # traces of programs that tasks measure first
         self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
+
+    def _task(self, number: int, workload: Workload) -> LiveTask:
+        context, given = self._context, arguments(workload.module)
+        path = context.folder / f"reference-{workload.name}.npz"
+        what = workload.name, workload.module, given, path, context.measurer, context.log
+        reference = TaskReference(*what)
+        return LiveTask(
+            name=workload.name,
+            weight=workload.weight,
+            operator=workload.operator,
+            workload=workload,
+            flops=flops(workload.module),
+            arguments=given,
+            untuned_s=_untuned(context.folder).get(workload.name),
+            reference=reference,
+            make_search=partial(self._begin, number),
+            open_search=partial(self._open, number),
+            find_check=partial(self._check, reference),
+        )
 
     def begin_anew(self) -> None:
         """Replace the shared model by an untrained model; searches are made anew."""
@@ -166,7 +166,7 @@ class Prepared:
         """
         context = self._context
         database, target = context.database, context.platform.target
-        for number, task in enumerate(self.tasks):
+        for task in self.tasks:
             module, name = task.workload.module, task.workload.name
             single_s, best_s = task.untuned_s, task.current_best_s
             known = records_of(database.tvm_database, module, target)
@@ -174,7 +174,7 @@ class Prepared:
             is_near = single_s is not None and single_s <= _CLOSE * best_s + _GRAIN_S
             if not task.trials or single_s is None or not (found or is_near):
                 continue
-            check = self._check(number)
+            check = task.find_check()
             if found:  # of an earlier start, or a space's only program
                 costs_s = tuple(map(float, min(found, key=measured_s).run_secs))
                 outcome = Outcome(costs_s=costs_s, checked=check is not None)
@@ -192,24 +192,20 @@ class Prepared:
             context.log(f"{name}: no program is faster than the function without schedule")
 
     def _begin(self, number: int) -> Search:
-        """Begin a task: reference, search, untuned time; report deviations.
-
-        Raises:
-            PrunerError: it has no design space on this target, or none with legal programs.
-        """
+        """Begin a task: reference, search, untuned time; report deviations."""
         task, options, context = self.tasks[number], self._options, self._context
         context.log(described(task.workload))
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
-            self._begin_reference(task)
-        search = self._baseline_tuner_search(number) or self._taught(number)
+            task.reference.begin()
+        search = self._metaschedule_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _baseline_tuner_search(self, number: int) -> Search | None:
+    def _metaschedule_search(self, number: int) -> Search | None:
         policy, context = self._options.policy, self._context
-        if not isinstance(policy, BaselineTunerSearch):
+        if not isinstance(policy, MetaSchedule):
             return None
         return policy.make(
             self.tasks[number].workload,
@@ -223,11 +219,11 @@ class Prepared:
 
     def _open(self, number: int) -> Search:
         """Make the search of a task without any measurements."""
-        return self._baseline_tuner_search(number) or self._decision_search(number)[0]
+        return self._metaschedule_search(number) or self._decision_search(number)[0]
 
     def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
         workload, policy = self.tasks[number].workload, self._options.policy
-        assert not isinstance(policy, BaselineTunerProcess | BaselineTunerSearch), policy
+        assert not isinstance(policy, Ansor | MetaSchedule), policy
         space = _spaces(workload, self._options, self._context)
         self.replayed[workload.name] = len(space.replayed)
         # rebuilt from the journal: the same stream would draw the measured programs again
@@ -243,7 +239,6 @@ class Prepared:
         return decision_search(space, policy, space.draft_score, learner, rng), space
 
     def _taught(self, number: int) -> DecisionSearch:
-        """Make a search with earlier runs' measurements and the drafted program."""
         (search, space), name = self._decision_search(number), self.tasks[number].workload.name
         known = self._known[name]
         if known.records:
@@ -266,61 +261,16 @@ class Prepared:
             key, space, shared, self._context.phases, rng, num_reference=self._options.num_reference
         )
 
-    def _begin_reference(self, task: LiveTask) -> None:
-        """Begin to compute the reference, unless an earlier start has."""
-        if not self._has_reference(task):
-            self._references[task.workload.name] = self._context.measurer.begin_reference(
-                task.workload.module, task.arguments, self._reference_file(task)
-            )
-
-    def _has_reference(self, task: LiveTask) -> bool:
-        """Check for a reference file, and the checksums of an earlier start's."""
-        path, name = self._reference_file(task), task.workload.name
-        if name in self._references or name in self._validated or not path.is_file():
-            return path.is_file()
-        try:
-            load_reference(str(path))
-        except NoReference as error:
-            self._context.log(f"{name}: its reference is computed again ({error})")
-            path.unlink()
-            return False
-        self._validated.add(name)
-        return True
-
-    def _check(self, number: int) -> Check | None:
+    def _check(self, reference: TaskReference) -> Check | None:
         """Return the reference to compare with; wait for it or the end."""
-        task = self.tasks[number]
         if not self._options.measure.check:
             return None
-        path, name = self._reference_file(task), task.workload.name
-        if name in self._unchecked:
-            return None
-        if not self._has_reference(task):
-            if name not in self._references:
-                self._begin_reference(task)
-            begun = self._references[name]
+
+        def wait(begun: Future[Any]) -> None:
             with self._context.phases.time("run"):
                 wait_for(begun, partial(self._context.is_over, self._options.budget.seconds))
-            if not begun.done():  # the run ends: nothing is measured any more
-                return None
-            reason = self._references.pop(name).result()
-            if reason is not None:
-                self._context.log(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-                self._unchecked.add(name)
-                return None
-        return Check(expected=str(path), tolerance=tolerance(task.arguments))
 
-    def _reference_file(self, task: LiveTask) -> Path:
-        return self._context.folder / f"reference-{task.workload.name}.npz"
-
-
-def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunContext) -> Prepared:
-    """Make the tasks of a run, and begin none.
-
-    Raises:
-        PrunerError: a workload has symbolic shapes.
-    """
-    return Prepared(workloads, options, context)
+        return reference.check(wait)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:
@@ -338,14 +288,12 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
 
 
 def _shared(options: TuneOptions) -> SharedModel | None:
-    """Make the untrained model that all tasks share, if any."""
     if options.make_model is None:
         return None
     return SharedModel(options.make_model(), refit=options.refit)
 
 
 def _untuned(folder: Path) -> Mapping[str, float | None]:
-    """Read the untuned times of earlier starts."""
     path = folder / UNTUNED_FILE
     if not path.is_file():
         return {}
@@ -355,7 +303,6 @@ def _untuned(folder: Path) -> Mapping[str, float | None]:
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
-    """Time a task without schedule, once a run."""
     name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)
@@ -368,3 +315,61 @@ def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
 
 def _keep_untuned(folder: Path, name: str, seconds: float | None) -> None:
     write_json(folder / UNTUNED_FILE, {**_untuned(folder), name: seconds})
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Known:
+    """Records of a task's programs that ran: traces and latencies."""
+
+    records: list[Any] = field(default_factory=list)
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best record; infinite without records."""
+        return min(map(measured_s, self.records), default=float("inf"))
+
+    def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
+        """Add the measurements of a search's spaces to it; return their number."""
+        rows, ours = Traces(space).rows([record.trace for record in self.records])
+        latency_s = np.array([measured_s(record) for record in self.records])
+        # several runs may have measured a program: the first record counts
+        _, first = np.unique(space.keys(rows[ours]), return_index=True)
+        first.sort()
+        if len(first):
+            search.know(rows[ours][first], latency_s[ours][first])
+        return len(first)
+
+
+def read_known(
+    folders: Sequence[Path], workloads: Sequence[Workload], target: Any
+) -> Mapping[str, Known]:
+    """Read records of equal programs from earlier runs, by task name, or raise."""
+    known = {workload.name: Known() for workload in workloads}
+    for folder in folders:
+        if not (folder / RECORDS).is_file():
+            raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
+        database = Database.read(folder).tvm_database
+        # TVM's own lookup ignores the target, so it would mix the latencies of two devices
+        theirs = foreign_target(database.get_all_tuning_records(), target)
+        if theirs is not None:
+            raise PrunerError(
+                f"warm_start={folder}: measured on {theirs}, this run is for {target}; latencies "
+                "of another target cannot be used"
+            )
+        for workload in workloads:
+            records = records_of(database, workload.module, target)
+            ran = [record for record in records if measured_s(record) < float("inf")]
+            known[workload.name].records.extend(ran)
+    return known
+
+
+def keep(
+    known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
+) -> None:
+    """Add the best earlier record of every task that the database lacks."""
+    for workload in workloads:
+        found = known[workload.name]
+        own = records_of(database.tvm_database, workload.module, target)
+        # strictly less: an equal record of an earlier start is not added again
+        if found.best_s < min(map(measured_s, own), default=float("inf")):
+            database.adopt(workload.module, min(found.records, key=measured_s))

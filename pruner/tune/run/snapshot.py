@@ -1,11 +1,4 @@
-"""Store a run's state as arrays and JSON, to resume exactly.
-
-The file is a NumPy archive: ``json`` is the tree of plain values, in which ``{"array": NAME}``
-stands for the array of that name. Nothing in it is ever executed; each member has the checksum of a
-ZIP file.
-"""
-
-from __future__ import annotations
+"""Store a run's state as arrays and JSON, to resume exactly; executes nothing."""
 
 import json
 from collections.abc import Mapping
@@ -25,13 +18,7 @@ _KINDS = "biuf"  # of arrays: truth values and numbers
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state atomically.
-
-    It consists of mappings with text keys, lists, arrays, text and finite numbers.
-
-    Raises:
-        TypeError, ValueError: anything else.
-    """
+    """Write mappings, lists, arrays, text, finite numbers atomically, or raise `TypeError`."""
     arrays: Arrays = {}
     # NaN and infinity are no JSON; as elements of arrays they are allowed
     tree = json.dumps(_plain(state, arrays), allow_nan=False)
@@ -42,11 +29,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read the file of `save_state`.
-
-    Raises:
-        DataError: the file is damaged, or another file.
-    """
+    """Read the file of `save_state`; raise `DataError` where it is damaged."""
     try:
         arrays = read_arrays(path)
         found = _with_arrays(json.loads(arrays.pop(_TREE).tobytes()), arrays)

@@ -1,7 +1,5 @@
 """The options of a tuning run, as typed values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +17,12 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.objectives import Objective, check_pymoo
 from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
 from pruner.search.task_order import USUAL, Order, check_order
-from pruner.tune.analyzer import platform_analyzer
-from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.machine import make_platform, platform_analyzer
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform, never
 from pruner.tune.measure.targets import local_platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess, BaselineTunerSearch
+from pruner.tune.rivals.ansor import Ansor
+from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
@@ -63,7 +61,7 @@ class TuneOptions:
     """
 
     platform: Platform
-    policy: PolicySettings | BaselineTunerSearch | BaselineTunerProcess = LIVE
+    policy: PolicySettings | MetaSchedule | Ansor = LIVE
     budget: TuneBudget = field(default_factory=TuneBudget)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     analyzer: Analyzer | None = None
@@ -81,11 +79,6 @@ class TuneOptions:
     objective: Objective = field(default_factory=Objective)
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            PrunerError: options that contradict each other.
-        """
         # all checks before any process starts: a wrong option costs no time
         check_order(self.order)
         if self.refit < 0:
@@ -108,11 +101,7 @@ class TuneOptions:
             )
 
     def _check_objective(self) -> None:
-        """Refuse an objective that this run could not follow.
-
-        Raises:
-            PrunerError: the reason and the fix.
-        """
+        """Refuse an objective that this run could not follow."""
         if self.objective.is_latency:
             return
         what, rounds = f"objective={self.objective}", isinstance(self.policy, RoundSettings)
@@ -139,13 +128,9 @@ class TuneOptions:
             check_pymoo()
 
     def _check_baseline_tuner(self) -> None:
-        """Refuse options that another tuner's search would not follow.
-
-        Raises:
-            PrunerError: such an option.
-        """
+        """Refuse options that another tuner's search would not follow."""
         exclusive, lag = self.measure.exclusive, self.measure.lag
-        if isinstance(self.policy, BaselineTunerProcess):
+        if isinstance(self.policy, Ansor):
             asked = {
                 "compile_only": self.compile_only,
                 "budget.seconds": self.budget.seconds,
@@ -159,7 +144,7 @@ class TuneOptions:
                 "measure.lag": None if lag is None else str(lag),
             }
             self.policy.check(self.measure, asked)
-        if isinstance(self.policy, BaselineTunerSearch):
+        if isinstance(self.policy, MetaSchedule):
             for option, is_asked in (
                 (f"measure.lag={lag}", lag),
                 ("spaces=replay", self.replay_only),
@@ -173,10 +158,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The state that all tasks of a run share.
-
-    ``interrupted`` returns True if the run was asked to end.
-    """
+    """The state that all tasks of a run share."""
 
     platform: Platform
     measurer: DeviceMeasurer

@@ -1,8 +1,5 @@
 """Tune workloads in a single call, in a folder of the run."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,18 +13,18 @@ from pruner.models.forecast import Forecast, forecast_of
 from pruner.progress import Log, silent
 from pruner.search.decision_search import DecisionSearch
 from pruner.search.history import Candidate
-from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Outcome, never
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, never
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.baseline_tuner import BaselineTunerProcess
+from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
 from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_front, run_meter
 from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
-from pruner.tune.run.loop import OnBatch, TuningRun
+from pruner.tune.run.loop import OnBatch, TuningRun, trial_of
 from pruner.tune.run.result import TaskOutcome, Tuned
-from pruner.tune.run.setup import LiveTask, Prepared, prepare
+from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.tvm_import import load_tvm
@@ -69,8 +66,8 @@ def tune(
     for place in (folder, work_dir):
         place.mkdir(parents=True, exist_ok=True)
     with held(folder, work_dir):  # TVM's records name programs by their line: one writer at a time
-        if isinstance(options.policy, BaselineTunerProcess):
-            return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
+        if isinstance(options.policy, Ansor):
+            return _by_ansor(options.policy, tasks, options, folder, report, interrupted)
         return _tuned(tasks, options, folder, work_dir, log, report, interrupted)
 
 
@@ -97,7 +94,7 @@ def _tuned(
             log=log,
             interrupted=interrupted,
         )
-        prepared = prepare(tasks, options, context)
+        prepared = Prepared(tasks, options, context)
         models: Mapping[str, Path] = {}
         if options.compile_only:
             _compile(prepared.tasks, options, context)
@@ -143,7 +140,6 @@ def _keep_models(
 def _export(
     tasks: Sequence[LiveTask], context: RunContext, trials: Sequence[Trial]
 ) -> dict[str, Path]:
-    """Build a library of every task's chosen program."""
     out: dict[str, Path] = {}
     chosen, target = chosen_trials(context.folder, trials), context.platform.target
     for task in tasks:
@@ -227,10 +223,7 @@ def _forecast(
     analyzer: Analyzer | None,
     finalists: Finalists | None,
 ) -> Forecast | None:
-    """Forecast the best program of a task, if this run measured it.
-
-    None, too, where this start did not open the task's spaces.
-    """
+    """Forecast the best program of a task, if this run measured it."""
     mine = [trial for trial in trials if trial.task == task.workload.name]
     best = min(mine, key=lambda trial: trial.latency_s, default=None)
     if best is None or analyzer is None or task.unscheduled is not None:
@@ -246,15 +239,7 @@ def _forecast(
 
 
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
-    """Build the first proposals of each task's search; run nothing.
-
-    The journal has the choices and whether they compile; ``candidates/`` holds the programs. It
-    ends early on request, or when its time is spent; another start compiles the rest of the same
-    programs.
-
-    Raises:
-        PrunerError: an earlier start chose other programs.
-    """
+    """Build the first proposals of each task's search; run nothing."""
     path, done = context.folder / JOURNAL_FILE, 0
     journal = JsonLines(path)
     known = {(row.batch, row.position): row for row in read_trials(path, context.log)}
@@ -271,12 +256,11 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         )
         # fewer outcomes than programs where the run was asked to end
         for place, outcome in zip(rest, outcomes, strict=False):
-            trial, name = done + place + 1, task.workload.name
-            _write_candidate(context.folder, trial, chosen[place])
-            row = _compiled(chosen[place], outcome, context.phases.elapsed_s)
-            journal.append(
-                asdict(Trial(task=name, trial=trial, batch=number, position=place, **row))
-            )
+            known_of = {"task": task.workload.name, "trial": done + place + 1, "batch": number}
+            _write_candidate(context.folder, done + place + 1, chosen[place])
+            known_of |= {"position": place, "elapsed_s": context.phases.elapsed_s}
+            row = trial_of(chosen[place], outcome, compiled_only=True, **known_of)
+            journal.append(asdict(row))
         done += len(chosen)
         built = sum(outcome.error is None for outcome in outcomes)
         if rest or not chosen:
@@ -284,7 +268,6 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
 
 
 def _is_known(row: Trial | None, candidate: Candidate) -> bool:
-    """Check whether an earlier start compiled the program."""
     if row is None:
         return False
     if (row.space, row.decisions) != (candidate.space, candidate.decisions.tolist()):
@@ -293,7 +276,6 @@ def _is_known(row: Trial | None, candidate: Candidate) -> bool:
 
 
 def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
-    """Write a program as TVMScript for people and TVM's JSON for reading."""
     path, module = candidate_path(folder, trial), candidate.schedule.mod
     path.parent.mkdir(exist_ok=True)
     path.write_text(load_tvm().tvm.ir.save_json(module), encoding="utf-8")
@@ -305,23 +287,8 @@ def candidate_path(folder: Path, trial: int) -> Path:
     return folder / CANDIDATES / f"{trial}.json"
 
 
-def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[str, Any]:
-    return {
-        "space": candidate.space,
-        "decisions": candidate.decisions.tolist(),
-        "costs_s": [],
-        "error": outcome.error,
-        "message": outcome.message,
-        "build_s": outcome.build_s,
-        "run_s": 0.0,
-        "elapsed_s": elapsed_s,
-        "timestamp": time.time(),
-        "compiled_only": True,
-    }
-
-
-def _in_its_own_process(
-    policy: BaselineTunerProcess,
+def _by_ansor(
+    policy: Ansor,
     workloads: Sequence[Workload],
     options: TuneOptions,
     folder: Path,

@@ -1,12 +1,9 @@
 """Choose the learned model of a run, and check it beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
@@ -19,21 +16,9 @@ from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.recipe import Start
 from pruner.models.training.training import build_network
 from pruner.progress import Log
-from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, TreeModel
+from pruner.tune.run.learning import AdaptedModel, OnlineModel, TreeModel
 
 MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The inputs of a new network; trained networks bring their own.
-
-    ``relative``: features relative to the task's candidates; ``scale``: standard scores, or
-    divided by the column maxima.
-    """
-
-    relative: bool = True
-    scale: Literal["standard", "max"] = "standard"
 
 
 def verifier(
@@ -44,18 +29,16 @@ def verifier(
     platform: str,
     seed: int,
     log: Log,
-    inputs: Inputs | None = None,
+    relative: bool = True,
+    standard: bool = True,
     own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
     """Choose the learned model of a run, and return its constructor.
 
-    `make_model` makes the model that learns without a checkpoint, from `inputs` (by default ours).
-    `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`. `own`
-    are classes of the user that the checkpoint may name.
-
-    Raises:
-        PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
-            would have no effect.
+    `make_model` makes the model that learns without a checkpoint, from features `relative` to the
+    task, as `standard` scores or else divided by the column maxima. `own` are classes of the user.
+    Raises `PrunerError` for a model that cannot read live spaces, and for a checkpoint without
+    effect.
     """
     # made once to find out its class, and to refuse bad arguments before the run
     model: Any = build_network(make_model, seed=0)
@@ -67,12 +50,11 @@ def verifier(
         return lambda: TreeModel(seed=seed)
     if checkpoint is None:
         _check_network(model, "model")
-        seen = inputs or Inputs()
         setting = partial(
             Setting,
             make_network=make_model,
-            relative=seen.relative,
-            standard=seen.scale == "standard",
+            relative=relative,
+            standard=standard,
             seed=seed,
         )
         if not make_adaptation(setting=setting()).learns:  # its constructor refuses bad settings
@@ -82,7 +64,7 @@ def verifier(
     _log_platform(checkpoint, info, platform, log)
     if not isinstance(ranker, NeuralRanker):
         _check_frozen(checkpoint, info, make_adaptation, Setting(make_network=make_model))
-        return lambda: FrozenModel(ranker, info.dataflow)  # type: ignore[arg-type]
+        return lambda: OnlineModel(ranker, info.dataflow)  # type: ignore[arg-type]
     _check_network(ranker.network, f"checkpoint={checkpoint}")
     return _adapted(checkpoint, start_of(checkpoint, own), make_adaptation, seed)
 
@@ -128,7 +110,6 @@ def _log_platform(path: Path, info: CheckpointInfo, platform: str, log: Log) -> 
 
 
 def _check_network(network: Model, name: str) -> None:
-    """Refuse a network that cannot read the features of live spaces."""
     if network.reads_primitives:
         raise PrunerError(
             f"{name}: {type(network).__name__} reads primitives of Ansor's records, which live "

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pruner.cli.tuning.live import (
+from pruner.cli.tuning.measured_run import (
     HEADINGS,
     Pace,
     budget_line,

@@ -445,9 +445,8 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
-    from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.deploy.network import deploy_network
-    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.measure.machine import make_platform, platform_analyzer
 
     a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
     tasks = prepared("one_image", a100, tmp_path)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.measure import devices
-from pruner.tune.measure.devices import visible_gpus, with_devices
+from pruner.tune.measure import machine
 from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure.machine import visible_gpus, with_devices
 from pruner.tune.measure.measurer import Platform
 
 BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")
@@ -26,12 +26,12 @@ def test_visible_gpus_are_those_of_the_environment(monkeypatch):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-a"}) == ["2", "GPU-a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)", "  MIG 1g", "GPU 1: NVIDIA H200 (UUID: GPU-y)"]
-    monkeypatch.setattr(devices, "nvidia_smi", lambda _: listed)
+    monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     assert visible_gpus({}) == ["0", "1"]
 
 
 def test_every_runner_sees_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setattr(devices, "visible_gpus", lambda: ["4", "7", "9"])
+    monkeypatch.setattr(machine, "visible_gpus", lambda: ["4", "7", "9"])
     assert with_devices(GPU, 1, 3).environments == ({},)  # as ever
     assert [p["CUDA_VISIBLE_DEVICES"] for p in with_devices(GPU, 2, 3).environments] == ["4", "7"]
     assert len(with_devices(GPU, None, 3).environments) == 3
@@ -98,7 +98,7 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
     def measured(platform, modules, disturb=lambda: None):
         with DeviceMeasurer(platform, settings, Phases()) as measurer:
             batch = measurer.begin([candidate(module) for module in modules], arguments(slow))
-            for job in batch.jobs:
+            for job in batch:
                 job.built.result()
             start = time.monotonic()
             disturb()

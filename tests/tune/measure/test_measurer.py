@@ -136,7 +136,7 @@ def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path
 
 
 def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     ran, timed = [], measurer._timed
@@ -222,7 +222,7 @@ def test_memory_is_limited(measurer, tmp_path):
 
 
 def test_a_wrong_result_does_not_count(measurer, tmp_path):
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     good, wrong = doubling(tmp_path), doubling(tmp_path, factor=3)
@@ -254,7 +254,7 @@ def elementwise(folder, name, value, size=4096):
 
 def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path):
     """exp(20 x) spans 17 magnitudes: zeros in three quarters are nothing beside the largest."""
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     whole = "T.exp(a[vi] * T.float32(20))"
@@ -268,7 +268,7 @@ def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_pa
 
 
 def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     good = elementwise(tmp_path, "abs", "T.abs(a[vi])")
@@ -282,8 +282,7 @@ def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
 
 
 def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, tmp_path):
-    from pruner.tune.measure.measurer import Check
-    from pruner.tune.measure.numerics import load_reference
+    from pruner.tune.measure.numerics import Check, load_reference
     from pruner.tune.workloads import arguments
 
     root = elementwise(tmp_path, "sqrt", "T.sqrt(a[vi])")
@@ -298,7 +297,7 @@ def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, t
 
 
 def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path):
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     good, path = doubling(tmp_path), tmp_path / "reference.npz"
@@ -363,7 +362,7 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
 
 def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
     """Tasks of equal shapes, and files whose content changes: a worker keeps what it has read."""
-    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import Check
     from pruner.tune.workloads import arguments
 
     modules = [doubling(tmp_path, factor) for factor in (2, 3)]

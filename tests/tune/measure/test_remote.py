@@ -73,7 +73,7 @@ def tracker():
 
 def test_the_device_answers(tracker):
     from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.remote import check_health
+    from pruner.tune.measure.machine import check_health
 
     found = check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 20)
     assert found["servers"] == 1
@@ -114,7 +114,7 @@ def test_programs_run_and_are_checked_there(tracker, tmp_path):
 
 def test_a_missing_tracker_or_key_is_one_line(tracker):
     from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.remote import check_health
+    from pruner.tune.measure.machine import check_health
 
     with pytest.raises(PrunerError, match="no tracker there"):
         check_health(RpcAddress(host="127.0.0.1", port=free_port(), key="board"), 5)
@@ -126,7 +126,7 @@ def test_a_device_that_is_taken_times_out(tracker):
     import importlib
 
     from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.remote import check_health
+    from pruner.tune.measure.machine import check_health
 
     rpc = importlib.import_module("tvm.rpc")
     held = rpc.connect_tracker("127.0.0.1", tracker).request("board")

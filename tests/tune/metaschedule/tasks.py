@@ -8,8 +8,7 @@ def cpu(mcpu="haswell"):
 
 
 def opened(module, target):
-    from pruner.tune.metaschedule.session import MetaScheduleSession
-    from pruner.tune.metaschedule.task import MetaScheduleTask
+    from pruner.tune.metaschedule.session import MetaScheduleSession, MetaScheduleTask
     from tests.tune.metaschedule.fakes import ms
 
     context = ms.TuneContext(

@@ -50,9 +50,8 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     from pruner.search.decision_search import decision_search
-    from pruner.tune.analyzer import platform_analyzer
-    from pruner.tune.metaschedule.session import MetaScheduleSession
-    from pruner.tune.metaschedule.target import platform_of
+    from pruner.tune.measure.machine import platform_analyzer
+    from pruner.tune.metaschedule.session import MetaScheduleSession, platform_of
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.opening import open_spaces
@@ -86,8 +85,7 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert "main: 12 programs of the database count as measured" in said(tmp_path)
     # the latencies, too: the best of before is where evolution starts from
     from pruner.search.history import History
-    from pruner.tune.metaschedule.outcomes import know_earlier
-    from pruner.tune.metaschedule.task import MetaScheduleTask
+    from pruner.tune.metaschedule.session import MetaScheduleTask, know_earlier
     from pruner.tune.spaces.union import Traces
 
     space, context = opened(module, cpu())
@@ -157,7 +155,7 @@ def test_builders_that_never_start_blame_no_program(module, tmp_path):
 
 
 def test_a_round_of_timeouts_alone_tells_of_no_program():
-    from pruner.tune.metaschedule.outcomes import outcomes
+    from pruner.tune.metaschedule.session import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     slow = ms.runner.RunnerResult(None, "LocalBuilder: Timeout, killed after 30.0 seconds")
@@ -171,7 +169,7 @@ def test_a_round_of_timeouts_alone_tells_of_no_program():
 
 
 def test_failures_of_programs_are_told_apart():
-    from pruner.tune.metaschedule.outcomes import outcomes
+    from pruner.tune.metaschedule.session import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     def kind(message):

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.tvm
 
 
 def found(target, name=None):
-    from pruner.tune.metaschedule.target import platform_of
+    from pruner.tune.metaschedule.session import platform_of
     from pruner.tune.tvm_import import load_tvm
 
     told = []

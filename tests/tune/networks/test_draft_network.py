@@ -39,7 +39,7 @@ def tasks(platform):
 
 @pytest.fixture(scope="module")
 def drafted(tasks, platform, tmp_path_factory):
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.networks.draft_network import draft_tasks
 
     told = []
@@ -80,7 +80,7 @@ def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(d
 
 
 def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.opening import open_spaces
@@ -186,7 +186,7 @@ def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, 
 def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, monkeypatch):
     """All spaces of a task, or the first of it; the share is of both tasks' arithmetic."""
     from pruner.errors import UnsupportedProgram
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.networks import draft_network
     from pruner.tune.spaces import opening
     from pruner.tune.workloads import flops
@@ -229,7 +229,7 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
     tasks, platform, drafted, tmp_path, monkeypatch
 ):
     """Alone, beside others, in one worker and in this process; records too."""
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks
     from pruner.tune.run.database import RECORDS
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import MissingExtra, PrunerError
-from pruner.tune.opencl import drivers, runtime
+from pruner.tune.opencl import runtime
 from pruner.tune.opencl.launches import _launch
 
 pytestmark = pytest.mark.tvm
@@ -57,14 +57,14 @@ def wheel(tmp_path, monkeypatch):
     for name in ("libOpenCL-1.so.1.0.0", "libpocl-2.so"):
         (package / ".libs" / name).touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(drivers, "_pyopencl", lambda: package)
-    monkeypatch.setattr(drivers, "_opens", lambda _: False)
-    monkeypatch.setattr(drivers, "SYSTEM_VENDORS", tmp_path / "none")
+    monkeypatch.setattr(runtime, "_pyopencl", lambda: package)
+    monkeypatch.setattr(runtime, "_opens", lambda _: False)
+    monkeypatch.setattr(runtime, "SYSTEM_VENDORS", tmp_path / "none")
     return package
 
 
 def test_pocl_of_pip_is_found_and_is_one_core(wheel):
-    found = drivers.driver_environment({})
+    found = runtime.driver_environment({})
     assert found["PYOPENCL_HOME"] == str(wheel)
     assert found["PRUNER_OPENCL_LIBRARY"] == str(wheel / ".libs" / "libOpenCL-1.so.1.0.0")
     assert found["POCL_MAX_PTHREAD_COUNT"] == "1"
@@ -76,24 +76,24 @@ def test_drivers_of_the_system_stay_and_so_does_what_the_user_says(wheel, tmp_pa
     vendors = tmp_path / "vendors"
     vendors.mkdir()
     (vendors / "amd.icd").write_text("libamdocl64.so\n")
-    monkeypatch.setattr(drivers, "SYSTEM_VENDORS", vendors)
-    monkeypatch.setattr(drivers, "_opens", lambda _: True)
-    found = drivers.driver_environment({"POCL_MAX_PTHREAD_COUNT": "4"})
+    monkeypatch.setattr(runtime, "SYSTEM_VENDORS", vendors)
+    monkeypatch.setattr(runtime, "_opens", lambda _: True)
+    found = runtime.driver_environment({"POCL_MAX_PTHREAD_COUNT": "4"})
     assert "PRUNER_OPENCL_LIBRARY" not in found  # the system's loader is taken
     assert "POCL_MAX_PTHREAD_COUNT" not in found
     folder = Path(found["OCL_ICD_VENDORS"])
     assert sorted(one.name for one in folder.iterdir()) == ["amd.icd", "pruner-pocl.icd"]
     (vendors / "amd.icd").unlink()
-    drivers.driver_environment({})
+    runtime.driver_environment({})
     assert [one.name for one in folder.iterdir()] == ["pruner-pocl.icd"]
-    assert "OCL_ICD_VENDORS" not in drivers.driver_environment({"OCL_ICD_VENDORS": "mine"})
+    assert "OCL_ICD_VENDORS" not in runtime.driver_environment({"OCL_ICD_VENDORS": "mine"})
 
 
 def test_a_cache_folder_that_cannot_be_made_names_its_variable(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(PrunerError, match="XDG_CACHE_HOME="):
-        drivers.cache_folder()
+        runtime.cache_folder()
 
 
 def test_without_a_compiler_that_works_one_line_says_so(tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ def collection(tmp_path):
 
 
 def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_path):
-    from pruner.tune.pools.bundle import bundle
+    from pruner.tune.pools.records import bundle
 
     found, copy = bundle(collection, tmp_path / "set"), tmp_path / "set"
     names = [f"measure_records/{platform}/{task}.json.gz" for platform, task in POOLS]
@@ -44,7 +44,7 @@ def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_p
         for line in gzip.decompress((collection / name).read_bytes()).splitlines()
     ]
     spaces = {line["i"][1][1][0][1] for line in lines}
-    assert (found.pools, found.records, found.spaces) == (2, len(lines), len(spaces))
+    assert found == {"pools": 2, "records": len(lines), "spaces": len(spaces)}
     names += [f"design_spaces/{space}.json.gz" for space in spaces]
     files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
     assert files == {*names, "about.json", "SHA256SUMS"}
@@ -57,7 +57,7 @@ def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_p
 
 
 def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collection, tmp_path):
-    from pruner.tune.pools.bundle import bundle
+    from pruner.tune.pools.records import bundle
 
     platform, task = POOLS[0]
     path = collection / f"measure_records/{platform}/{task}.json.gz"

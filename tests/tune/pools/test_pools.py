@@ -36,7 +36,7 @@ def plan_in(out, specs=SPECS, **settings):
     from pruner.tune.measure.machine import make_platform
     from pruner.tune.measure.measurer import MeasureSettings
     from pruner.tune.pools.collector import PoolPlan, PoolPlatform
-    from pruner.tune.pools.settings import PoolSettings
+    from pruner.tune.pools.records import PoolSettings
     from pruner.tune.workloads import load_workloads
 
     device = load_device(CONF / "platform" / f"{PLATFORM}.yaml")

@@ -146,10 +146,10 @@ def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, dra
 
 def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
     from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import FrozenModel, LearnedScore
+    from pruner.tune.run.learning import LearnedScore, OnlineModel
 
     everything = NeuralRanker(PaCM(**NARROW, residual=True), ColumnScaler(), relative=False).eval()
-    model = FrozenModel(everything, "paper")
+    model = OnlineModel(everything, "paper")
     key = synthetic.key("t", "v100")
     found = space.features(draws, FeatureSpec(extra=draft_columns("v100")))
     expected = found.extra[:, SCORE]

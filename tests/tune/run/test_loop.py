@@ -107,7 +107,7 @@ def run(
         for module in (setup, draft_task):
             patch.setattr(module, "design_spaces", two_of(module.design_spaces))
         tasks = [workloads.from_operator(spec) for spec in specs]
-        prepared = setup.prepare(tasks, options, context)
+        prepared = setup.Prepared(tasks, options, context)
         tuning = TuningRun(
             prepared, context, budget=options.budget,
             report=(lambda _: None) if rows is None else rows.append,

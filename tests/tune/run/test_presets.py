@@ -41,7 +41,7 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
     from pruner.tune.run.learning import TreeModel
-    from pruner.tune.run.setup import prepare
+    from pruner.tune.run.setup import Prepared
     from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.workloads import operator
 
@@ -60,7 +60,7 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
         folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
-    (task,) = prepare([operator("matmul", m=128, n=128, k=128)], options, context).tasks
+    (task,) = Prepared([operator("matmul", m=128, n=128, k=128)], options, context).tasks
     seen = set()
     for _ in range(2):
         candidates = task.search.propose(8)

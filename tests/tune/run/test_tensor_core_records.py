@@ -60,7 +60,7 @@ def test_a_run_on_tensor_cores_is_kept_and_goes_on(tmp_path, platform):
 
 
 def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
-    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.measure.machine import platform_analyzer
     from pruner.tune.networks.draft_network import draft_tasks
     from pruner.tune.run.database import Database
     from pruner.tune.workloads import from_operator

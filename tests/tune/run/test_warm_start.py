@@ -57,7 +57,7 @@ def with_costs(database, record, *costs_s):
 
 def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
     from pruner.tune.run.database import NEVER_MEASURED_S, Database
-    from pruner.tune.run.warm_start import read_known
+    from pruner.tune.run.setup import read_known
     from pruner.tune.workloads import from_operator
 
     finished(tmp_path, platform, trials=12)
@@ -75,7 +75,7 @@ def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
 
 def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path, platform):
     from pruner.tune.run.database import Database, measured_s
-    from pruner.tune.run.warm_start import keep, read_known
+    from pruner.tune.run.setup import keep, read_known
     from pruner.tune.workloads import from_operator
 
     finished(tmp_path, platform, trials=6)

@@ -233,7 +233,7 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
     from pruner.tune.run.learning import LearnedScore, TreeModel
-    from pruner.tune.run.setup import prepare
+    from pruner.tune.run.setup import Prepared
     from pruner.tune.run.tune_options import RunContext, TuneOptions
     from pruner.tune.workloads import Workload
 
@@ -253,7 +253,7 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
         platform=platform, measurer=None, phases=phases, database=Database(tmp_path),
         folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
-    prepared = prepare([Workload(name="product", module=weighted(tvm))], options, context)
+    prepared = Prepared([Workload(name="product", module=weighted(tvm))], options, context)
     search, rows, latency_s = prepared.tasks[0].search, [], []
     assert [space.affordable for space in search.space.spaces] == [64, 64, 64]
     for _ in range(2):

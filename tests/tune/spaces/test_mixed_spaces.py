@@ -121,7 +121,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
         folder=tmp_path, log=told.append,
     )  # fmt: skip
     workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
-    prepared = setup.prepare([workload], options, context)
+    prepared = setup.Prepared([workload], options, context)
     assert not told  # nothing of a task is made before it is begun
     search = prepared.tasks[0].search
     (line,) = (line for line in told if "design spaces" in line)

@@ -15,8 +15,7 @@ def drafts_here(monkeypatch):
 @pytest.fixture
 def make(drafts_here):
     """Make a forecaster for a platform without a run."""
-    from pruner.tune.analyzer import platform_analyzer
-    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.measure.machine import make_platform, platform_analyzer
     from pruner.tune.networks.draft_task import Depth
     from pruner.tune.networks.filtering.forecaster import NetworkForecaster
     from pruner.tune.networks.lowering import NetworkFormat

@@ -99,6 +99,8 @@ def test_no_text_of_the_book_overlaps_and_lines_of_a_panel_differ(item, plot):
     with plots.style():
         figure = (_lines if plot.kind == "line" else _bars)(plot, series)
         assert overlapping(figure) == []
+        places = {t.get_text(): t.get_window_extent().extents for t in texts(figure)}
+    assert [name for name, place in places.items() if not np.isfinite(place).all()] == []
     for mine in panels(series, parts=not isinstance(plot.series, str)).values():
         assert len(mine) <= plots.MANY or plot.kind == "bar"
         if plot.kind == "line":

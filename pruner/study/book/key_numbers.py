@@ -187,12 +187,17 @@ class Series:
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
     """Data of a plot, rounded to visible digits.
 
-    So rebuilding the book on another machine gives the same text.
+    So rebuilding the book on another machine gives the same text. A point is the mean of the rows
+    that have `y`. Raises NoRows without any.
     """
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):
-        points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
+        parts = _groups(group, [plot.x])
+        # some of the files have x alone: a line that ended there would have no name
+        points = [(key[0], part[plot.y]) for key, part in parts if part[plot.y].notna().any()]
+        if not points:
+            continue
         if plot.kind == "line":
             points.sort(key=lambda point: point[0])
         deviations = [
@@ -206,4 +211,6 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
                 spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],
             )
         )
+    if not found:
+        raise NoRows(f"plot {plot.title}: no selected row has {plot.y}")
     return found

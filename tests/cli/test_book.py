@@ -89,6 +89,7 @@ def test_a_row_without_the_value_is_no_point_of_a_plot(write):
     with pytest.raises(NoRows, match="no selected row has top1"):
         plot_series(plot, read_results(item))
 
+
 def test_a_number_stands_beside_chance_and_must_not_fall_below_it(write):
     chance = {"where": {"model": "tree"}, "value": "top1"}
     one = {"name": "net", "where": {"seed": 1}, "value": "top1", "expected_from": "chance"}

@@ -175,13 +175,15 @@ def _label(value: Any) -> str:
 class Series:
     """The data of one colour of a plot.
 
-    `x`: positions or names; `y`: means; `spread`: sample deviations.
+    `x`: positions or names; `y`: means; `spread`: sample deviations. `panel`: of names in several
+    columns the first, which `name` begins with.
     """
 
     name: str
     x: Sequence[Any]
     y: Sequence[float]
     spread: Sequence[float]
+    panel: str = field(default="", repr=False)
 
 
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
@@ -209,6 +211,7 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
                 x=[x if plot.kind == "line" else _label(x) for x, _ in points],
                 y=[round(float(values.mean()), 5) for _, values in points],
                 spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],
+                panel=_label(names[0]) if len(names) > 1 else "",
             )
         )
     if not found:

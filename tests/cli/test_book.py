@@ -5,13 +5,21 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from pruner.errors import PrunerError
 from pruner.study.book.items import Number, load_item, load_items
-from pruner.study.book.key_numbers import KeyNumber, measure, read_results, table_cells
+from pruner.study.book.key_numbers import (
+    KeyNumber,
+    NoRows,
+    measure,
+    plot_series,
+    read_results,
+    table_cells,
+)
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5
@@ -68,6 +76,18 @@ def test_numbers_and_tables_by_hand(write):
         ["a", "tree", "0.400"],
         ["b", "net", "0.900"],
     ]
+
+
+def test_a_row_without_the_value_is_no_point_of_a_plot(write):
+    """A line that ended there would have no name."""
+    item = load_item(write(csv=f"{CSV}a,net,0,2,\nc,lame,0,1,\n"))
+    lines, bars = (plot_series(plot, read_results(item)) for plot in item.plots)
+    assert [(one.name, list(one.x)) for one in lines] == [("net", [0.1, 1.0]), ("tree", [1.0])]
+    assert lines[0].y == [0.4, 0.7]  # of 1: .5, .7 and .9
+    assert [(one.name, one.x) for one in bars] == [("net", ["a", "b"]), ("tree", ["a"])]
+    plot = replace(item.plots[0], where={"model": "lame"})
+    with pytest.raises(NoRows, match="no selected row has top1"):
+        plot_series(plot, read_results(item))
 
 
 def test_a_number_stands_beside_chance_and_must_not_fall_below_it(write):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.common.comparison import started
+from tests.tune.unhurried import UNHURRIED
 
 
 def run(repository, script, *words):
@@ -25,6 +26,7 @@ def run(repository, script, *words):
 def test_operators_become_libraries_and_sources(repository, tmp_path, compile_only):
     words = ["workload.m=32", "workload.n=32", "workload.k=32", "budget.trials=2", "verify=false"]
     words += [f"outputs={tmp_path}", "run_id=one", "measure.repeats=1", "measure.min_repeat_ms=1"]
+    words += UNHURRIED
     done = run(repository, "tune.py", *words, f"compile_only={str(compile_only).lower()}")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "tune" / "one"
@@ -55,6 +57,7 @@ def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
         pytest.skip("no nvcc")
     words = ["workload.m=64", "workload.n=64", "workload.k=64", "budget.trials=2", "verify=false"]
     words += [f"outputs={tmp_path}", "run_id=gpu", "platform=a100", "compile_only=true"]
+    words += UNHURRIED
     done = run(repository, "tune.py", *words)
     assert done.returncode == 0, done.stderr
     done = run(repository, "deploy", f"run={tmp_path / 'tune' / 'gpu'}")

@@ -38,6 +38,7 @@ from tests.cli.test_adapt import door
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.paths import CONF
 from tests.search.tile_space import TileScore, TileSpace
+from tests.tune.unhurried import UNHURRIED
 
 PRESETS = {
     "train": ["paper_training", "paper_training_release", "paper_finetuning", "ours_training"],
@@ -480,7 +481,7 @@ def test_the_tuning_presets_run_on_this_cpu(command, name):
     options = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
     code, result, err = command(
         "tune", f"experiment={name}", "platform=cpu", "draft.form=hardware", "budget.trials=12",
-        "budget.batch=4", *options,
+        "budget.batch=4", *options, *UNHURRIED,
     )  # fmt: skip
     assert code == 0, err
     assert (result["trials"], result["failed"]) == (12, 0)

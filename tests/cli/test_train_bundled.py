@@ -12,6 +12,7 @@ from pruner.models.networks.pacm import PaCM
 from pruner.tune.run.verifier import verifier
 from tests.cli import gpu_records, toy_records
 from tests.paths import CONF, REPOSITORY
+from tests.tune.unhurried import UNHURRIED
 
 PLATFORMS = sorted(path.stem for path in (CONF / "platform").glob("*.yaml"))
 ONE_EPOCH = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1")
@@ -150,7 +151,7 @@ def test_the_checkpoint_of_a_gpu_is_taken_by_tuning(door, real_sets, cache, monk
     small = [f"workload.{axis}=64" for axis in "mnk"]
     code, result, err = door(
         "tune", "platform=orin", "checkpoint=last", "adaptation=moa", "compile_only=true",
-        "budget.trials=2", *small,
+        "budget.trials=2", *small, *UNHURRIED,
     )  # fmt: skip
     assert code == 0, err
     assert result["compiled"] == 2

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.paths import REPOSITORY
+from tests.tune.unhurried import UNHURRIED
 
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
+SMALL += UNHURRIED
 QUICK = [*SMALL, "measure.repeats=2", "policy=pruner_live", "budget.batch=6", "model=xgboost"]
 
 

@@ -12,6 +12,7 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.variants.choosing import VariantReport
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 NETWORK = "network=tests.tune.networks.small_networks:encoder"
@@ -44,7 +45,7 @@ def test_tasks_are_listed(repository, tmp_path):
 @pytest.mark.slow
 def test_its_tasks_are_tuned_together(repository, tmp_path):
     words = ["budget.trials=12", "budget.batch=2", "verify=false", "measure.repeats=1"]
-    done = tune(repository, tmp_path, NETWORK, *words)
+    done = tune(repository, tmp_path, NETWORK, *words, *UNHURRIED)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
@@ -107,7 +108,7 @@ def test_a_network_is_drafted_and_built_with_nothing_measured(door, tmp_path):
 @pytest.mark.slow
 def test_a_drafted_network_is_tuned_with_more_budget(repository, tmp_path):
     """It measures first what was drafted, drafts nothing again and builds the network anew."""
-    done = tune(repository, tmp_path, NETWORK, "effort=draft", "deploy=false")
+    done = tune(repository, tmp_path, NETWORK, "effort=draft", "deploy=false", *UNHURRIED)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "tune" / "net"
     records = (folder / "drafted" / RECORDS).read_text()

@@ -4,6 +4,7 @@ import itertools
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -99,7 +100,9 @@ def test_no_text_of_the_book_overlaps_and_lines_of_a_panel_differ(item, plot):
     with plots.style():
         figure = (_lines if plot.kind == "line" else _bars)(plot, series)
         assert overlapping(figure) == []
-    for mine in panels(series, parts=not isinstance(plot.series, str)).values():
+        places = {t.get_text(): t.get_window_extent().extents for t in texts(figure)}
+    assert [name for name, place in places.items() if not np.isfinite(place).all()] == []
+    for mine in panels(series).values():
         assert len(mine) <= plots.MANY or plot.kind == "bar"
         if plot.kind == "line":
             colours = plots.colours([name for name, _ in mine])
@@ -124,6 +127,14 @@ def test_names_of_lines_that_end_together_are_pushed_apart():
 def plot(**more):
     given = {"title": "T", "kind": "bar", "x": "p", "y": "top1", "series": "model"} | more
     return Plot(**given)
+
+
+def test_a_panel_has_the_lines_of_one_group_whatever_its_name():
+    rows = [("a", "ours", 1), ("a, random", "ours", 2), ("a, random", "random", 3)]
+    table = pd.DataFrame(rows, columns=["group", "policy", "y"]).assign(x=0)
+    series = plot_series(plot(kind="line", x="x", y="y", series=["group", "policy"]), table)
+    found = {title: [name for name, _ in mine] for title, mine in panels(series).items()}
+    assert found == {"a": ["ours"], "a, random": ["ours", "random"]}
 
 
 def test_the_whisker_of_a_share_ends_at_one():

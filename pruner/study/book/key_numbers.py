@@ -166,20 +166,31 @@ def _label(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A colour of a plot: `x` (numbers or names), means `y`, sample deviations."""
+    """A colour of a plot: `x` (numbers or names), means `y`, sample deviations.
+
+    ``panel``: of names in several columns the first, with which `name` begins.
+    """
 
     name: str
     x: Sequence[Any]
     y: Sequence[float]
     spread: Sequence[float]
+    panel: str = field(default="", repr=False)
 
 
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
-    """Data of a plot, rounded: another machine gives the same text."""
+    """Data of a plot, rounded: another machine gives the same text.
+
+    A point is the mean of the rows that have `y`. Raises NoRows without any.
+    """
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):
-        points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
+        parts = _groups(group, [plot.x])
+        # some of the files have x alone: a line that ended there would have no name
+        points = [(key[0], part[plot.y]) for key, part in parts if part[plot.y].notna().any()]
+        if not points:
+            continue
         if plot.kind == "line":
             points.sort(key=lambda point: point[0])
         deviations = [
@@ -191,6 +202,9 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
                 x=[x if plot.kind == "line" else _label(x) for x, _ in points],
                 y=[round(float(values.mean()), 5) for _, values in points],
                 spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],
+                panel=_label(names[0]) if len(names) > 1 else "",
             )
         )
+    if not found:
+        raise NoRows(f"plot {plot.title}: no selected row has {plot.y}")
     return found

@@ -39,12 +39,12 @@ def svg(plot: Plot, series: Sequence[Series]) -> str:
     return plots.picture(digest(plot, series), lambda: draw(plot, series))
 
 
-def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str, Series]]]:
+def panels(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
     """Lines of each panel with their names, by its title."""
     found: dict[str, list[tuple[str, Series]]] = {}
     for one in series:
-        first, comma, rest = one.name.partition(", ") if parts else (one.name, "", "")
-        found.setdefault(plots.label(first) if comma else "", []).append((rest or one.name, one))
+        name = one.name.removeprefix(f"{one.panel}, ")
+        found.setdefault(plots.label(one.panel), []).append((name, one))
     out = {}
     for title, mine in found.items():
         shared = [one for one in mine if one[0] == _REPEATED]
@@ -58,8 +58,8 @@ def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str
 
 
 def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
-    found = panels(series, parts=not isinstance(plot.series, str))
-    colour = plots.colours([name for mine in found.values() for name, _ in mine])
+    found = panels(series)
+    colour = colours([name for mine in found.values() for name, _ in mine])
     figure = Figure(figsize=(5.0, 0.7 + 2.3 * len(found)), layout="constrained")
     plots.headline(figure, plot.title)
     axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, sharey=True)[:, 0]

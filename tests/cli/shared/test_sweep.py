@@ -140,16 +140,21 @@ def two_cells(tmp_path, *options):
     return [(cell["run_dir"], cell["top1"]) for cell in result["cells"]]
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The cells of a single process."""
+    return two_cells(tmp_path_factory.mktemp("alone"))
+
+
 @pytest.mark.slow
-def test_two_cells_on_the_bundled_records(tmp_path):
-    (first, _), (second, _) = two_cells(tmp_path)
+def test_two_cells_on_the_bundled_records(alone):
+    (first, _), (second, _) = alone
     assert first != second
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_a_launcher_gives_the_same_numbers_as_one_process(launcher, tmp_path):
+def test_a_launcher_gives_the_same_numbers_as_one_process(launcher, alone, tmp_path):
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
-    alone = two_cells(tmp_path, "run_id=alone")
     apart = two_cells(tmp_path, "run_id=apart", f"hydra/launcher={launcher}")
     assert [value for _, value in apart] == [value for _, value in alone]

@@ -17,6 +17,7 @@ from pruner.cli.tuning.optimize import _exported, plain_outputs
 from pruner.errors import PrunerError
 from tests.cli.tuning.modules import assert_alike, made
 from tests.paths import REPOSITORY
+from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 
@@ -85,7 +86,9 @@ def test_a_module_becomes_a_network_that_computes_the_same(
 def test_commands_take_its_folder(tmp_path):
     module, inputs = made("cnn")
     folder = tmp_path / "run"
-    before = pruner.optimize(module, inputs, effort="draft", folder=folder, threads=1)
+    before = pruner.optimize(
+        module, inputs, effort="draft", folder=folder, threads=1, options=UNHURRIED
+    )
     assert before.interface.threads == 1
     with pytest.raises(PrunerError, match="exists and is never overwritten"):
         pruner.optimize(module, inputs, effort="draft", folder=folder)
@@ -102,7 +105,7 @@ def test_commands_take_its_folder(tmp_path):
 @pytest.mark.slow
 def test_trials_are_measured(tmp_path):
     module, inputs = made("mlp")
-    options = ["verify=false", "measure.repeats=1", "measure.min_repeat_ms=1"]
+    options = ["verify=false", "measure.repeats=1", "measure.min_repeat_ms=1", *UNHURRIED]
     network = pruner.optimize(
         module, inputs, trials=4, folder=tmp_path / "run", options=options, progress=False
     )

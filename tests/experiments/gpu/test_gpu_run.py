@@ -20,6 +20,7 @@ from pruner.cli.shared.known import read_words
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
 from tests.paths import REPOSITORY
+from tests.tune.unhurried import UNHURRIED
 
 
 @pytest.fixture
@@ -158,7 +159,8 @@ def test_what_only_compiles_is_of_one_device_whatever_ran_there_since(campaign, 
 
 def rehearsed(out, *words):
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.gpu.run", f"out={out}", "small=true", *words],
+        [sys.executable, "-m", "experiments.gpu.run", f"out={out}", "small=true",
+         f"more={UNHURRIED}", *words],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     logs = "".join(path.read_text()[-2000:] for path in sorted((out / "logs").glob("*.log")))

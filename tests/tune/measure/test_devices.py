@@ -56,15 +56,14 @@ def test_more_than_there_are_is_told():
 def three_boards():
     """Port of a tracker, and three servers of the key ``board``."""
     from pruner.tune.measure import jobs
-    from tests.tune.measure.test_remote import free_port, ports, tracked
+    from tests.tune.measure.test_remote import OWN, free_port, ports, tracked
 
     port = free_port()
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     with tracked(port, free_port()) as started:
         for _ in range(2):
             words = [*ports(free_port()), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
             python = [sys.executable, "-m", "tvm.exec.rpc_server"]
-            started.append(subprocess.Popen([*python, *words], **quiet))
+            started.append(subprocess.Popen([*python, *words], **OWN))
         address = replace(BOARD, port=port)
         for _ in range(300):
             if jobs.servers(address).get("board") == 3:

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.processes import end_with_parent
 
+# In groups of their own; a test that is killed leaves none of them.
+OWN = {
+    "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True,
+    "preexec_fn": end_with_parent,
+}  # fmt: skip
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 
@@ -40,12 +46,11 @@ def tracked(port, own):
     """A tracker at `port` with one server of the key ``board`` at `own`, both in groups of their
     own."""
     python = [sys.executable, "-m"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    started = [subprocess.Popen([*python, "tvm.exec.rpc_tracker", *ports(port)], **quiet)]
+    started = [subprocess.Popen([*python, "tvm.exec.rpc_tracker", *ports(port)], **OWN)]
     try:
         wait_for(port)
         server = [*ports(own), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
-        started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **quiet))
+        started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **OWN))
         from pruner.tune.measure import jobs
 
         address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")

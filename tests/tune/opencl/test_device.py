@@ -12,6 +12,7 @@ import pytest
 from experiments.common.comparison import started
 from tests.paths import REPOSITORY
 from tests.tune.measure.test_measurer import measured
+from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 
@@ -167,7 +168,7 @@ MATMUL = ["platform=opencl-pocl", "workload=matmul", *SIZES]
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pruner_live", "metaschedule", "random"])
 def test_the_commands_tune_go_on_and_deploy(pocl, tmp_path, policy):
-    words = [*MATMUL, f"policy={policy}", "budget.batch=4", "measure.min_repeat_ms=1"]
+    words = [*MATMUL, f"policy={policy}", "budget.batch=4", "measure.min_repeat_ms=1", *UNHURRIED]
     found = command("tune.py", *words, "budget.trials=8", f"outputs={tmp_path}")
     assert (found["failed"], found["checked"], found["trials"]) == (0, True, 8)
     again = command("tune.py", f"resume={found['run_dir']}", "budget.trials=12")

@@ -59,7 +59,7 @@ def panels(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
 
 def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
     found = panels(series)
-    colour = colours([name for mine in found.values() for name, _ in mine])
+    colour = plots.colours([name for mine in found.values() for name, _ in mine])
     figure = Figure(figsize=(5.0, 0.7 + 2.3 * len(found)), layout="constrained")
     plots.headline(figure, plot.title)
     axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, sharey=True)[:, 0]

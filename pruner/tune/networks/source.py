@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import pruner
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.measure.numerics import Kind
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.signature import (
@@ -108,8 +109,9 @@ class NetworkSource:
                 "package:factory"
             )
         if not colon and self.name not in CATALOG:
+            found = "a folder" if Path(self.name).is_dir() else "unknown"
             raise PrunerError(
-                f"network={self.name} is unknown; known: {', '.join(CATALOG)}, package:factory, "
+                f"network={self.name} is {found}; known: {', '.join(CATALOG)}, package:factory, "
                 "or a file FILE.pt2 or FILE.onnx"
             )
 
@@ -171,9 +173,13 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
         make = getattr(importlib.import_module(package), factory)
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
-    found = _called(make, source)
+    is_function = callable(make) and not isinstance(make, torch.nn.Module)
+    found = _called(make, source) if is_function else None
     if not (
-        isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], torch.nn.Module)
+        isinstance(found, tuple)
+        and len(found) in (2, 3)
+        and isinstance(found[0], torch.nn.Module)
+        and isinstance(found[1], Iterable)
     ):
         raise PrunerError(
             f"network={source.name}: the factory must return (nn.Module, tuple of example inputs), "
@@ -184,7 +190,8 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
             # it would return zeros for padding, which an exported program does not
             part.use_nested_tensor = False
     args, kwargs = arguments_of(found[1])
-    return found[0].eval(), (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+    found[0].eval()
+    return found[0], (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
 
 
 def own_path() -> None:
@@ -194,15 +201,15 @@ def own_path() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
-    """Return the tensors of the example inputs, or seeded inputs for an ONNX file.
+def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[Any]]:
+    """Return the tensors of the example inputs, or seeded inputs of a `kind` for an ONNX file.
 
     Raises:
         PrunerError: sizes that are left open, or no such network.
     """
     if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
-    return onnx_inputs(source.path, source.name, source.options, source.seed)
+    return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
@@ -258,8 +265,9 @@ def _in_one_line(name: str) -> Iterator[None]:
         about = f"network={name}"
         raise PrunerError(str(error) if about in str(error) else f"{about}: {error}") from error
     except FileNotFoundError as error:
-        raise PrunerError(f"network={name}: no such file") from error
-    except Exception as error:  # exporters and front ends raise kinds of their own
+        other = "" if str(error.filename) in ("None", name) else f"{error.filename}: "
+        raise PrunerError(f"network={name}: {other}no such file{_place(error)}") from error
+    except (Exception, SystemExit) as error:  # kinds of exporters, front ends and the user's code
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         message = _unknown_operators(line) or _failed_export(error, line)
         raise PrunerError(f"network={name}: {message}") from error

@@ -395,3 +395,34 @@ def test_nearest_pixels_of_tensorflow_are_half_a_pixel_further():
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_pools_have_a_window_for_every_step_of_the_stride(mode, tmp_path):
+    """Against ONNX's own evaluator; kernels smaller than the stride need no padding."""
+    every = {"auto_pad": mode, "strides": [2, 2]}
+    nodes = [
+        make.make_node("MaxPool", ["x"], ["a"], kernel_shape=[3, 2], **every),
+        make.make_node("AveragePool", ["x"], ["b"], kernel_shape=[2, 3], **every),
+        make.make_node("MaxPool", ["x"], ["c"], kernel_shape=[1, 1], **every),
+    ]
+    ends = [("x", FLOAT, [1, 2, 7, 6])], [(name, FLOAT, [1, 2, 4, 3]) for name in "abc"]
+    path = written(tmp_path / "net.onnx", nodes, *ends)
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    found = run(from_onnx(path, "net", NetworkOptions()), [given])
+    wanted = reference.ReferenceEvaluator(str(path)).run(None, {"x": given})
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_lists_of_tensors_are_refused_as_outputs(tmp_path):
+    node = make.make_node("SplitToSequence", ["x"], ["y"])
+    graph = make.make_graph(
+        [node],
+        "net",
+        [make.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [make.make_tensor_sequence_value_info("y", FLOAT, None)],
+    )
+    imports = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), tmp_path / "net.onnx")
+    assert "its output y is no tensor of numbers" in refused(tmp_path / "net.onnx")

@@ -8,6 +8,7 @@ TVM reads them: text is bytes. A converter returns None where TVM's own is right
 * `elementwise`: clips, minima and maxima of several tensors, powers
 * `indexing`: padding, tiling, one-hot, cumulative sums
 * `norms`: normalisations of everything, and by a p-norm
+* `pooling`: pools with the padding of their sizes
 * `products`: transposed convolutions, Einstein sums
 * `quantized`: integer products, and products between quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
@@ -21,6 +22,7 @@ from pruner.tune.networks.operators_onnx import (
     elementwise,
     indexing,
     norms,
+    pooling,
     products,
     quantized,
     recurrent,
@@ -33,6 +35,7 @@ CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
     **norms.CONVERTERS,
+    **pooling.CONVERTERS,
     **products.CONVERTERS,
     **quantized.CONVERTERS,
     **recurrent.CONVERTERS,

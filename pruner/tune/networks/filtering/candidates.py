@@ -56,7 +56,7 @@ def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
         PrunerError: no text, no network is in it, or a line that cannot be a network.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise PrunerError(
             f"networks={path}: it is no text; give a file with a network in each line, FILE.pt2 "

@@ -136,7 +136,10 @@ def _is_odd(node: Any) -> bool:
 
 
 def _lacking(names: Sequence[str]) -> str:
-    return f"TVM cannot import {', '.join(names)}; {_WAY_ROUND}"
+    way = _WAY_ROUND
+    if any(name.startswith("com.microsoft") for name in names):
+        way = f"if onnxruntime optimised the file, take it as it was before; else {way}"
+    return f"TVM cannot import {', '.join(names)}; {way}"
 
 
 def _modern(proto: Any) -> Any:

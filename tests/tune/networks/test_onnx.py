@@ -263,6 +263,9 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     foreign = [make.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", scale=[1.0])]
     found = refused(written(tmp_path / "ml.onnx", foreign, *ends))
     assert "TVM cannot import ai.onnx.ml.Scaler; write" in found
+    fused = [make.make_node("Conv", ["x"], ["y"], domain="com.microsoft.nchwc")]
+    found = refused(written(tmp_path / "fused.onnx", fused, *ends))
+    assert "com.microsoft.nchwc.Conv; if onnxruntime optimised the file, take it as it was" in found
     words = [("x", onnx.TensorProto.STRING, [2])], [("y", onnx.TensorProto.STRING, [2])]
     assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
 

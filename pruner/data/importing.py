@@ -123,6 +123,8 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    if quarantine.counts[Reason.UNKNOWN_STEP.value]:
+        return "its programs have steps that Ansor does not have; the report names them"
     if quarantine.counts[Reason.BAD_COST.value]:
         return "its programs were not measured: a record has the seconds of its runs"
     if quarantine.counts[Reason.ARCHIVE.value]:

@@ -252,6 +252,14 @@ def test_files_that_hold_no_lines_are_told_with_the_way_out(write, tmp_path, dat
         import_logs(write("a.log", [data]), tmp_path / "out", "k80", Quarantine())
 
 
+def test_steps_of_other_tuners_are_told(write, record, tmp_path):
+    other = record()
+    other["i"][1][1].append(["PPT"])
+    logs = write("a.json", [json.dumps(other).encode()])
+    with pytest.raises(DataError, match=r"1 unknown_step.*steps that Ansor does not have"):
+        import_logs(logs, tmp_path / "out", "k80", Quarantine())
+
+
 def test_programs_without_a_time_are_told(write, line, tmp_path):
     logs = write("a.json", [line(2, costs=[0]), line(4, costs=[])])
     with pytest.raises(DataError, match=r"2 bad_cost\); its programs were not measured"):

@@ -23,9 +23,8 @@ from pruner.tune.deploy.built_files import TEMPORARY
 from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.deploy.second_half import SecondHalf, not_built
 from pruner.tune.kinds import CUDA, is_cuda
-from pruner.tune.measure.numerics import Kind
+from pruner.tune.measure.numerics import Kind, other_inputs
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.measure.numerics import other_inputs
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers

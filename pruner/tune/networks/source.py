@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import random
 import re
 import sys
 import sysconfig
@@ -156,7 +157,7 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     source.check_name()
     torch = importlib.import_module("torch")
     # before the factory draws the weights: equal sources give equal networks
-    torch.manual_seed(source.seed)
+    seed_all(source.seed)
     if source.is_onnx:
         raise PrunerError(f"network={source.name}: an ONNX file holds no torch module")
     if source.path is not None:
@@ -173,6 +174,7 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
         make = getattr(importlib.import_module(package), factory)
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
+    seed_all(source.seed)  # again: the import may have drawn numbers, and it imports only once
     is_function = callable(make) and not isinstance(make, torch.nn.Module)
     found = _called(make, source) if is_function else None
     if not (
@@ -192,6 +194,13 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     args, kwargs = arguments_of(found[1])
     found[0].eval()
     return found[0], (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+
+
+def seed_all(seed: int) -> None:
+    """Seed the random numbers of Python, numpy and torch for the user's code."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    importlib.import_module("torch").manual_seed(seed)
 
 
 def own_path() -> None:

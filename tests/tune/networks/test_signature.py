@@ -185,7 +185,10 @@ class Rows:
 
 torch.export.register_dataclass(Found, serialized_type_name="tests.Found")
 register_pytree_node(
-    Rows, lambda one: (one.rows, None), lambda rows, _: Rows(rows), serialized_type_name="tests.Rows"
+    Rows,
+    lambda one: (one.rows, None),
+    lambda rows, _: Rows(rows),
+    serialized_type_name="tests.Rows",
 )
 
 
@@ -267,6 +270,16 @@ def test_classes_that_torch_takes_apart_may_be_outputs():
     attrs = import_network(source("classes"))["main"].attrs
     parts = [{"dict": [["logits", 0]]}, {"tuple": [1, 2]}, {"dict": [["a", {"list": [3]}]]}]
     assert json.loads(attrs[OUTPUTS]) == {"tuple": parts}
+
+
+def test_numbers_that_the_first_import_draws_change_no_weights():
+    """Nor do numbers of numpy and Python: two processes must make equal networks."""
+    sys.modules.pop("tests.tune.networks.drawing", None)
+    first, later = (
+        example_of(NetworkSource(name="tests.tune.networks.drawing:make"))[0] for _ in "12"
+    )
+    assert len(first) == len(later)
+    assert all(map(torch.equal, first.parameters(), later.parameters()))
 
 
 @pytest.mark.parametrize(

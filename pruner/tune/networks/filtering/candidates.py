@@ -32,7 +32,7 @@ from pruner.tune.networks.filtering.outline import Outline, outline
 from pruner.tune.networks.lowering import NetworkFormat, first_line
 from pruner.tune.networks.request import sized_network
 from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.networks.source import NetworkSource, import_module, own_path
+from pruner.tune.networks.source import NetworkSource, import_module, own_path, seed_all
 from pruner.tune.tvm_import import load_tvm
 
 _LIMIT_S = 600.0  # of an outline
@@ -261,7 +261,7 @@ class _Generator:
 
     def _taken(self, number: int) -> tuple[str, Any, Any] | Outlined | None:
         if self._yielded is None or number < self._next:  # this process replaces another
-            _seed()
+            seed_all(0)
             self._yielded, self._next = iter(self._make()), 0
             self._drawn = _states()
         while True:
@@ -289,13 +289,6 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
-
-
-def _seed() -> None:
-    """Seed the random numbers of Python, numpy and torch."""
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 - what a generator may use
-    sys.modules["torch"].manual_seed(0)
 
 
 def _states() -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ from pruner.tune.networks.operators_onnx.tensors import shape_of
 
 
 def _padded(name: str) -> Any:
-    """Convert a pool with as many windows as steps of the stride (``SAME_UPPER``, ``SAME_LOWER``)."""
+    """Convert a pool with a window for every step of the stride (``auto_pad``)."""
 
     def convert(front: Any, inputs: Any, attrs: Any) -> Any:
         mode, kernel = attrs.get("auto_pad", b"NOTSET"), attrs["kernel_shape"]

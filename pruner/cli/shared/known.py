@@ -263,7 +263,8 @@ def _with_quotes(word: str) -> str:
     """Quote a value that is an existing path, unless it is plain: ``network=net (1).onnx``."""
     name, _, value = word.partition("=")
     is_plain = re.fullmatch(r"[\w./:-]*", value, re.ASCII)
-    return word if is_plain or not os.path.exists(value) else f"{name}={_quoted(value)}"
+    is_path = os.path.exists(value)  # noqa: PTH110 - Path raises an error for long values
+    return f"{name}={_quoted(value)}" if is_path and not is_plain else word
 
 
 def _quoted(text: str) -> str:

@@ -302,6 +302,11 @@ def _failed_export(error: Exception, line: str) -> str:
             "torch.export cannot follow a branch or a size that depends on values of tensors"
             f"{place}: write it with torch.where or with fixed sizes ({kind}: {line})"
         )
+    if (unknown := re.search(r"Found <class '(.+?)'> in output", line)) is not None:
+        return (
+            f"a {unknown[1]} is among its outputs: return its tensors, or register the class "
+            "(torch.export.register_dataclass); a model of transformers: use_cache=False"
+        )
     if "torch.classes.quantized" in line:
         return (
             "it holds packed weights of torch.ao's quantised modules, which torch.export refuses; "

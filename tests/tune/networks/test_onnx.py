@@ -429,3 +429,36 @@ def test_lists_of_tensors_are_refused_as_outputs(tmp_path):
     imports = [make.make_opsetid("", 17)]
     onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), tmp_path / "net.onnx")
     assert "its output y is no tensor of numbers" in refused(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, tmp_path):
+    """As onnxruntime's static quantisation writes it, with a scale for every column."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": np.float32(0.01),
+        "z": np.uint8(128),
+        "b": rng.integers(-127, 128, (5, 8)).astype(np.int8),
+        "bs": rng.uniform(0.01, 0.02, 5).astype(np.float32),
+        "bz": np.zeros(5, np.int8),
+        "c": rng.integers(-900, 900, 5).astype(np.int32),
+        "ys": np.float32(0.05),
+    }
+    names = ["q", "s", "z", "b", "bs", "bz", "c", *(["ys", "z"] if rounded else [])]
+    nodes = [
+        make.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        make.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=1),
+    ]
+    kind = onnx.TensorProto.UINT8 if rounded else FLOAT
+    path = written(
+        tmp_path / "net.onnx", nodes, [("x", FLOAT, [4, 8])], [("y", kind, [4, 5])], constants
+    )
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    scale = 0.01 * constants["bs"]
+    first = np.clip(np.rint(given / np.float32(0.01)), -128, 127)
+    wanted = (first @ constants["b"].T.astype(float) + constants["c"]) * scale
+    if rounded:
+        assert np.abs(found - np.clip(np.rint(wanted / 0.05) + 128, 0, 255)).max() <= 1
+    else:
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -201,6 +201,19 @@ def classes():
     return Classes(), torch.ones(3)
 
 
+class Kept:
+    """A class that torch cannot take apart."""
+
+
+def unknown_class():
+    return Unknown(), torch.ones(3)
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return x * 2, Kept()
+
+
 def leaves():
     sys.exit(2)
 
@@ -287,6 +300,7 @@ def test_numbers_that_the_first_import_draws_change_no_weights():
     [
         *((name, "the factory must return") for name in ("linear", "Lazy", "without_inputs")),
         ("leaves", r"SystemExit: 2 \(line \d+ of test_signature.py: sys.exit\(2\)\)"),
+        ("unknown_class", r"a .*Kept is among its outputs: return its tensors, or register"),
         ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
     ],
 )

@@ -32,7 +32,7 @@ def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 def quantized_gemm(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert Microsoft's QGemm; its bias has the scale of the products, the result may be float."""
+    """Convert Microsoft's QGemm; its bias has the scale of the products."""
     op, last = load_tvm().relax.op, 0 if attrs.get("transB") else 1
     first, second = _real(front, inputs[0:3], 1), _real(front, inputs[3:6], last)
     bias = inputs[6]

@@ -143,7 +143,7 @@ def _f32(value: float) -> Any:
 
 
 def _cosh(value: Any, written_out: Callable[[Any], Any]) -> Any:
-    """Build the mean of exp(x) and exp(-x) from the root of the greater, which overflows last."""
+    """Build cosh from a root of exp, which overflows last."""
     kinds = load_tvm().tvm.tirx
     half = kinds.const(0.5, str(value.ty))
 

@@ -315,7 +315,7 @@ def structures(program: Any) -> dict[str, str]:
 
 
 def _described(tree: Any, leaves: Iterator[Any], kind: str) -> Any:
-    """Describe a part of a tree; a class that torch can take apart becomes a dict or a tuple."""
+    """Describe a part of a tree; classes become dicts or tuples."""
     if tree.is_leaf():
         leaf = next(leaves)
         if isinstance(leaf, int):

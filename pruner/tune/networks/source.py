@@ -211,7 +211,9 @@ def own_path() -> None:
 
 
 def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[Any]]:
-    """Return the tensors of the example inputs, or seeded inputs of a `kind` for an ONNX file.
+    """Return the tensors of the example inputs, or seeded inputs for an ONNX file.
+
+    ``kind``: of the seeded inputs.
 
     Raises:
         PrunerError: sizes that are left open, or no such network.

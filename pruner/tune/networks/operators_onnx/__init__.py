@@ -8,11 +8,11 @@ TVM reads them: text is bytes. A converter returns None where TVM's own is right
 * `elementwise`: clips, minima and maxima of several tensors, powers
 * `indexing`: padding, tiling, one-hot, cumulative sums
 * `norms`: normalisations of everything, and by a p-norm
-* `pooling`: pools with the padding of their sizes
 * `products`: transposed convolutions, Einstein sums
 * `quantized`: integer products, and products between quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
 * `resizing`: resampling with a scale that is not the ratio of the sizes
+* `same_padding`: pools whose padding follows from their sizes
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from pruner.tune.networks.operators_onnx import (
     elementwise,
     indexing,
     norms,
-    pooling,
     products,
     quantized,
     recurrent,
     resizing,
+    same_padding,
 )
 
 Converter = Callable[[Any, Any, Any], Any]
@@ -35,9 +35,9 @@ CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
     **norms.CONVERTERS,
-    **pooling.CONVERTERS,
     **products.CONVERTERS,
     **quantized.CONVERTERS,
     **recurrent.CONVERTERS,
     **resizing.CONVERTERS,
+    **same_padding.CONVERTERS,
 }

@@ -1,4 +1,4 @@
-"""Pools whose padding follows from the sizes: TVM rounds them down, or cuts elements off."""
+"""Pools whose padding follows from their sizes: TVM may have a window too few."""
 
 from __future__ import annotations
 

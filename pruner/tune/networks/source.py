@@ -296,7 +296,7 @@ def _unknown_operators(line: str) -> str | None:
     )
 
 
-def _failed_export(error: Exception, line: str) -> str:
+def _failed_export(error: BaseException, line: str) -> str:
     """Describe an error of an export, with the line of the user code."""
     place, kind = _place(error), type(error).__name__
     if kind in _OF_VALUES:
@@ -317,7 +317,7 @@ def _failed_export(error: Exception, line: str) -> str:
     return f"{kind}: {line}{place}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Name the last line of the user's code that an error passed."""
     ours = (str(Path(pruner.__file__).parent), sysconfig.get_paths()["stdlib"], "<")
     frames = [

@@ -213,7 +213,7 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(
             f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
-            "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
+            "by torch.export.save(torch.export.export(module.cpu().eval(), inputs), file)"
         ) from error
     values = {
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"

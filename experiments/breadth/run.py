@@ -88,7 +88,7 @@ def run(options: Options) -> dict[str, Any]:
             raise PrunerError("no source is at hand: give kernelbench=DIR, or install torchvision")
         rows = list(track(results(found), "networks", len(found)))
     table = pd.DataFrame(rows)
-    table["reason"] = table.get("reason", pd.Series(dtype=str)).fillna("")
+    table["reason"] = table.reason.fillna("") if "reason" in table else ""
     write_table(Path(options.out) / "results.csv", table.to_dict("records"))
     counts = table.groupby(["source", "outcome"], sort=False).size().unstack(fill_value=0)
     say(markdown_table(["source", *counts], [[name, *row] for name, row in counts.iterrows()]))

@@ -33,6 +33,8 @@ _PACKED = {
     b"BZh": "packed by bzip2; unpack it, or pack it by gzip, xz or zstd",
     b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
     b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself (git lfs pull)",
+    b"\x80": "a pickle of Python, which may run code; write its records as lines of JSON",
+    b"<": "a page of the web; fetch the file itself",
 }
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
@@ -109,6 +111,10 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
             f"{num} lines are AutoTVM's, which hold knobs of a template and no schedule: their "
             "programs cannot be read here, only logs of Ansor and databases of MetaSchedule"
         )
+    if quarantine.counts[Reason.UNKNOWN_STEP.value]:
+        return "its programs have steps that Ansor does not have; the report names them"
+    if quarantine.counts[Reason.BAD_COST.value]:
+        return "its programs were not measured: a record has the seconds of its runs"
     if quarantine.counts[Reason.ARCHIVE.value]:
         return "tar archives are not read; unpack them"
     if quarantine.counts[Reason.OTHER_ARGUMENTS.value]:

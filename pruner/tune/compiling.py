@@ -75,7 +75,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
         return lanes_written_out(unrolled_by_nvcc(module), target)
     if target.kind.name == "llvm":
         module = even_vectors(module)
-    return module if exact else with_vector_math(module, target)
+    return with_vector_math(module, target, exact=exact)
 
 
 def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> Any:

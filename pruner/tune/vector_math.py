@@ -40,20 +40,29 @@ _TANH_BELOW = (
 )
 
 
-def with_vector_math(module: Any, target: Any) -> Any:
-    """Write out the vectorisable functions of a module, if for a CPU."""
+def with_vector_math(module: Any, target: Any, *, exact: bool = False) -> Any:
+    """Write out the vectorisable functions of a module, if for a CPU.
+
+    ``exact``: only functions that TVM cannot compile.
+    """
     if target.kind.name != "llvm":
         return module
-    known = {f"tirx.{name}": make for name, make in _WRITTEN_OUT.items()}
-    ffi, kind = load_tvm().ffi, load_tvm().tvm.ir.Call
+    tvm, ffi = load_tvm().tvm, load_tvm().ffi
 
     def written_out(call: Any) -> Any:
-        make = known.get(getattr(call.op, "name", ""))
-        if make is None or str(call.ty) != "float32":
-            return call
-        return make(call.args[0])
+        name = getattr(call.op, "name", "").removeprefix("tirx.")
+        kind, value = str(call.ty), call.args[0] if len(call.args) == 1 else None
+        if kind == "float16" and name in _NOT_HALF:
+            found = getattr(tvm.tirx, name)(tvm.tirx.Cast("float32", value))
+            return tvm.tirx.Cast(kind, written_out(found))
+        if kind in ("float32", "float64") and name in _HYPERBOLIC:
+            return _HYPERBOLIC[name](value, written_out)
+        is_vector = kind == "float32" and name in _WRITTEN_OUT and not exact
+        return _WRITTEN_OUT[name](value) if is_vector else call
 
-    return map_functions(module, lambda function: ffi.structural_map(function, (kind, written_out)))
+    return map_functions(
+        module, lambda function: ffi.structural_map(function, (tvm.ir.Call, written_out))
+    )
 
 
 def _named(value: Any, use: Callable[[Any], Any]) -> Any:
@@ -116,6 +125,26 @@ def _f32(value: float) -> Any:
     return load_tvm().tvm.tirx.const(value, "float32")
 
 
+def _cosh(value: Any, written_out: Callable[[Any], Any]) -> Any:
+    """Build cosh from a root of exp, which overflows last."""
+    kinds = load_tvm().tvm.tirx
+    half = kinds.const(0.5, str(value.ty))
+
+    def of(root: Any) -> Any:
+        return root * half * root + half / (root * root)
+
+    return _named(written_out(kinds.exp(kinds.abs(value) * half)), of)
+
+
+def _sinh(value: Any, written_out: Callable[[Any], Any]) -> Any:
+    kinds = load_tvm().tvm.tirx
+    return _named(value, lambda x: written_out(kinds.tanh(x)) * _cosh(x, written_out))
+
+
+# TVM has them for single numbers alone.
+_HYPERBOLIC = {"cosh": _cosh, "sinh": _sinh}
+# TVM has no such functions of float16.
+_NOT_HALF = {"acos", "acosh", "asin", "asinh", "atan", "cosh", "erf", "log1p", "sinh"}
 _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
     "exp": _exp,
     "erf": lambda value: _odd(value, _ERF_BOUND, _ERF_ABOVE, _ERF_BELOW),

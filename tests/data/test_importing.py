@@ -243,11 +243,27 @@ def test_an_array_of_records_is_told_with_the_way_out(write, line, tmp_path, ind
         (b"PK\x03\x04\x14\0 a.json", "a.log is a zip archive; unpack it"),
         (b"BZh91AY&SY", "a.log is packed by bzip2; unpack it, or pack it by gzip, xz or zstd"),
         (b"version https://git-lfs.github.com/spec/v1", "a.log is a pointer of Git LFS; fetch"),
+        (b"\x80\x04\x95\x10", "a.log is a pickle of Python, which may run code; write"),
+        (b"<!DOCTYPE html>", "a.log is a page of the web; fetch the file itself"),
     ],
 )
 def test_files_that_hold_no_lines_are_told_with_the_way_out(write, tmp_path, data, told):
     with pytest.raises(DataError, match=told):
         import_logs(write("a.log", [data]), tmp_path / "out", "k80", Quarantine())
+
+
+def test_steps_of_other_tuners_are_told(write, record, tmp_path):
+    other = record()
+    other["i"][1][1].append(["PPT"])
+    logs = write("a.json", [json.dumps(other).encode()])
+    with pytest.raises(DataError, match=r"1 unknown_step.*steps that Ansor does not have"):
+        import_logs(logs, tmp_path / "out", "k80", Quarantine())
+
+
+def test_programs_without_a_time_are_told(write, line, tmp_path):
+    logs = write("a.json", [line(2, costs=[0]), line(4, costs=[])])
+    with pytest.raises(DataError, match=r"2 bad_cost\); its programs were not measured"):
+        import_logs(logs, tmp_path / "out", "k80", Quarantine())
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])

@@ -1,6 +1,7 @@
 """The networks of experiments/breadth: KernelBench's problems at small sizes, and the table."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,6 +84,10 @@ def test_the_table_keeps_every_outcome_and_tries_nothing_twice(problems, tmp_pat
     options = breadth.Options(
         sources=["kernelbench"], kernelbench=str(problems), work=str(tmp_path), out=str(tmp_path)
     )
+    alone = replace(options, networks=["norm"], work=str(tmp_path / "alone"))
+    assert breadth.run(alone) == {"tried": 1, "right": 1}
+    assert "nan" not in (tmp_path / "results.csv").read_text(encoding="utf-8")
+    tried.clear()
     assert breadth.run(options) == {"tried": 3, "right": 2, "fault": 1}
     with (tmp_path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))

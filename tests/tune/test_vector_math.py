@@ -84,3 +84,22 @@ def test_other_types_are_left_alone():
     x = np.linspace(-3.0, 3.0, 64 * 256).reshape(64, 256)
     found = computed(executable("exp", dtype="float64"), x)
     np.testing.assert_allclose(found, np.exp(x), rtol=1e-14)
+
+
+LACKING = {
+    **{"acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan},
+    **{"cosh": np.cosh, "erf": special.erf, "log1p": np.log1p, "sinh": np.sinh},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "float16") for name in LACKING), ("cosh", "float32"), ("sinh", "float64")],
+)
+def test_functions_that_tvm_lacks_are_those_of_numpy(name, dtype):
+    """Of float16, and hyperbolic functions of vectors."""
+    near = np.finfo(dtype).eps * 4
+    x = np.linspace(-9, 9, 64 * 256).astype(dtype).reshape(64, 256)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = LACKING[name](x.astype(np.float64))
+    np.testing.assert_allclose(computed(executable(name, dtype), x), wanted, near, near)

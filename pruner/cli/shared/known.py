@@ -6,6 +6,8 @@ such as Lightning's Trainer, takes each argument of its class.
 
 import copy
 import inspect
+import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +86,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
     if option := POSITIONAL.get(command):
         # bare paths are a value of the option; a path that exists may contain an equals sign
         bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
-        quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
+        quoted = [_quoted(word) for word in bare]
         value = quoted[0] if option != "runs" and len(bare) == 1 else f"[{','.join(quoted)}]"
         return [*(w for w in words if w not in bare), *([f"{option}={value}"] if bare else [])]
     if command == "predict" and any(word.startswith("networks=") for word in words):
@@ -230,8 +232,20 @@ def _override(word: str) -> Override | None:
         raise PrunerError(f"{word} is unknown; see --help")
     if word.startswith(("~", "hydra.", "hydra/", "+hydra")) or "=" not in word:
         return None
-    (override,) = OverridesParser.create().parse_overrides([word])
+    (override,) = OverridesParser.create().parse_overrides([_with_quotes(word)])
     return override
+
+
+def _with_quotes(word: str) -> str:
+    """Quote a value that is an existing path, unless it is plain: ``network=net (1).onnx``."""
+    name, _, value = word.partition("=")
+    is_plain = re.fullmatch(r"[\w./:-]*", value, re.ASCII)
+    is_path = os.path.exists(value)  # noqa: PTH110 - Path raises an error for long values
+    return f"{name}={_quoted(value)}" if is_path and not is_plain else word
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:

@@ -345,7 +345,7 @@ def _output_error(
         ours, theirs = (f"{a.dtype} {'x'.join(map(str, a.shape))}" for a in (found, wanted))
         return float("inf"), f"{label} is {ours}, not {theirs}"
     if wanted.dtype.kind == "f" and wanted.size and np.isnan(wanted).all():
-        return float("inf"), f"{label} has nothing but NaN to compare with"
+        return float("inf"), f"{label} is nothing but NaN: give inputs with numbers as outputs"
     apart = gaps(found, wanted)
     if rounds:
         near = (apart > 0) & (apart <= 1.001 * step_of(wanted))

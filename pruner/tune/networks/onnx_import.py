@@ -18,6 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.operators_onnx import CONVERTERS
 from pruner.tune.networks.operators_onnx.products import MICROSOFT
@@ -50,7 +51,9 @@ def from_onnx(path: Path, network: str, options: NetworkOptions) -> Any:
         return _converted(model)
 
 
-def onnx_inputs(path: Path, network: str, options: NetworkOptions, seed: int) -> list[NDArray[Any]]:
+def onnx_inputs(
+    path: Path, network: str, options: NetworkOptions, seed: int, kind: Kind = "signed"
+) -> list[NDArray[Any]]:
     """Draw inputs of an ONNX file, in order, without its weights.
 
     Whole numbers that choose rows of a constant table are below their number, and those of masks
@@ -63,7 +66,7 @@ def onnx_inputs(path: Path, network: str, options: NetworkOptions, seed: int) ->
     """
     with _about(network):
         found = _variables(_read(path, network, options))
-        drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed)
+        drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed, kind)
         return [
             values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
             for one, values in zip(found, drawn, strict=True)
@@ -132,7 +135,10 @@ def _is_odd(node: Any) -> bool:
 
 
 def _lacking(names: Sequence[str]) -> str:
-    return f"TVM cannot import {', '.join(names)}; {_WAY_ROUND}"
+    way = _WAY_ROUND
+    if any(name.startswith("com.microsoft") for name in names):
+        way = f"if onnxruntime optimised the file, take it as it was before; else {way}"
+    return f"TVM cannot import {', '.join(names)}; {way}"
 
 
 def _modern(proto: Any) -> Any:
@@ -190,9 +196,12 @@ def _load_weights(model: Any) -> None:
 
 def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
     ir, sizes = _library("onnx_ir"), dict[str, list[int | str]]()
-    for value in _variables(model):
+    ends = [("input", one) for one in _variables(model)]
+    ends += [("output", one) for one in model.graph.outputs if one.type is not None]
+    for kind, value in ends:
         if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
-            raise PrunerError(f"its input {value.name} is no tensor of numbers")
+            raise PrunerError(f"its {kind} {value.name} is no tensor of numbers")
+    for value in _variables(model):
         if value.shape is None:
             raise PrunerError(f"its input {value.name} has no number of dimensions; export it anew")
         # some exporters write -1

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,7 +206,7 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(
             f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
-            "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
+            "by torch.export.save(torch.export.export(module.cpu().eval(), inputs), file)"
         ) from error
     values = {
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
@@ -296,30 +297,36 @@ def structures(program: Any) -> dict[str, str]:
         (INPUTS, signature.input_specs, program.call_spec.in_spec, "USER_INPUT"),
         (OUTPUTS, signature.output_specs, program.call_spec.out_spec, "USER_OUTPUT"),
     ):
-        number, leaves = 0, []
+        number, leaves = 0, list[Any]()
         for spec in specs:
             if spec.kind.name == kind:
                 is_tensor = type(spec.arg).__name__ == "TensorArgument"
                 leaves.append(number if is_tensor else spec.arg)
                 number += is_tensor
-        found[name] = json.dumps(_described(_tree().tree_unflatten(leaves, tree), kind))
+        found[name] = json.dumps(_described(tree, iter(leaves), kind))
     return found
 
 
-def _described(part: Any, kind: str) -> Any:
-    if isinstance(part, int):
-        return part
-    if isinstance(part, Mapping):
-        return {"dict": [[key, _described(one, kind)] for key, one in part.items()]}
-    if isinstance(part, list | tuple):
-        name = "list" if isinstance(part, list) else "tuple"
-        return {name: [_described(one, kind) for one in part]}
-    if type(part).__name__ == "ConstantArgument":
-        return {"value": part.value}
-    raise PrunerError(
-        f"a {type(part).__name__} is among its {kind.lower().replace('_', ' ')}s: they must be "
-        "tensors or constants, in tuples, lists and dicts"
-    )
+def _described(tree: Any, leaves: Iterator[Any], kind: str) -> Any:
+    """Describe a part of a tree; classes become dicts or tuples."""
+    if tree.is_leaf():
+        leaf = next(leaves)
+        if isinstance(leaf, int):
+            return leaf
+        if type(leaf).__name__ == "ConstantArgument":
+            return {"value": leaf.value}
+        raise PrunerError(
+            f"a {type(leaf).__name__} is among its {kind.lower().replace('_', ' ')}s: they must be "
+            "tensors or constants, in tuples, lists and dicts"
+        )
+    parts = [_described(one, leaves, kind) for one in tree.children()]
+    names = tree.context
+    if isinstance(names, list):  # in it, a dataclass and a defaultdict have the list of theirs
+        names = next((one for one in names if isinstance(one, list)), names)
+    has_names = isinstance(names, list) and len(names) == len(parts)
+    if has_names and (issubclass(tree.type, Mapping) or is_dataclass(tree.type)):
+        return {"dict": list(zip(names, parts, strict=True))}
+    return {"list" if issubclass(tree.type, list) else "tuple": parts}
 
 
 def tensors_only(program: Any) -> None:

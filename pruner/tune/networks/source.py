@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import random
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 import pruner
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.measure.numerics import Kind
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.signature import (
@@ -107,8 +109,9 @@ class NetworkSource:
                 "package:factory"
             )
         if not colon and self.name not in CATALOG:
+            found = "a folder" if Path(self.name).is_dir() else "unknown"
             raise PrunerError(
-                f"network={self.name} is unknown; known: {', '.join(CATALOG)}, package:factory, "
+                f"network={self.name} is {found}; known: {', '.join(CATALOG)}, package:factory, "
                 "or a file FILE.pt2 or FILE.onnx"
             )
 
@@ -144,7 +147,7 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     source.check_name()
     torch = importlib.import_module("torch")
     # before the factory draws the weights: equal sources give equal networks
-    torch.manual_seed(source.seed)
+    seed_all(source.seed)
     if source.is_onnx:
         raise PrunerError(f"network={source.name}: an ONNX file holds no torch module")
     if source.path is not None:
@@ -161,9 +164,14 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
         make = getattr(importlib.import_module(package), factory)
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
-    found = _called(make, source)
+    seed_all(source.seed)  # again: the import may have drawn numbers, and it imports only once
+    is_function = callable(make) and not isinstance(make, torch.nn.Module)
+    found = _called(make, source) if is_function else None
     if not (
-        isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], torch.nn.Module)
+        isinstance(found, tuple)
+        and len(found) in (2, 3)
+        and isinstance(found[0], torch.nn.Module)
+        and isinstance(found[1], Iterable)
     ):
         raise PrunerError(
             f"network={source.name}: the factory must return (nn.Module, tuple of example inputs), "
@@ -174,7 +182,15 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
             # it would return zeros for padding, which an exported program does not
             part.use_nested_tensor = False
     args, kwargs = arguments_of(found[1])
-    return found[0].eval(), (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+    found[0].eval()
+    return found[0], (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+
+
+def seed_all(seed: int) -> None:
+    """Seed the random numbers of Python, numpy and torch for the user's code."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    importlib.import_module("torch").manual_seed(seed)
 
 
 def own_path() -> None:
@@ -184,15 +200,17 @@ def own_path() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
+def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[Any]]:
     """Return the tensors of the example inputs, or seeded inputs for an ONNX file.
+
+    ``kind``: of the seeded inputs.
 
     Raises:
         PrunerError: sizes that are left open, or no such network.
     """
     if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
-    return onnx_inputs(source.path, source.name, source.options, source.seed)
+    return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
@@ -250,8 +268,9 @@ def _in_one_line(name: str) -> Iterator[None]:
         about = f"network={name}"
         raise PrunerError(str(error) if about in str(error) else f"{about}: {error}") from error
     except FileNotFoundError as error:
-        raise PrunerError(f"network={name}: no such file") from error
-    except Exception as error:  # exporters and front ends raise kinds of their own
+        other = "" if str(error.filename) in ("None", name) else f"{error.filename}: "
+        raise PrunerError(f"network={name}: {other}no such file{_place(error)}") from error
+    except (Exception, SystemExit) as error:  # kinds of exporters, front ends and the user's code
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         message = _unknown_operators(line) or _failed_export(error, line)
         raise PrunerError(f"network={name}: {message}") from error
@@ -269,13 +288,18 @@ def _unknown_operators(line: str) -> str | None:
     )
 
 
-def _failed_export(error: Exception, line: str) -> str:
+def _failed_export(error: BaseException, line: str) -> str:
     """Describe an error of an export, with the line of the user code."""
     place, kind = _place(error), type(error).__name__
     if kind in _OF_VALUES:
         return (
             "torch.export cannot follow a branch or a size that depends on values of tensors"
             f"{place}: write it with torch.where or with fixed sizes ({kind}: {line})"
+        )
+    if (unknown := re.search(r"Found <class '(.+?)'> in output", line)) is not None:
+        return (
+            f"a {unknown[1]} is among its outputs: return its tensors, or register the class "
+            "(torch.export.register_dataclass); a model of transformers: use_cache=False"
         )
     if "torch.classes.quantized" in line:
         return (
@@ -285,7 +309,7 @@ def _failed_export(error: Exception, line: str) -> str:
     return f"{kind}: {line}{place}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Name the last line of the user's code that an error passed."""
     ours = (str(Path(pruner.__file__).parent), sysconfig.get_paths()["stdlib"], "<")
     frames = [

@@ -73,6 +73,13 @@ def test_an_option_needs_no_plus(command, words, path, value):
     assert OmegaConf.select(config, path) == value
 
 
+def test_a_path_may_have_characters_of_the_grammar(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("net (1).onnx", "a,b's {2}.pt2", "été"):
+        (tmp_path / name).touch()
+        assert read_words("tune", ["platform=a100", f"network={name}"]).config.network == name
+
+
 def test_a_sweep_over_choices_knows_the_options_of_each():
     words = ["-m", "model=tlp,pacm", "model.dataflow_width=8,16"]
     assert read_words("train", words).words[-1] == "++model.dataflow_width=8,16"

@@ -20,6 +20,7 @@ from tests.tune.compare import fakes
 from tests.tune.compare.fakes import fake
 
 SETTINGS = BenchmarkSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
+NOTHING = "output y is nothing but NaN: give inputs with numbers as outputs"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -167,7 +168,7 @@ def test_of_several_outputs_the_worst_counts(tmp_path):
         ([0.0, 0.0, 32.0, 0.0, 1.0, 32.0], [0.0, 1.0, 32.0] * 2, True, 0.0, ""),
         ([True, False], [1.0, 0.0], False, np.inf, "output y is bool 2, not float64 2"),
         (np.int32([1]), np.int64([1]), False, 0.0, ""),
-        ([np.nan], [np.nan], False, np.inf, "output y has nothing but NaN to compare with"),
+        ([np.nan], [np.nan], False, np.inf, NOTHING),
         ([np.nan, 1.0], [np.nan, 1.0], False, 0.0, ""),
         (0.5, 1.0, False, 0.5, "output y is 0.5, not 1.0"),
         ([[1.0]], [1.0], False, np.inf, "output y is float64 1x1, not float64 1"),

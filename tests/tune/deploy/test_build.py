@@ -372,6 +372,32 @@ def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_p
         assert all(np.isfinite(found[one]).all() for one in ("arr_0", "again_0"))
 
 
+def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
+    from pruner.tune.deploy.build import write_reference
+    from pruner.tune.networks.source import NetworkSource
+
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make = onnx.helper
+    x, y = (
+        make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [8]), ("y", []))
+    )
+    nodes = [
+        make.make_node("Log", ["x"], ["l"]),
+        make.make_node("ReduceSum", ["l"], ["y"], keepdims=0),
+    ]
+    model = make.make_model(
+        make.make_graph(nodes, "net", [x], [y]),
+        opset_imports=[make.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    assert write_reference(NetworkSource(name=str(tmp_path / "net.onnx")), tmp_path, 1) == []
+    with np.load(tmp_path / "inputs.npz") as given, np.load(tmp_path / "expected.npz") as found:
+        np.testing.assert_allclose(found["arr_0"], np.log(given["arr_0"]).sum(), rtol=1e-5)
+
+
 def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
     from pruner.tune.deploy import build
     from pruner.tune.networks.source import NetworkSource

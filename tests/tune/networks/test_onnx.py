@@ -268,6 +268,9 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     foreign = [make.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", scale=[1.0])]
     found = refused(written(tmp_path / "ml.onnx", foreign, *ends))
     assert "TVM cannot import ai.onnx.ml.Scaler; write" in found
+    fused = [make.make_node("Conv", ["x"], ["y"], domain="com.microsoft.nchwc")]
+    found = refused(written(tmp_path / "fused.onnx", fused, *ends))
+    assert "com.microsoft.nchwc.Conv; if onnxruntime optimised the file, take it as it was" in found
     words = [("x", onnx.TensorProto.STRING, [2])], [("y", onnx.TensorProto.STRING, [2])]
     assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
 
@@ -400,3 +403,73 @@ def test_nearest_pixels_of_tensorflow_are_half_a_pixel_further():
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_pools_have_a_window_for_every_step_of_the_stride(mode, tmp_path):
+    """Against ONNX's own evaluator; it has too few for ``SAME_LOWER``, the mirrored case."""
+
+    def pools(mode):
+        every = {"auto_pad": mode, "strides": [2, 2]}
+        return [
+            make.make_node("MaxPool", ["x"], ["a"], kernel_shape=[3, 2], **every),
+            make.make_node("AveragePool", ["x"], ["b"], kernel_shape=[2, 3], **every),
+            make.make_node("MaxPool", ["x"], ["c"], kernel_shape=[1, 1], **every),
+        ]
+
+    ends = [("x", FLOAT, [1, 2, 7, 6])], [(name, FLOAT, [1, 2, 4, 3]) for name in "abc"]
+    path = written(tmp_path / "net.onnx", pools(mode), *ends)
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    found = run(from_onnx(path, "net", NetworkOptions()), [given])
+    upper = reference.ReferenceEvaluator(str(written(path, pools("SAME_UPPER"), *ends)))
+    mirror = np.s_[:, :, ::-1, ::-1] if mode == "SAME_LOWER" else np.s_[:]
+    wanted = [one[mirror] for one in upper.run(None, {"x": given[mirror]})]
+    wanted[2] = given[:, :, ::2, ::2]  # no padding, which it has
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_lists_of_tensors_are_refused_as_outputs(tmp_path):
+    node = make.make_node("SplitToSequence", ["x"], ["y"])
+    graph = make.make_graph(
+        [node],
+        "net",
+        [make.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [make.make_tensor_sequence_value_info("y", FLOAT, None)],
+    )
+    imports = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), tmp_path / "net.onnx")
+    assert "its output y is no tensor of numbers" in refused(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, tmp_path):
+    """As onnxruntime's static quantisation writes it, with a scale for every column."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": np.float32(0.01),
+        "z": np.uint8(128),
+        "b": rng.integers(-127, 128, (5, 8)).astype(np.int8),
+        "bs": rng.uniform(0.01, 0.02, 5).astype(np.float32),
+        "bz": np.zeros(5, np.int8),
+        "c": rng.integers(-900, 900, 5).astype(np.int32),
+        "ys": np.float32(0.05),
+    }
+    names = ["q", "s", "z", "b", "bs", "bz", "c", *(["ys", "z"] if rounded else [])]
+    nodes = [
+        make.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        make.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=1),
+    ]
+    kind = onnx.TensorProto.UINT8 if rounded else FLOAT
+    path = written(
+        tmp_path / "net.onnx", nodes, [("x", FLOAT, [4, 8])], [("y", kind, [4, 5])], constants
+    )
+    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    scale = 0.01 * constants["bs"]
+    first = np.clip(np.rint(given / np.float32(0.01)), -128, 127)
+    wanted = (first @ constants["b"].T.astype(float) + constants["c"]) * scale
+    if rounded:
+        assert np.abs(found - np.clip(np.rint(wanted / 0.05) + 128, 0, 255)).max() <= 1
+    else:
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -1,12 +1,16 @@
 """Inputs, outputs and state of modules as people write them, against torch itself."""
 
 import json
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from threading import Event, Thread
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import register_pytree_node
 
 from pruner.errors import PrunerError
 from pruner.tune.networks import signature
@@ -164,6 +168,67 @@ def halves():
     return Halves(), torch.ones(2, 4, dtype=torch.float64)
 
 
+@dataclass
+class Found:
+    """A result with fields, as models of language have."""
+
+    logits: torch.Tensor
+    past: torch.Tensor | None = None
+
+
+class Rows:
+    """A class of lists, as caches of keys and values are."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+
+torch.export.register_dataclass(Found, serialized_type_name="tests.Found")
+register_pytree_node(
+    Rows,
+    lambda one: (one.rows, None),
+    lambda rows, _: Rows(rows),
+    serialized_type_name="tests.Rows",
+)
+
+
+class Classes(nn.Module):
+    def forward(self, x):
+        return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
+
+
+def classes():
+    return Classes(), torch.ones(3)
+
+
+class Kept:
+    """A class that torch cannot take apart."""
+
+
+def unknown_class():
+    return Unknown(), torch.ones(3)
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return x * 2, Kept()
+
+
+def leaves():
+    sys.exit(2)
+
+
+def lost():
+    return torch.load("lost.pt")
+
+
+def without_inputs():
+    return linear, 3
+
+
+linear = nn.Linear(4, 2)
+
+
 def source(name):
     return NetworkSource(name=f"{HERE}:{name}")
 
@@ -212,6 +277,36 @@ def test_structures_and_constants_are_kept():
     parts = {"list": [1, {"tuple": [value(3), 2]}]}
     wanted = {"dict": [["found", 0], ["none", value(None)], ["parts", parts]]}
     assert json.loads(attrs[OUTPUTS]) == wanted
+
+
+def test_classes_that_torch_takes_apart_may_be_outputs():
+    attrs = import_network(source("classes"))["main"].attrs
+    parts = [{"dict": [["logits", 0]]}, {"tuple": [1, 2]}, {"dict": [["a", {"list": [3]}]]}]
+    assert json.loads(attrs[OUTPUTS]) == {"tuple": parts}
+
+
+def test_numbers_that_the_first_import_draws_change_no_weights():
+    """Nor do numbers of numpy and Python: two processes must make equal networks."""
+    sys.modules.pop("tests.tune.networks.drawing", None)
+    first, later = (
+        example_of(NetworkSource(name="tests.tune.networks.drawing:make"))[0] for _ in "12"
+    )
+    assert len(first) == len(later)
+    assert all(map(torch.equal, first.parameters(), later.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        *((name, "the factory must return") for name in ("linear", "Lazy", "without_inputs")),
+        ("leaves", r"SystemExit: 2 \(line \d+ of test_signature.py: sys.exit\(2\)\)"),
+        ("unknown_class", r"a .*Kept is among its outputs: return its tensors, or register"),
+        ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
+    ],
+)
+def test_what_is_no_factory_is_told_in_one_line(name, told):
+    with pytest.raises(PrunerError, match=told):
+        import_network(source(name))
 
 
 @pytest.mark.parametrize(

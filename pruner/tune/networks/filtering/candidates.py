@@ -33,7 +33,7 @@ from pruner.tune.networks.filtering.outline import Outline, outline
 from pruner.tune.networks.lowering import NetworkFormat, first_line
 from pruner.tune.networks.request import sized_network
 from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.networks.source import NetworkSource, import_module, own_path
+from pruner.tune.networks.source import NetworkSource, import_module, own_path, seed_all
 from pruner.tune.tvm_import import load_tvm
 
 _LIMIT_S = 600.0  # of an outline
@@ -48,7 +48,7 @@ def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
         PrunerError: no text, no network is in it, or a line that cannot be a network.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise PrunerError(
             f"networks={path}: it is no text; give a file with a network in each line, FILE.pt2 "
@@ -252,9 +252,7 @@ class _Generator:
     def _taken(self, number: int) -> Any:
         torch: Any = sys.modules["torch"]
         if self._yielded is None or number < self._next:  # this process replaces another
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002 - what a generator may use
-            torch.manual_seed(0)
+            seed_all(0)
             self._yielded, self._next = iter(self._make()), 0
         else:
             python, numpy, of_torch = self._drawn

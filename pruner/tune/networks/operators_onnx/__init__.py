@@ -10,6 +10,7 @@ TVM reads them: text is bytes. A converter returns None where TVM's own is right
 * `products`: transposed convolutions, Einstein sums, products of quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
 * `resizing`: resampling with a scale that is not the ratio of the sizes
+* `same_padding`: pools whose padding follows from their sizes
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from pruner.tune.networks.operators_onnx import (
     products,
     recurrent,
     resizing,
+    same_padding,
 )
 
 Converter = Callable[[Any, Any, Any], Any]
@@ -31,4 +33,5 @@ CONVERTERS: dict[str, Converter] = {
     **products.CONVERTERS,
     **recurrent.CONVERTERS,
     **resizing.CONVERTERS,
+    **same_padding.CONVERTERS,
 }

@@ -8,7 +8,7 @@ own business. The older operators are rewritten to it, which is right within a s
 from functools import partial
 from typing import Any
 
-from pruner.tune.networks.operators_onnx.tensors import shape_of
+from pruner.tune.networks.operators_onnx.tensors import constant, shape_of
 from pruner.tune.tvm_import import load_tvm
 
 
@@ -61,6 +61,22 @@ def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
     return front.convert("QuantizeLinear", [result, *inputs[6:8]], {"axis": 1})
 
 
+def quantized_gemm(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Microsoft's QGemm; its bias has the scale of the products."""
+    op, last = load_tvm().relax.op, 0 if attrs.get("transB") else 1
+    first, second = _real(front, inputs[0:3], 1), _real(front, inputs[3:6], last)
+    bias = inputs[6]
+    if bias is not None:
+        scale = op.multiply(inputs[1], op.reshape(inputs[4], [-1]))
+        bias = front.bb.normalize(op.multiply(op.astype(bias, "float32"), scale))
+        bias = op.multiply(bias, constant(attrs.get("alpha", 1.0), "float32"))
+        bias = front.bb.normalize(bias)
+    result = front.convert("Gemm", [first, second, bias], attrs)
+    if inputs[7] is None:
+        return result
+    return front.convert("QuantizeLinear", [result, *inputs[7:9]], {})
+
+
 def integer_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert MatMulInteger with zero points of tensors, rows or columns."""
     op = load_tvm().relax.op
@@ -110,6 +126,7 @@ def _between(name: str, count: int, front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 MICROSOFT = {
+    "QGemm": quantized_gemm,
     "QLinearAdd": partial(_between, "Add", 2),
     "QLinearAveragePool": partial(_between, "AveragePool", 1),
     "QLinearGlobalAveragePool": partial(_between, "GlobalAveragePool", 1),

@@ -24,7 +24,8 @@ def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
     from pruner.tune.networks.filtering.candidates import read_networks
 
     path = tmp_path / "nets.txt"
-    path.write_text("# mine\n\nresnet18 image=64 batch=2\n  pkg:make\nresnet18 sizes.image=32\n")
+    text = "# mine\n\nresnet18 image=64 batch=2\n  pkg:make\nresnet18 sizes.image=32\n"
+    path.write_text(text, encoding="utf-8-sig")  # as editors of Windows write it
     found = read_networks(path, 3)
     assert [(one.name, dict(one.options.given), one.seed) for one in found] == [
         ("resnet18", {"image": 64, "batch": 2}, 3),

@@ -22,10 +22,10 @@ _ON_CPUS: dict[str, Rows] = {
 
 
 def unchanged_rows(old: str, new: str, platforms: Iterable[str]) -> Rows:
-    """Return the dataflow rows (None: none) that models of version `old` may read.
+    """Return the kinds of dataflow rows that models of version `old` may read.
 
-    Empty where all models for `platforms` have to be trained again; unknown or no platforms count
-    as CPUs.
+    None in the set stands for a model without such rows. The set is empty where all models for
+    `platforms` have to be trained again; unknown or no platforms count as CPUs.
 
     >>> unchanged_rows("official-1", "official-3", ["v100"]) == {"paper", "official", None}
     True

@@ -2,7 +2,8 @@
 
 * *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998), because the first
   programs of a draft are near-copies. The next program has the largest ``score - apart *
-  likeness``, the largest share of decisions that it shares with a program already selected;
+  likeness``; its likeness is the largest share of decisions that it has in common with a
+  program already selected;
 * *noise*: the score's own error (log seconds). Programs left out that score less than that below
   the last selected score are indistinguishable from it; their share of all that are left out is
   the share of places that are filled at random.

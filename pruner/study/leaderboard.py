@@ -68,7 +68,8 @@ class Track:
 class Submission:
     """A submission's own description; ``fit_seconds`` on ``machine``, None: unknown.
 
-    ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored.
+    ``learned_from``: the records it was fitted to, in words; ``notes``: further facts for readers
+    of its rank. ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored.
     """
 
     model: str

@@ -36,7 +36,7 @@ ProgramMask = Bool[np.ndarray, " program"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one iteration: ``flops`` (with min, max), ``special`` calls, 16-bit share."""
+    """Operations of an iteration: ``flops`` (``half`` of them 16-bit) and ``special`` calls."""
 
     flops: float
     special: float
@@ -322,7 +322,10 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 
 @dataclass(slots=True, eq=False)
 class NestStatement:
-    """A statement of N programs, each distinct load once, ``unroll`` by its pragma [N]."""
+    """A statement of N programs, ``unroll`` by its pragma [N].
+
+    ``reads``: each distinct load once, without the element that the statement writes.
+    """
 
     value: Expr
     loops: list[StatementLoop]

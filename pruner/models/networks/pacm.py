@@ -87,7 +87,11 @@ class PaCM(RankingNetwork):
         self.draft_score = DraftScore(self.head) if residual else None
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Scores [program]; raises PrunerError for lacking or other columns."""
+        """Scores [program].
+
+        Raises PrunerError for another number of dataflow rows than the model's, or without the
+        analyzer's columns that it needs.
+        """
         branches = self._branches(batch)
         if self.drop is not None:
             branches = self.drop(branches)

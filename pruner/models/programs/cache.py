@@ -199,7 +199,10 @@ def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
 
 @cache
 def _code_digest() -> str:
-    """A digest of the sources that determine an entry, valid without a raised version."""
+    """A digest of the sources that determine an entry.
+
+    A changed rule makes an entry invalid even if no version was raised.
+    """
     return digest_of(
         path
         for room in _ROOMS

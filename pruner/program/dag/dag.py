@@ -44,7 +44,7 @@ class Stage:
         """Stages that the body loads, each once, in order of first load."""
         if self.body is None:
             return ()
-        # The order matters: Ansor numbers stages by a walk in it (`stage_order`).
+        # The order matters: Ansor numbers stages by a walk in it (`tenset.schedule_order`).
         return tuple(dict.fromkeys(load.stage for load in loads(self.body)))
 
 

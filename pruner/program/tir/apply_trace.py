@@ -101,7 +101,10 @@ def _started(program: TraceProgram, decisions: Decisions, *, strict: bool = Fals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """Programs that share a tree so far; ``done`` counts applied instructions."""
+    """Programs that share a tree so far; ``done`` counts applied instructions.
+
+    ``apart``: every location has a tree of its own; ``mixed``: some locations share this tree.
+    """
 
     rows: Ints
     state: TraceState

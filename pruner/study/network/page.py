@@ -251,7 +251,7 @@ def _variants(run: NetworkRun) -> Iterator[PageBlock]:
             str(one.count),
             ", ".join(way.steps) or "original",
             _ms(way.estimate_s),
-            f"{way.error:.1e}" if way.error else "",
+            f"{way.error:.1e}" if way.steps or way.error else "",
             "yes" if way.chosen else "",
         ]
         for one in report.classes

@@ -92,7 +92,10 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task, each first once; None at the end; raise `PrunerError`."""
+    """Index of the next task; None when every task is exhausted.
+
+    Every task gets a batch first. Raises `PrunerError` for an unknown order.
+    """
     check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not live:

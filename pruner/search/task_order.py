@@ -158,7 +158,11 @@ class Estimate:
 
     @staticmethod
     def of(tasks: Iterable[tuple[float, float, float]]) -> Estimate:
-        """Sum (weight, operations of a call, seconds or infinity); infinite while none is."""
+        """Estimate the latency from each task's (weight, operations of a call, best seconds).
+
+        The seconds of an unmeasured task are infinite. The latency is infinite if no task is
+        measured.
+        """
         total = known = known_s = 0.0
         missing = False
         for weight, flops, latest_s in tasks:

@@ -253,7 +253,10 @@ class Worker:
         return replace(reply, seconds=time.monotonic() - start)
 
     def ask(self, job: str, *arguments: Any, log_file: Path, timeout_s: float | None = None) -> Any:
-        """Return the value of a job; all output goes to `log_file`, or raise `JobFailed`."""
+        """Return the value of a job; raise `JobFailed` for an error.
+
+        All output goes to `log_file`.
+        """
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log_file.write_bytes(b"")
         if self._process is None:

@@ -137,10 +137,16 @@ def test_a_signal_ends_what_runs_and_starts_nothing_more(tmp_path):
 def test_a_signal_that_another_thread_takes_ends_it_too(tmp_path):
     """The system wakes one thread of a process for a signal, where it is busy not the first."""
 
+    begun = tmp_path / "begun"
+
     def job(_):
-        worker = threading.get_ident()
-        threading.Timer(0.1, signal.pthread_kill, (worker, signal.SIGTERM)).start()
-        return commands.run("sleep 60", tmp_path / "log")
+        threading.Thread(target=end_it, args=(threading.get_ident(),), daemon=True).start()
+        return commands.run(f"touch {begun}; sleep 60", tmp_path / "log")
+
+    def end_it(worker):
+        while not begun.exists():
+            time.sleep(0.01)
+        signal.pthread_kill(worker, signal.SIGTERM)
 
     start = time.monotonic()
     with Commands(tmp_path) as commands, pytest.raises(SystemExit):
@@ -498,6 +504,7 @@ def interrupt():
     while not Path("begun").exists():
         time.sleep(0.01)
     os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGINT)
+    Path("interrupted").touch()
 
 preload("slow")
 threading.Thread(target=interrupt).start()
@@ -507,9 +514,18 @@ worker.stop()
 """
 
 
+# Its import ends only after the interrupt.
+SLOW = """
+import time
+from pathlib import Path
+Path("begun").touch()
+while not Path("interrupted").exists():
+    time.sleep(0.01)
+"""
+
+
 def test_ctrl_c_while_the_server_imports_its_modules_costs_no_worker(tmp_path):
-    slow = "import time\nfrom pathlib import Path\nPath('begun').touch()\ntime.sleep(0.3)\n"
-    (tmp_path / "slow.py").write_text(slow)
+    (tmp_path / "slow.py").write_text(SLOW)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],

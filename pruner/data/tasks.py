@@ -181,7 +181,10 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def _others_froze() -> bool:
-    """Return whether the collector has frozen objects, which are counted only until some exist."""
+    """Return whether the collector has frozen objects.
+
+    A count visits every frozen object: once there are any, they are not counted again.
+    """
     if not _FROZEN and gc.get_freeze_count():
         _FROZEN.append(True)
     return bool(_FROZEN)

@@ -104,7 +104,10 @@ class LatencyForecast:
         return np.asarray(np.maximum(np.exp(error - columns[:, SCORE]), least_s(columns, device)).T)
 
     def holds_on(self, device: Device) -> bool:
-        """True on CPUs, and on GPUs of the training: elsewhere the interval fails."""
+        """True on CPUs, and on the GPUs of the training.
+
+        On other GPUs the interval does not hold (experiments/forecast).
+        """
         return not isinstance(device, GpuDevice) or device.name in self._margins
 
     def save(self, path: Path) -> None:
@@ -115,7 +118,7 @@ class LatencyForecast:
 
     @classmethod
     def load(cls, path: Path) -> LatencyForecast:
-        """Read a file; raises DataError, or MissingExtra without lightgbm."""
+        """Read a file; raises DataError if absent or damaged, MissingExtra without lightgbm."""
         try:
             content = load_tensors(path)
             if content["columns"] != _NAMES:

@@ -92,7 +92,10 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
 ) -> int | None:
-    """Index of the next task, each first once; None at the end; raise `PrunerError`."""
+    """Index of the next task; None when every task is exhausted.
+
+    Every task gets a batch first. Raises `PrunerError` for an unknown order.
+    """
     check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not live:
@@ -155,7 +158,11 @@ class Estimate:
 
     @staticmethod
     def of(tasks: Iterable[tuple[float, float, float]]) -> Estimate:
-        """Sum (weight, operations of a call, seconds or infinity); infinite while none is."""
+        """Estimate the latency from each task's (weight, operations of a call, best seconds).
+
+        The seconds of an unmeasured task are infinite. The latency is infinite if no task is
+        measured.
+        """
         total = known = known_s = 0.0
         missing = False
         for weight, flops, latest_s in tasks:

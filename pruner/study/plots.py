@@ -305,7 +305,11 @@ def bar_panels(
 
 
 def cut(values: Sequence[float], far: float = 4.0) -> float:
-    """Limit of the bars, where few above `far` times the next squeeze the others."""
+    """Limit of the bars, so that a few very long bars do not squeeze the others.
+
+    In the longest third, bars are cut from the first bar on that is more than `far` times as long
+    as the next shorter bar.
+    """
     known = np.sort([value for value in values if not np.isnan(value)])
     for n in range(max(1, -(-2 * len(known) // 3)), len(known)):
         if known[n] > far * known[n - 1]:

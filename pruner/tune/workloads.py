@@ -89,12 +89,12 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
 
 
 def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
-    """Make a workload: ``operator("matmul", m=512, n=512, k=512)``, or raise."""
+    """Make a workload: ``operator("matmul", m=512, n=512, k=512)``; raise as `from_operator`."""
     return from_operator({"operator": name, **options}, weight)
 
 
 def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
-    """Make the workload of an operator from its options, or raise."""
+    """Make an operator's workload; raise `PrunerError` for unknown, missing or wrong options."""
     spec = operators.checked(spec)
     tvm = load_tvm().tvm
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")

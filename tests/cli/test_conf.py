@@ -65,7 +65,7 @@ def targets(node):
 
 
 # Choices of the other commands are in the rounds of these two; of each the first is taken, and of
-# adapt as many as there are budgets.
+# adapt as many as there are budgets, the only group of adapt that train and tune lack.
 WHOLE = ("train", "tune")
 FIRST = {"adapt": len(list((CONF / "budget").glob("*.yaml")))}
 

@@ -57,8 +57,9 @@ def test_an_epoch_without_validation_shows_none(train):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
-    _, whole, _ = train("model=tensetmlp", "trainer.max_epochs=4")
-    _, stopped, _ = train("model=tensetmlp", "trainer.max_epochs=4", "stop_after=1")
+    small = ["model=pacm", "model.width=32", "model.dataflow_hidden=16", "model.dataflow_width=32"]
+    _, whole, _ = train(*small, "trainer.max_epochs=4")
+    _, stopped, _ = train(*small, "trainer.max_epochs=4", "stop_after=1")
     assert not stopped["finished"]
     code, resumed, err = command("train", f"resume={stopped['run_dir']}")
     assert code == 0, err
@@ -176,7 +177,8 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
         assert found[0][name] == found[1][name]
 
 
-# of each network once; pacm is what most tests here train, and of two that read the draft one does
+# Other tests here train pacm, pacm_narrow and tlp; of two models that read the draft, pacm_residual
+# is fast; pacm_official, mtl_tlp and attention are trained by this command in slow tests alone.
 OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft", "pacm_official", "mtl_tlp", "attention", "tlp")
 MODELS = [
     pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else ())

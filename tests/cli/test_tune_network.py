@@ -64,7 +64,7 @@ def test_an_operator_is_tuned_with_variants_and_without(repository, tmp_path):
     sizes = ["workload.m=16", "workload.n=16", "workload.k=65536", "variants=true"]
     # a described target, whose draft is the same on every machine
     words = ["platform=cpu-avx2", "budget.trials=8", "budget.batch=2", "verify=false"]
-    done = tune(repository, tmp_path, "workload=matmul", *sizes, *words)
+    done = tune(repository, tmp_path, "workload=matmul", *sizes, *words, *UNHURRIED)
     assert done.returncode == 0, done.stderr
     found, folder = json.loads(done.stdout.splitlines()[-1]), tmp_path / "tune" / "net"
     report, places = VariantReport.read(folder), forms(folder)

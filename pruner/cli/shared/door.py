@@ -88,7 +88,7 @@ def run_door(command: str, words: Sequence[str], task: Task | None = None) -> No
 
 @contextmanager
 def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
-    """Compose a command's configuration for a call in Python; raise `PrunerError`.
+    """Compose a command's configuration for a call in Python; raise `PrunerError` for wrong words.
 
     Hydra's state is restored afterwards: the caller may be another Hydra application.
     """

@@ -82,7 +82,7 @@ def files_of(group: str) -> list[str]:
 
 
 def full_words(command: str, words: Sequence[str]) -> list[str]:
-    """Complete a command line by implied words; raise where no platform fits."""
+    """Complete a command line by implied words; raise `PrunerError` if no platform fits."""
     if option := POSITIONAL.get(command):
         # bare paths are a value of the option; a path that exists may contain an equals sign
         bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
@@ -102,7 +102,7 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
 
 
 def with_local_platform(words: Sequence[str]) -> list[str]:
-    """Add this machine's CPU where no other platform is named; raise without."""
+    """Add this machine's CPU where no other platform is named; raise as `local_platform`."""
     from pruner.tune.measure.targets import local_platform
 
     given = [word for word in words if word.startswith("platform=")]

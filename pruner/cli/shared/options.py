@@ -322,7 +322,7 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:
-    """Import the user's classes ``models.own=[package.module.Class]``, or raise."""
+    """Import the user's classes (``models.own=``); raise `PrunerError` if an import fails."""
     found = []
     for path in paths:
         try:

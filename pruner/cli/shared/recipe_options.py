@@ -26,7 +26,7 @@ from pruner.study.training_run import Fold, Watch, Watching
 
 
 def recipe_of(config: DictConfig) -> Recipe:
-    """Make the recipe of ``train.py``'s options; raise where a constructor refuses."""
+    """Make the recipe of ``train.py``'s options; raise `PrunerError` if a constructor fails."""
     build_network(lambda: build(config.model), seed=0)
     build(config.optimizer, _partial_=False, params=[torch.zeros(1, requires_grad=True)])
     trainer = plain(config.trainer)

@@ -76,7 +76,7 @@ def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -
 
 
 def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """List record folders as `chosen_platforms`; raise `DataError` for none."""
+    """List record folders as `chosen_platforms`; raise `DataError` for a device without records."""
     name = config.platform.name if config.get("platform") else None
     chosen = chosen_platforms(config.data, name, root)
     if not chosen:

@@ -72,7 +72,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
 
 
 def last_checkpoint(outputs: Path) -> Path:
-    """Find the checkpoint of the newest finished run that has any, or raise."""
+    """Find the newest checkpoint of a finished run; raise `PrunerError` if there is none."""
     found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         checkpoint = (load_metrics(path.parent) or {}).get("checkpoint")

@@ -171,7 +171,10 @@ def _plain_module(model: nn.Module) -> nn.Module:
 
 
 def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Convert outputs to plain containers of tensors and constants, or raise."""
+    """Convert outputs to plain containers of tensors and constants.
+
+    Any mapping becomes a dict. Raises `PrunerError` for a value of another type.
+    """
     import torch
 
     if outputs is None or isinstance(outputs, torch.Tensor | _CONSTANTS):

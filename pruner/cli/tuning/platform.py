@@ -28,7 +28,11 @@ from pruner.tune.networks.rewrites.precision import chosen_precision
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
-    """Make and print the platform, here now if it ``measures``, or raise."""
+    """Make and print the platform; check its device if the run ``measures``.
+
+    Raises `PrunerError` for a network on OpenCL, for a target as `make_platform`, and if a run that
+    measures lacks the device.
+    """
     platform = platform_of(config, plain(config.target))
     if platform.device == OPENCL and config.get("network") is not None:
         raise PrunerError(

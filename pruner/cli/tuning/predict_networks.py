@@ -106,7 +106,10 @@ def candidates_of(config: DictConfig) -> Candidates:
 
 
 def forecaster_of(config: DictConfig) -> NetworkForecaster:
-    """Make the forecaster of the options, to be closed; raise without forecasts."""
+    """Make the forecaster of the options, which the caller closes.
+
+    Raises `MissingExtra` without lightgbm, and `PrunerError` for a platform without forecasts.
+    """
     device = device_from_mapping(plain(config.platform))
     forecast = boxed_forecast(device.kind)  # without lightgbm it ends here
     platform = make_platform(device, target=plain(config.target))

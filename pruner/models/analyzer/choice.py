@@ -45,7 +45,11 @@ class AnalyzerChoice(Model):
             )
 
     def scorer(self, conf: Path, device: Device) -> Analyzer:
-        """The analyzer of a device; raises DataError, or PrunerError for a GPU's form."""
+        """The analyzer of a device.
+
+        Raises DataError for an unknown platform, PrunerError for an unknown term, and for a CPU in
+        another form than ``hardware``.
+        """
         if self.form != "hardware" and not isinstance(device, GpuDevice):
             raise PrunerError(
                 f"platform={device.name}: the {self.form} form is for GPUs only; "

@@ -164,7 +164,7 @@ def official_ranker(
 
 
 MAX_BYTES = 256 * 2**20
-"""The official checkpoints have 1.7 MB; a larger file than this is none of them."""
+"""The official checkpoints have 1.7 MB; a larger file is not an official checkpoint."""
 
 ALLOWED_OPCODES = DATA_OPCODES | {"SHORT_BINBYTES", "BINBYTES", "EMPTY_SET", "ADDITEMS"}
 """Plain data and objects of named types, with the sets and byte strings of modules."""

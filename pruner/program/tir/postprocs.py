@@ -50,7 +50,7 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
 
 
 def require_bound(tree: Tree) -> None:
-    """Raise unless every block is under block and thread indices."""
+    """Raise `UnsupportedProgram` unless every block is under block and thread indices."""
     for block in tree.blocks():
         marks = {loop.mark for loop in tree.path(block)}
         if marks.isdisjoint(BLOCKS) or marks.isdisjoint(THREADS):

@@ -211,7 +211,8 @@ def write_reference(
     """Write inputs and expected outputs of two calls; return lines about missing outputs.
 
     The second call has other inputs, unless the network fails or has no finite outputs for these.
-    ``kind``: of the inputs of an ONNX file; positive where an output of others is nothing but NaN.
+    ``kind``: of the inputs of an ONNX file. If an output has only NaN for inputs of both signs, the
+    inputs are positive.
     """
     inputs, expected, arrays = folder / INPUTS, folder / EXPECTED, inputs_of(source, kind)
     save_arrays(inputs, arrays)

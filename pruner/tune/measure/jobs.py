@@ -166,7 +166,7 @@ def run(
     address: RpcAddress | None,
     known_s: float = float("inf"),
 ) -> list[float]:
-    """Time a library; return seconds of repeats; raise `ConnectionError`."""
+    """Time a library; return seconds of repeats; raise `ConnectionError` if the device is gone."""
     rule = timing.rule(known_s)
     with _still_there(address):
         module, handle = _open(path, device, address)
@@ -244,7 +244,10 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Compute the largest `worst_error`; raise `NoReference` or `ConnectionError`."""
+    """Compute the largest `worst_error`.
+
+    Raises `NoReference` if `expected` cannot be read, and `ConnectionError` as `run`.
+    """
     try:
         written = Path(expected).stat()
     except OSError as error:

@@ -322,7 +322,7 @@ def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
 
 
 def platform_analyzer(platform: Platform, form: AnyFormula = "hardware") -> Analyzer:
-    """Load the analyzer of a platform, for its target's number of cores, or raise."""
+    """Load a platform's analyzer, for its target's number of cores; raise as `load_analyzer`."""
     analyzer = load_analyzer(conf_folder(), platform.name, form=form)
     if isinstance(analyzer, CpuAnalyzer):
         # the description is of all cores, the target may use fewer

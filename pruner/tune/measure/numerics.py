@@ -30,7 +30,7 @@ MAX_SAMPLE = 1 << 20  # values whose median is the usual magnitude
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:
-    """Check for timings: at least a value, each finite and above 0."""
+    """Check that there are timings, and that each is finite and above 0."""
     # the comparison is false for NaN, too
     return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
 

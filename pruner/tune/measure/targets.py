@@ -57,7 +57,7 @@ def _widest(cpuinfo: Path) -> CpuTarget | None:
 
 
 def local_platform() -> str:
-    """Choose the widest described CPU that this machine can run, or raise."""
+    """Choose the widest described CPU for this machine; raise `PrunerError` if none fits."""
     found = _widest(Path("/proc/cpuinfo"))
     if found is not None:
         return found.platform

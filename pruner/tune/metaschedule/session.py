@@ -106,9 +106,10 @@ def identity(context: Any) -> tuple[int, str]:
 
 
 def platform_of(target: Any, name: str | None, log: Log) -> Platform:
-    """Find the platform `name`, by default the best fit of the target, or raise.
+    """Find the platform `name`, or the target's best fit; raise `PrunerError` if none fits.
 
-    A CPU is found by its instructions, a CUDA device by its architecture; `log` tells of several.
+    A CPU is found by its instructions, a CUDA device by its architecture. If several fit, `log`
+    gets a line.
     """
     kind = _DEVICE_KINDS.get(str(target.kind.name))
     files = sorted((conf_folder() / "platform").glob("*.yaml"))

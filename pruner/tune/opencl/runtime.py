@@ -203,7 +203,7 @@ def outermost(source: str) -> str:
 
 
 def devices() -> list[OpenCLDevice]:
-    """List all OpenCL devices: GPUs, accelerators, then CPUs; raise for none."""
+    """List all OpenCL devices: GPUs, accelerators, then CPUs; raise `PrunerError` for none."""
     load_runtime()
     ffi = importlib.import_module("tvm_ffi")
     text = str(ffi.get_global_func("pruner.opencl.devices")())

@@ -67,7 +67,10 @@ def import_databases(
     quarantine: Quarantine,
     log: Log = silent,
 ) -> ImportResult:
-    """Write records to ``out/measure_records/<platform>/<task>.json.gz``, or raise."""
+    """Write records to ``out/measure_records/<platform>/<task>.json.gz``.
+
+    Raises `DataError` if no record can be read, and as `new_platform`.
+    """
     final = new_platform(out, platform)
     state = _Import(out, quarantine, log, Counter())
     lines: dict[str, list[str]] = {}

@@ -203,7 +203,7 @@ def interpreter(folder: Path) -> Path:
 
 
 def install(folder: Path) -> None:
-    """Create the environment of datasets/ansor-requirements.txt, or raise."""
+    """Create the environment of datasets/ansor-requirements.txt; raise `PrunerError` on failure."""
     commands = [
         [sys.executable, "-m", "venv", str(folder)],
         [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)],

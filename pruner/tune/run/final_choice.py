@@ -97,7 +97,11 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the meter of a run, None where a model serves; raise without both."""
+    """Open the energy meter of a run.
+
+    None: a model gives the joules, or the objective has no energy. Raises `PrunerError` if neither
+    a meter nor a model can give joules.
+    """
     platform = options.platform
     if not options.objective.has_energy:
         return None

@@ -174,7 +174,7 @@ class KernelTrial:
 
 
 def chosen_trials(folder: Path, trials: Sequence[Trial]) -> dict[str, KernelTrial]:
-    """Return the choices of finalists and energies by task; raise `DataError`."""
+    """Return the choices of finalists and energies by task; raise `DataError` where damaged."""
     by_number = {trial.trial: trial for trial in trials}
     out = {
         name: KernelTrial(trial=by_number[one.trial], best_s=by_number[one.tried[0]].latency_s)

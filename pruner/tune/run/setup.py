@@ -343,7 +343,10 @@ class Known:
 def read_known(
     folders: Sequence[Path], workloads: Sequence[Workload], target: Any
 ) -> Mapping[str, Known]:
-    """Read records of equal programs from earlier runs, by task name, or raise."""
+    """Read records of equal programs from earlier runs, by task name.
+
+    Raises `PrunerError` for a folder without records, and for records of another target.
+    """
     known = {workload.name: Known() for workload in workloads}
     for folder in folders:
         if not (folder / RECORDS).is_file():

@@ -184,7 +184,7 @@ def drawn_spaces(context: Any) -> list[Any]:
 
 
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
-    """Generate the default spaces; where all draws raise, fewer. Raises `PrunerError`.
+    """Generate the default spaces, or fewer; raise `PrunerError` if TVM refuses all rules.
 
     On GPUs convolutions of at most 15 rows with an epilogue raise: lanes then. On CPUs a rule may
     meet a block that its primitives refuse: that rule is left out.

@@ -92,7 +92,7 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, b
 
 
 def _has_programs(space: LiveSpace, num: int = _PROBES, seed: int = 0) -> bool:
-    """Check that a random program is legal; raise where the engine cannot judge."""
+    """Check for a legal random program; raise `UnsupportedProgram` if the engine cannot judge."""
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
         space.sample(num, np.random.default_rng(seed))

@@ -100,8 +100,9 @@ def of_the_page(folder):
     ["faint", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_outputs", "one_image"))],
 )
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
-    """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
-    records, and the loader of the run folder with torch and this package out of reach."""
+    """The fast case has outputs of a billionth; the slow cases have several outputs of reshapes
+    alone, and folded norms. All have measured and drafted records, and the loader of the run folder
+    runs with torch and this package out of reach."""
     from pruner.tune.compare.benchmark import worst_output
     from pruner.tune.deploy import built_files, network
     from pruner.tune.run.database import Database

@@ -66,7 +66,7 @@ def measurer():
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
     settings = MeasureSettings(
-        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=1.0, memory_gib=2.0
+        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=2.0, memory_gib=2.0
     )
     with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
         yield made

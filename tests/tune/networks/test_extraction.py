@@ -143,16 +143,11 @@ def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
     assert (tmp_path / LOG).is_file()
 
 
-def test_mistakes_are_one_line(target, tmp_path, monkeypatch):
-    from pruner.tune.networks import extraction
-
-    def in_process(_, job, *given, **__):
-        return getattr(extraction, job)(*given)
-
-    monkeypatch.setattr(extraction, "ask", in_process)
+def test_mistakes_are_one_line(target, tmp_path):
+    from pruner.tune.networks.extraction import extract_tasks
 
     with pytest.raises(PrunerError, match=r"must return \(nn.Module"):
-        extraction.extract_tasks(source("broken"), str(target), tmp_path)
+        extract_tasks(source("broken"), str(target), tmp_path)
     for name, told in {
         "resnet19": "unknown; known: resnet18",
         f"{HERE}:missing": "missing",

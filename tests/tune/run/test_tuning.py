@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -337,28 +336,32 @@ def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monke
 
 def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch):
     from pruner.tune import operator, tune
-    from pruner.tune.measure.measurer import DeviceMeasurer
+    from pruner.tune.measure.measurer import DeviceMeasurer, wait_for
+    from pruner.tune.run import setup
 
-    begun, release = [], threading.Event()
+    looks, release = [], threading.Event()
 
     def endless(*_):
-        begun.append(time.monotonic())
         release.wait(60)
 
+    def waits(reference, stopped):
+        def look():
+            looks.append(stopped())
+            return looks[-1]
+
+        wait_for(reference, look)
+
     monkeypatch.setattr(DeviceMeasurer, "_reference", endless)
+    monkeypatch.setattr(setup, "wait_for", waits)
     small = operator("matmul", m=32, n=32, k=32)
     quick = options(trials=4).measure
     given = options(trials=4, measure=replace(quick, exclusive=False, lag=0, baseline=False))
     try:
-        tune(small, given, tmp_path, interrupted=lambda: bool(begun) and ready(begun[0]))
+        tune(small, given, tmp_path, interrupted=lambda: bool(looks))
     finally:
         release.set()
+    assert looks[:2] == [False, True]  # the first batch waited for its reference
     assert not read_trials(tmp_path / JOURNAL_FILE)
-
-
-def ready(since):
-    """Long enough for the first batch to wait for its reference."""
-    return time.monotonic() - since > 0.5
 
 
 def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):

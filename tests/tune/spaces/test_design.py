@@ -48,6 +48,21 @@ def test_pooling_has_the_spaces_that_tvm_warns_of_without_the_warning(pooling, c
     assert len(ours) == 3
 
 
+@pytest.mark.parametrize("target", [{"kind": "llvm", "num-cores": 2}, "nvidia/nvidia-a100"])
+def test_a_module_of_equal_text_has_equal_spaces(pooling, target):
+    """So runs can be resumed, and the tests of runs generate the spaces of a text once."""
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm = load_tvm().tvm
+    again = tvm.ir.load_json(tvm.ir.save_json(pooling))
+    first, second = (
+        design_spaces(module, tvm.target.Target(target)) for module in (pooling, again)
+    )
+    assert first
+    assert space_texts(first) == space_texts(second)
+
+
 def test_rules_that_tvm_has_stay_as_they_are(pooling):
     import tvm_ffi
 

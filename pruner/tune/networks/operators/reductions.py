@@ -141,7 +141,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Any:
 
 @replaces(aten.sort.default)
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """Return a number without dimensions, or no numbers, as they are."""
+    """Copy a tensor without dimensions or elements, as there is nothing to sort."""
     if x.ndim and x.numel():
         return NotImplemented
     # a constant without elements cannot be stored
@@ -158,7 +158,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *in_order: bool
 
 @replaces(aten.kthvalue.default)
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """Take one of a sort."""
+    """Take the k-th element of a sort."""
     if not x.ndim:
         return aten.sort.default(x)
     found = [part.narrow(dim, k - 1, 1) for part in aten.sort.default(x, dim)]

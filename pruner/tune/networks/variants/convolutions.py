@@ -113,5 +113,5 @@ def matrices_of(node: GraphNode) -> tuple[tuple[int, ...], ...] | None:
 
 
 def is_operator(node: GraphNode) -> bool:
-    """Check for a product or convolution of TVM; others get own functions."""
+    """Check for a product or convolution of TVM; other contractions get their own functions."""
     return convolution_of(node) is not None or matrices_of(node) is not None

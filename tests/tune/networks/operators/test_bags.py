@@ -24,7 +24,7 @@ def test_bags_that_begin_where_an_input_says(tvm):
 @REWRITTEN_OR_BUILT
 def test_weights_of_samples(tvm, assert_same):
     table = torch.randn(20, 6)
-    assert_equal(
+    assert_same(
         lambda rows, weights: nn.functional.embedding_bag(
             rows, table, mode="sum", per_sample_weights=weights
         ),

@@ -13,6 +13,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "layers", "both_ways", "steps", "assert_same"),
     [
+        (nn.LSTM, 2, True, 2, assert_rewritten_equal),
         (nn.GRU, 1, True, 2, assert_rewritten_equal),
         (nn.RNN, 2, False, 2, assert_equal),
         *(

@@ -64,8 +64,8 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         )
     if config.network is not None and config.measure.finalists:
         raise PrunerError(
-            f"measure.finalists={config.measure.finalists} is for single operators without "
-            f"variants=true; leave it out of network={config.network}"
+            f"measure.finalists={config.measure.finalists}: networks have no finalists; leave it "
+            "out, or name an operator (workload=) without variants=true"
         )
     if config.network is not None and config.list:
         return list_run(config, folder)

@@ -222,8 +222,11 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["policy=ansor", "policy.first=lm"], "this policy has no draft"),
         (["network=dcgan", "objective=edp"], "objective=edp: a network is tuned for latency"),
         (["network=dcgan", "objective=[latency]", "effort=draft", "warm_start=[a]"], "learns"),
-        (["network=dcgan", "measure.finalists=4"], "leave it out of network=dcgan"),
-        (["variants=true", "measure.finalists=4"], "leave it out of network=matmul_512_512_512"),
+        (["network=dcgan", "measure.finalists=4"], "measure.finalists=4: networks have no finali"),
+        (["variants=true", "measure.finalists=4"], "out, or name an operator (workload=) without"),
+        (["variants=true", "policy=ansor_tvm"], "variants=true: Ansor tunes no networks; leave"),
+        (["variants=true", "platform=opencl"], "not built for OpenCL yet; leave it out"),
+        (["variants=true", "effort=draft", "target={kind:cuda}"], "kind cuda does not fit"),
         (["variants=true", "objective=edp"], "objective=edp: a network is tuned for latency"),
         (["variants=true", "workload=list"], "workload=list: variants=true takes one operator"),
         (["variants=true", "workload=file"], "workload=file: variants=true takes named operators"),
@@ -231,7 +234,7 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["variants=true", "workload.m=0"], "workload.m=0: matmul needs a whole number"),
         (["variants=true", "list=true"], "add network=NAME"),
         (["variants=true", "checkpoint=absent"], "absent"),
-        (["network=dcgan", "effort=draft", "measure.finalists=4"], "leave it out of network"),
+        (["network=dcgan", "effort=draft", "measure.finalists=4"], "networks have no finalists"),
         (["objective=[size,latency]"], "it must be latency, energy, edp, [latency,size] or"),
         (["objective=size"], "it must be latency, energy, edp, [latency,size] or"),
     ],
@@ -266,14 +269,24 @@ def test_an_operator_with_variants_is_the_network_of_a_file(monkeypatch, tmp_pat
     from pruner.cli import tune
     from pruner.cli.shared.door import command_config
     from pruner.cli.tuning import measured_run
+    from pruner.tune.networks import signature
+
+    def ended(*_, **__):
+        raise KeyboardInterrupt
 
     seen = []
     monkeypatch.setattr(measured_run, "tune_run", lambda *given: seen.append(given) or {})
     sizes = ["workload.m=3", "workload.n=4", "workload.k=5", "workload.epilogue=[bias,relu]"]
     words = ["workload=matmul", *sizes, "variants=true", "platform=cpu-avx2", f"outputs={tmp_path}"]
     with command_config("tune", [*words, "run_id=run"]) as config:
-        tune.run(config, None)
-        assert config.policy.draft.population == 128  # that of networks
+        with monkeypatch.context() as during:
+            during.setattr(signature, "exported", ended)
+            with pytest.raises(KeyboardInterrupt):
+                tune.run(config, None)
+        # resumed, it writes the file that it lacks
+        resumed = read_config(tmp_path / "tune" / "run" / CONFIG_FILE)
+        tune.run(resumed, tmp_path / "tune" / "run")
+        assert resumed.policy.draft.population == 128  # that of networks
     ((config, _, folder),) = seen
     assert folder == tmp_path / "tune" / "run"
     assert config.network == str(folder / "matmul_bias_relu_3_4_5.pt2")

@@ -96,8 +96,14 @@ def full_words(command: str, words: Sequence[str]) -> list[str]:
     words = [f"sizes.{word}" if word.startswith(ONLY_INPUT) else word for word in words]
     pairs = [word.lstrip("+").partition("=")[::2] for word in words]
     given = {name for name, value in pairs if value not in _ABSENT}
-    has_network = "network" in given or ("variants", "true") in pairs
-    network = [NETWORK_POLICY] if has_network and not given & CHOOSERS else []
+    variants = [value.lower() for name, value in pairs if name == "variants"]
+    has_network, chosen = "network" in given or "true" in variants, given & CHOOSERS
+    if not (has_network or chosen) and any("true" in value for value in variants):
+        raise PrunerError(
+            f"variants={variants[-1]}: an operator with variants has the policy of networks; name "
+            "one policy= for all, or give each value a command of its own"
+        )
+    network = [NETWORK_POLICY] if has_network and not chosen else []
     return [*network, *with_local_platform(words)]
 
 

@@ -30,7 +30,9 @@ from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import choose_variants
+from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.result import Tuned
+from pruner.tune.run.snapshot import SNAPSHOT_FILE
 from pruner.tune.workloads import Workload
 
 
@@ -150,7 +152,10 @@ def tasks_to_tune(config: DictConfig, platform: Platform, folder: Path) -> list[
     tasks = network_tasks(config, platform, folder)
     if config.compile_only:
         return tasks
-    extract_original(folder, platform.target_json, cache=_cache(config), log=say)
+    # a run of an earlier version continues with the tasks that it has
+    if not any((folder / name).is_file() for name in (JOURNAL_FILE, SNAPSHOT_FILE)):
+        network_platform(folder, config)  # refuses code of others
+        extract_original(folder, cache=_cache(config), log=say)
     found: dict[str, NetworkTask] = {}
     for place in forms(folder).values():
         for task in read_tasks(place / TASKS):
@@ -247,6 +252,7 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
     row = {
         "network": str(config.network),
         "best_latency_s": best.best_latency_s,
+        "untuned_latency_s": best.untuned_latency_s,
         "estimated_latency_s": best.estimate.latency_s,
         "measured_share": best.estimate.measured_share,
     }

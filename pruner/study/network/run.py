@@ -15,6 +15,7 @@ from pruner.study.tuning_plots import RunCurve
 from pruner.tune.compare.baselines import OURS
 from pruner.tune.compare.benchmark import SideBySide
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
+from pruner.tune.deploy.forms import built_form
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.network_tasks import MIN_SHARE
 from pruner.tune.networks.request import REQUEST
@@ -113,8 +114,9 @@ def read_network_run(folder: Path) -> NetworkRun:
     metrics = load_metrics(folder) or {}
     config, command = _read_config(folder / CONFIG_FILE)
     trials = read_trials(folder / JOURNAL_FILE)
-    with as_written(folder / TASKS):
-        tasks = _tasks(folder, trials, metrics.get("tasks", {}), _rates(folder, config))
+    place = built_form(folder)
+    with as_written(place / TASKS):
+        tasks = _tasks(place, trials, metrics.get("tasks", {}), _rates(folder, config))
     weights = {task.name: task.weight for task in tasks if task.tuned}
     curve = RunCurve.of(folder.name, trials, weights, metrics.get("seconds", {}))
     return NetworkRun(

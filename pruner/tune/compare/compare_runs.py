@@ -33,6 +33,7 @@ from pruner.tune.compare.benchmark import (
 )
 from pruner.tune.deploy.build import INPUTS, build_network
 from pruner.tune.deploy.built_files import COMPARISON_FILE, KERNELS_FILE, LIBRARY, WORK
+from pruner.tune.deploy.forms import built_form
 from pruner.tune.deploy.network import DRAFTED, cannot_run, request_of
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.measurer import Platform
@@ -213,23 +214,23 @@ def _libraries(
     TVM's untuned and drafted networks are built where `names` has them. A missing library has its
     reason.
     """
-    work = folder / _WORK
+    work, form = folder / _WORK, built_form(folder)
     found = {OURS: _deployed(folder, "ours")}
     for other in others:
         found[_name(other)] = _deployed(other, _name(other))
     if UNTUNED in names:
-        found[UNTUNED] = _built(folder, {}, work / UNTUNED, "TVM untuned", {}, worker)
+        found[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
     if DRAFT in names:
         start, database = time.perf_counter(), work / "drafts"
         shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
-        tasks = read_tasks(folder / TASKS)
+        tasks = read_tasks(form / TASKS)
         rest = [task.workload for task in tasks if not is_view(task.module)]
         log(f"drafting {len(rest)} tasks")
         seed = request_of(folder).source.seed
         draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}
         sources = {DRAFTED: database}
-        found[DRAFT] = _built(folder, sources, work / DRAFT, "TVM, drafted only", facts, worker)
+        found[DRAFT] = _built(form, sources, work / DRAFT, "TVM, drafted only", facts, worker)
     return found
 
 

@@ -299,8 +299,10 @@ def _with_rounding(
 
 def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     """Put the library in place, with the loader and then ``deploy.json``."""
+    # aside first: it may be in its place already, whose results are removed
+    library = deployed.library.replace(folder / WORK / LIBRARY)
     remove_built(folder)
-    deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
+    deployed = replace(deployed, library=library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
     loader = _LOADER.replace("{device}", device).replace("{alone}", _ALONE[device])
     (folder / LOADER).write_text(loader, encoding="utf-8")

@@ -18,14 +18,14 @@ from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
-from pruner.tune.networks.rewrites.operators import functions_of, operator_name, parts_of
+from pruner.tune.networks.rewrites.operators import functions_of, operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 from pruner.tune.networks.variants.search import with_variants
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
@@ -215,13 +215,13 @@ def narrowed(module: Any) -> Any:
 
 def _is_large(function: Any) -> bool:
     tensors = tensors_of(function)
-    for block in parts_of(function.body, load_tvm().s_tir.SBlock):
+    for block in inside(function.body, load_tvm().s_tir.SBlock):
         tensors.extend(block.alloc_buffers)
     return any(prod(int(extent) for extent in tensor.shape) > _LARGEST for tensor in tensors)
 
 
 def _lost_loops(function: Any) -> bool:
-    tirx, blocks = load_tvm().tirx, parts_of(function.body, load_tvm().s_tir.SBlockRealize)
+    tirx, blocks = load_tvm().tirx, inside(function.body, load_tvm().s_tir.SBlockRealize)
     return any(
         not isinstance(value, tirx.Var)
         for one in blocks

@@ -34,7 +34,7 @@ from pruner.tune.networks.signature import (
     tensors_of,
 )
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 
 if TYPE_CHECKING:  # reading the tasks of a network must not wait for torch
     from torch import nn
@@ -367,7 +367,4 @@ def _with_numbers(module: Any) -> Any:
 
 
 def _calls(module: Any) -> list[Any]:
-    found: list[Any] = []
-    look = (load_tvm().relax.Call, found.append)
-    load_tvm().ffi.structural_walk(module["main"].body, look)
-    return found
+    return inside(module["main"].body, load_tvm().relax.Call)

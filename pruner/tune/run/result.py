@@ -201,6 +201,13 @@ class Tuned:
         return sum(task.weight * task.best_s for task in self.tasks)
 
     @property
+    def untuned_latency_s(self) -> float | None:
+        """Weighted sum of the operators without schedule; None if one was not timed."""
+        # a sum that lacks a task would be compared with the sum of all
+        known_s = [task.weight * s for task in self.tasks if (s := task.untuned_s) is not None]
+        return sum(known_s) if len(known_s) == len(self.tasks) else None
+
+    @property
     def unsuccessful(self) -> list[str]:
         """List tasks without a checked program, or without a compiled program."""
         if self.compile_only:
@@ -229,12 +236,9 @@ class Tuned:
         """Return the last line of ``tune.py``."""
         failures = sum((task.failures for task in self.tasks), Counter[str]())
         trials, failed = sum(task.trials for task in self.tasks), failures.total()
-        untuned_s = [task.untuned_s for task in self.tasks]
-        known_s = [task.weight * s for task in self.tasks if (s := task.untuned_s) is not None]
         row: dict[str, Any] = {
             "best_latency_s": None if self.compile_only else self.best_latency_s,
-            # a sum that lacks a task would be compared with the sum of all
-            "untuned_latency_s": sum(known_s) if len(known_s) == len(untuned_s) else None,
+            "untuned_latency_s": self.untuned_latency_s,
             "trials": trials,
             "failed": failed,
             "failures": dict(failures),

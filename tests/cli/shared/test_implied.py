@@ -27,6 +27,9 @@ from pruner.tune.measure import targets
         (["network=null"], False),
         (["workload=matmul"], False),
         (["workload=matmul", "variants=true"], True),
+        (["workload=matmul", "variants=True"], True),
+        (["network=resnet18", "variants=true,false", "-m"], True),
+        (["workload=matmul", "variants=true,false", "policy=random", "-m"], False),
         (["workload=matmul", "variants=false"], False),
         (["resume=outputs/tune/x", "network=resnet18"], False),
     ],
@@ -34,6 +37,11 @@ from pruner.tune.measure import targets
 def test_a_network_has_its_policy_unless_another_is_chosen(words, implied):
     found = full_words("tune", ["platform=a100", *words])
     assert found == [NETWORK_POLICY] * implied + ["platform=a100", *words]
+
+
+def test_one_sweep_has_no_two_policies_by_itself():
+    with pytest.raises(PrunerError, match="variants=true,false: .*; name one policy= for all"):
+        full_words("tune", ["platform=a100", "workload=matmul", "variants=true,false", "-m"])
 
 
 def test_the_shape_of_the_only_input_is_a_size():

@@ -9,6 +9,10 @@ from matplotlib.figure import Figure
 from pruner.errors import DataError
 from pruner.study.network.page import write_report
 from pruner.study.network.run import read_network_run
+from pruner.tune.deploy.forms import OTHER
+from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.request import REQUEST, TASKS, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import Alternative, Alternatives, VariantReport
 from tests.study.network.fabricated import contender, fabricate
 
@@ -191,3 +195,15 @@ def test_the_variants_of_a_network_are_a_table(folder):
     assert "left out: a chain" in text
     for cell in ("winograd 1", "6.0e-06", "original"):
         assert f"<td>{cell}</td>" in text, cell
+
+
+def test_the_tasks_are_those_of_the_form_that_is_built(folder):
+    other = folder / OTHER
+    other.mkdir()
+    (other / TASKS).write_text(json.dumps(json.loads((folder / TASKS).read_text())[:1]))
+    for place, variants in ((folder, {"ab": ["order 0"]}), (other, {})):
+        form, source = NetworkFormat(variants=variants), NetworkSource(name="tiny")
+        NetworkRequest(source=source, target={}, form=form).save(place / REQUEST)
+    for built, count in (("variants", 3), ("original", 1)):
+        VariantReport(built=built).save(folder)
+        assert len(read_network_run(folder).tasks) == count

@@ -14,8 +14,8 @@ import numpy as np
 from pruner.arrays import dtype_bytes
 from pruner.tune.networks.lowering import NetworkFormat, lower_somehow
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
-from pruner.tune.networks.rewrites.operators import operator_name, parts_of
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.networks.rewrites.operators import operator_name
+from pruner.tune.tvm_import import inside, load_tvm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
 
 def parameter_bytes(lowered: Any) -> int:
     """Count the bytes of the constants of a lowered module, shared constants once."""
-    found = parts_of(lowered["main"].body, load_tvm().tvm.ir.GenericConst)
+    found = inside(lowered["main"].body, load_tvm().tvm.ir.GenericConst)
     distinct = {hash(one): one for one in found}  # the hash is that of the object
     return sum(_bytes(one.ty) for one in distinct.values())
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 
 
 def operator_name(value: Any) -> str:
@@ -11,16 +11,9 @@ def operator_name(value: Any) -> str:
     return str(getattr(getattr(value, "op", None), "name", ""))
 
 
-def parts_of(root: Any, kind: Any) -> list[Any]:
-    """List the parts of an expression or a statement that are of a kind."""
-    found: list[Any] = []
-    load_tvm().ffi.structural_walk(root, (kind, found.append))
-    return found
-
-
 def operators_of(module: Any) -> set[str]:
     """Return the names of the operators that ``main`` calls."""
-    return set(map(operator_name, parts_of(module["main"].body, load_tvm().relax.Call)))
+    return set(map(operator_name, inside(module["main"].body, load_tvm().relax.Call)))
 
 
 def is_constant(value: Any) -> bool:

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from pruner.tune.networks.rewrites.operators import (
     is_constant,
     operator_name,
-    parts_of,
     rewritten,
     with_bindings,
 )
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 
 # Outputs of a row; the first that divides them. All are whole vectors of 8: the 1,000 classes of
 # ImageNet are 25 rows of 40, unpacked their only divisors in a vector's range are 25 and 8.
@@ -172,7 +171,7 @@ def tensors_of(function: Any) -> list[Any]:
 
 
 def _blocks(function: Any) -> list[Any]:
-    blocks = parts_of(function.body, load_tvm().s_tir.SBlock)
+    blocks = inside(function.body, load_tvm().s_tir.SBlock)
     return [block for block in blocks if type(block.body).__name__ == "BufferStore"]
 
 
@@ -183,7 +182,7 @@ def _place(block: Any, index: Any) -> int:
 
 
 def _loads(block: Any, buffer: Any) -> list[Any]:
-    loads = parts_of(block.body.value, load_tvm().tvm.ir.TensorLoad)
+    loads = inside(block.body.value, load_tvm().tvm.ir.TensorLoad)
     return [load for load in loads if load.source.same_as(buffer)]
 
 
@@ -256,7 +255,7 @@ def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
 
 
 def _uses(expr: Any, variable: Any) -> bool:
-    return any(var.same_as(variable) for var in parts_of(expr, type(variable)))
+    return any(var.same_as(variable) for var in inside(expr, type(variable)))
 
 
 def _width(outputs: int) -> int | None:

@@ -58,7 +58,7 @@ class LogSource:
     files: Mapping[str, tuple[str, ...]]
 
     def fetch(self, names: list[str], clone: Path, host: str) -> None:
-        """Check out the logs of files from `host` into `clone`; raises PrunerError if git fails."""
+        """Check out log files from `host` into `clone`; raises PrunerError if git fails."""
         local = Path(host).is_dir()
         url = f"{Path(host).absolute() if local else host.rstrip('/')}/{self.repository}"
         clone.mkdir(parents=True, exist_ok=True)

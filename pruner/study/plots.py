@@ -305,7 +305,7 @@ def bar_panels(
 
 
 def cut(values: Sequence[float], far: float = 4.0) -> float:
-    """Limit of the bars, so that a few very long bars do not squeeze the others.
+    """Limit of the bars, against a few very long bars.
 
     In the longest third, bars are cut from the first bar on that is more than `far` times as long
     as the next shorter bar.

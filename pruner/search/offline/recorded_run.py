@@ -27,7 +27,10 @@ class Curve:
 def run_session(
     policy: Policy, measurer: RecordedMeasurer, *, trials: int, batch: int = 10
 ) -> Curve:
-    """Tune one pool until `trials` are spent or no program is new; raises as `run_tasks`."""
+    """Tune one pool until `trials` are spent or no program is new.
+
+    Raises as `run_tasks`.
+    """
     search = DecisionSearch(measurer.space, policy, History(measurer.space))
     curve = run_tasks([(search, measurer)], trials=trials, batch=batch)
     return Curve(best_s=curve.best_s[:, 0], elapsed_s=curve.elapsed_s)

@@ -151,7 +151,7 @@ class MetaScheduleSearch:
 
 
 def _cores(platform: Platform) -> int:
-    """Count the cores for the search: the target's if programs run on this CPU, else all."""
+    """Count the cores for the search: the target's where programs run here."""
     runs_here = platform.device == "cpu" and platform.address is None
     return platform.cores if runs_here else len(os.sched_getaffinity(0))
 

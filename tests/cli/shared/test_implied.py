@@ -40,7 +40,7 @@ def test_a_network_has_its_policy_unless_another_is_chosen(words, implied):
 
 
 def test_one_sweep_has_no_two_policies_by_itself():
-    with pytest.raises(PrunerError, match="variants=true,false: .*; name one policy= for all"):
+    with pytest.raises(PrunerError, match=r"variants=true,false: .*; name one policy= for all"):
         full_words("tune", ["platform=a100", "workload=matmul", "variants=true,false", "-m"])
 
 

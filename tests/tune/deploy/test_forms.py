@@ -129,7 +129,7 @@ def test_a_network_of_one_form_is_deployed_as_ever(folder, built):
 def test_a_form_of_another_network_is_refused(folder, built):
     path = folder / module.OTHER / REQUEST
     replace(NetworkRequest.read(path), source=source("encoder")).save(path)
-    with pytest.raises(DataError, match="not the network of .*; start a new run"):
+    with pytest.raises(DataError, match=r"not the network of .*; start a new run"):
         module.deploy_faster(folder, CPU, None)
     assert built.databases == []
 

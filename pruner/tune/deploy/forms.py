@@ -49,7 +49,7 @@ def forms(folder: Path) -> dict[str, Path]:
 
 
 def built_form(folder: Path) -> Path:
-    """Return the folder of the form from which the library is built.
+    """Return the folder of the form that a run's library has.
 
     Raises:
         DataError: see :func:`forms`, or the report of the variants is damaged.

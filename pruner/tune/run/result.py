@@ -202,7 +202,7 @@ class Tuned:
 
     @property
     def untuned_latency_s(self) -> float | None:
-        """Weighted sum of the operators without schedule; None if one was not timed."""
+        """Weighted sum without schedules in seconds; None if a task was not timed."""
         # a sum that lacks a task would be compared with the sum of all
         known_s = [task.weight * s for task in self.tasks if (s := task.untuned_s) is not None]
         return sum(known_s) if len(known_s) == len(self.tasks) else None

@@ -74,8 +74,8 @@ print(json.dumps({"records": programs.tally.counts["records"], **found}))
 
 
 def taken_out(commit: str, folder: Path) -> Path:
-    """The package of a commit in a folder."""
-    command = ["git", "archive", commit, "pruner"]
+    """The package of a commit and its descriptions of devices, in a folder."""
+    command = ["git", "archive", commit, "pruner", "conf"]
     packed = subprocess.run(command, cwd=HERE.parent, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="tar")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.filter import space
-from experiments.filter.run import CALIBRATED, FIRST, FLOPS, FORECAST, judged
+from experiments.filter import run, space
+from experiments.filter.run import CALIBRATED, FIRST, FLOPS, FORECAST, judged, latencies_s
 
 
 def test_networks_of_the_space_follow_their_choices():
@@ -42,6 +42,31 @@ def test_a_seed_gives_a_sequence_of_different_networks():
     assert [p.shape for p in network.parameters()] == [p.shape for p in wanted.parameters()]
     with pytest.raises(AttributeError):
         space.number_x  # noqa: B018
+
+
+def test_a_library_has_the_median_of_its_own_calls(monkeypatch):
+    """On a clock that the networks move; the first call of a turn takes 100 times as long."""
+    now, calls = [0.0], list[float]()
+
+    class Network:
+        inputs = (torch.empty(2, 3),)
+
+        def __init__(self, path):
+            self.seconds = float(path)
+
+        def __call__(self, given):
+            assert given.shape == (2, 3)
+            first = calls[-1:] != [self.seconds]
+            calls.append(self.seconds)
+            now[0] += self.seconds * (100 if first else 1)
+
+    monkeypatch.setattr(run.pruner, "load", Network)
+    monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
+    assert latencies_s([0.003, 0.001, 0.002]) == pytest.approx([0.003, 0.001, 0.002])
+    orders = [tuple(calls[i : i + 63 : 21]) for i in range(0, len(calls), 63)]
+    assert len(orders) == 10
+    assert {*map(frozenset, orders)} == {frozenset((0.001, 0.002, 0.003))}
+    assert len({*orders}) > 1
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -20,7 +19,7 @@ from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda, is_pocl
 from pruner.tune.spaces.batched.prim_func import blocks_in
-from pruner.tune.tvm_import import load_intrinsics, load_tvm
+from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
@@ -209,10 +208,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
 
 def _check_loops(module: Any, target: Any) -> None:
     """Refuse functions without steps, or with the threads of another kind of device."""
-    loops = list[Any]()
-    for _, function in module.functions_items():
-        load_tvm().ffi.structural_walk(function.body, (load_tvm().tirx.For, loops.append))
-    for loop in loops:
+    for loop in _inside(module, load_tvm().tirx.For):
         if getattr(loop.extent, "value", None) == 0:
             raise PrunerError(f"its loop {loop.loop_var.name} has no steps, so nothing to tune")
         if loop.thread_binding is not None and target.kind.name == "llvm":
@@ -293,14 +289,16 @@ _RULE, _NO_RULE = "schedule_rule", "None"  # an annotation of blocks; its value 
 
 def provide_rules(module: Any, target: Any) -> None:
     """Register a default for rules that blocks require and TVM 0.27 lacks."""
-    ffi, blocks = importlib.import_module("tvm_ffi"), list[Any]()
-    for _, function in module.functions_items():
-        ffi.structural_walk(function.body, (load_tvm().s_tir.SBlock, blocks.append))
+    ffi, blocks = load_tvm().ffi, _inside(module, load_tvm().s_tir.SBlock)
     for rule in {str(block.annotations.get(_RULE, _NO_RULE)) for block in blocks} - {_NO_RULE}:
         names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]  # where TVM looks
         if all(ffi.get_global_func(name, allow_missing=True) is None for name in names):
             # PostOrderApply takes the first key of the target that has the rule
             ffi.register_global_func(names[0], _as_any_block)
+
+
+def _inside(module: Any, kind: Any) -> list[Any]:
+    return [node for _, one in module.functions_items() for node in inside(one.body, kind)]
 
 
 def _as_any_block(schedule: Any, block: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 from pruner.tune.spaces.batched.prim_func import (
     PrimFuncReader,
-    inside,
+    below_loops,
     kind_of,
     loops_inside,
     whole_number,
@@ -67,7 +67,7 @@ class _ScheduledReader(PrimFuncReader):
             return []  # rewrites the layout of weights once, ahead of time: not part of the kernel
         if kind_of(block.body) == "SeqStmt":
             return self._several(realize, parent, loops)
-        if AUTO_COPY in block.annotations and kind_of(inside(block.body)) == "BufferStore":
+        if AUTO_COPY in block.annotations and kind_of(below_loops(block.body)) == "BufferStore":
             return [self._copy(realize, parent, loops)]
         return super()._blocks(realize, parent, loops)
 

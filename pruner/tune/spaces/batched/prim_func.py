@@ -191,7 +191,7 @@ class PrimFuncReader:
 
     def _inner_init(self, outer: Any, slots: dict[Any, Expr]) -> Expr:
         """Read the initialisation inside a block that ``blockize`` made."""
-        inner = inside(outer.init).block
+        inner = below_loops(outer.init).block
         store = inner.body if inner.init is None else inner.init
         return self._init(store, str(inner.name_hint), slots)
 
@@ -258,7 +258,7 @@ def blocks_in(stmt: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
         yield from blocks_in(stmt.body, wanted)
 
 
-def inside(stmt: Any) -> Any:
+def below_loops(stmt: Any) -> Any:
     """Descend through a chain of loops to the statement inside."""
     while kind_of(stmt) == "For":
         stmt = stmt.body
@@ -275,7 +275,7 @@ def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
 
 
 def _is_blockized(block: Any) -> bool:
-    return kind_of(block.body) == "For" and kind_of(inside(block.body)) == "SBlockRealize"
+    return kind_of(block.body) == "For" and kind_of(below_loops(block.body)) == "SBlockRealize"
 
 
 def _check_plain(block: Any) -> None:

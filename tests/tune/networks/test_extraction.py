@@ -60,6 +60,16 @@ def test_nothing_of_a_norm_is_left(target):
     assert "permute_dims" not in text
 
 
+def test_no_call_is_left_that_changes_nothing(target):
+    """Before, torch's products of four dimensions broadcast each operand to its own shape."""
+    from pruner.tune.networks.rewrites.constant_folding import fold_constants
+
+    module = imported("linear_attention")
+    assert module.script().count("R.broadcast_to(") == 4
+    assert "R.broadcast_to(" not in fold_constants(module).script()
+    assert not any("broadcast" in task.name for task in tasks_of("linear_attention"))
+
+
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
     from pruner.tune.networks.rewrites.constant_folding import fold_constants

@@ -2,7 +2,8 @@
 
 Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
 normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
-Four rewrites, each of an inference-time expression of constants:
+Calls that return their operand are dropped first: they would hide the patterns of the rewrites.
+Four rewrites follow, each of an inference-time expression of constants:
 
 * ``batch_norm(x + c, g, b, m, v)`` -> ``batch_norm(x, g, b, m - c, v)`` for a bias ``c`` along the
   channels, which convolutions have by default;
@@ -22,7 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.tune.networks.rewrites.operators import operator_name, with_bindings
 from pruner.tune.tvm_import import load_tvm
+
+_COPIES = ("relax.broadcast_to", "relax.reshape", "relax.astype")
 
 
 def fold_constants(module: Any) -> Any:
@@ -30,7 +34,7 @@ def fold_constants(module: Any) -> Any:
     relax = load_tvm().relax
     # in this order: a bias between convolution and norm would hide the pattern of the next fold
     folds = (_move_biases, _fold_into_convolutions, _fold_norms, _fold_transposes)
-    return _rewritten(relax, module, folds)
+    return _rewritten(relax, _without_copies(module), folds)
 
 
 def fold_transposes(module: Any) -> Any:
@@ -54,6 +58,35 @@ def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any
     module = module.clone()
     module["main"] = main
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+
+
+def _without_copies(module: Any) -> Any:
+    """Drop calls that change neither shape nor type.
+
+    torch writes a product of tensors with four dimensions with a ``broadcast_to`` of each operand,
+    also where their shapes are equal. It would be a copy when the network runs.
+    """
+    relax, equal, main = load_tvm().relax, load_tvm().ffi.structural_equal, module["main"]
+    returned = {hash(var) for var in relax.analysis.free_vars(main.body.body)}
+
+    def is_copy(binding: Any) -> bool:
+        call = binding.value
+        return (
+            isinstance(binding, relax.VarBinding)
+            and operator_name(call) in _COPIES
+            and hash(binding.var) not in returned  # no result is an argument itself
+            and equal(call.ty, call.args[0].ty)
+        )
+
+    copies = [one for block in main.body.blocks for one in block.bindings if is_copy(one)]
+    if not copies:
+        return module
+    dropped = {hash(one.var): relax.VarBinding(one.var, one.value.args[0]) for one in copies}
+    module = module.clone()
+    module["main"] = with_bindings(
+        main, lambda bindings, _: [dropped.get(hash(one.var), one) for one in bindings]
+    )
+    return relax.transform.CanonicalizeBindings()(module)
 
 
 def _move_biases(relax: Any, main: Any) -> Any:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.tvm
         ("biased", "NHWC", {"winograd 1"}),
         pytest.param("residual", "NCHW", {"winograd 0"}, marks=pytest.mark.slow),
         ("encoder", "NHWC", {"join 0", "softmax 0"}),
+        ("linear_attention", "NHWC", {"order 0"}),
     ],
 )
 def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, tvm):

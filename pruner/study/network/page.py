@@ -19,7 +19,7 @@ from pruner.tune.networks.variants.choosing import VARIANTS, VariantReport, line
 
 _EQUAL = 0.02  # latencies that differ by less are called equal
 _NOISY = 2.0  # ninth over first decile of timings that others disturbed
-_LIBRARIES = ("torch", "onnxruntime", "tvm")
+_LIBRARIES = ("torch", "onnxruntime", "openvino", "tvm")
 _MANY = 24  # tasks that a picture shows
 
 

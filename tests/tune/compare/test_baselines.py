@@ -88,8 +88,12 @@ def test_what_cannot_run_says_why(monkeypatch):
     )
     assert found["draft"].missing == "no draft here"
     assert baselines.by_default() == [
-        name for name in BASELINES if name not in ("autotune", "onnxruntime")
+        name for name in BASELINES if name not in ("autotune", "onnxruntime", "openvino")
     ]
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
+    gpu = Resources(threads=2, device="cuda")
+    assert "not run on cuda" in lined_up(["openvino"], resources=gpu)["openvino"].missing
+    assert lined_up(["openvino"])["openvino"].missing is None
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
 
@@ -100,16 +104,17 @@ def test_an_unknown_name_is_refused():
 
 
 @pytest.mark.slow
-def test_torch_and_onnxruntime_agree(tmp_path):
+def test_torch_onnxruntime_and_openvino_agree(tmp_path):
     pytest.importorskip("onnxruntime")
     inputs = tmp_path / "inputs.npz"
     save_arrays(inputs, inputs_of(SOURCE))
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
-    names = ("eager", "compile", "autotune", "onnxruntime")
+    pytest.importorskip("openvino")
+    names = ("eager", "compile", "autotune", "onnxruntime", "openvino")
     entries = network_baselines(SOURCE, names, {}, inputs=inputs, resources=Resources(threads=2))
     settings = BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
     found = run_interleaved(entries, tmp_path, settings, reference="eager")
-    assert [row.error for row in found] == [None] * 4
+    assert [row.error for row in found] == [None] * 5
     assert all(row.relative_error < 1e-5 for row in found[1:])
     assert all(row.median_s > 0 and row.facts["ready_s"] > 0 for row in found)

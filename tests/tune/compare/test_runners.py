@@ -1,4 +1,4 @@
-"""onnxruntime runs where it is told to, or says that it does not; with one that is made up."""
+"""onnxruntime runs where it is told to, or says that it does not; OpenVINO computes."""
 
 import sys
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.compare.runners import OnnxRuntime, save_outputs
+from pruner.tune.compare.runners import OnnxRuntime, OpenVino, save_outputs
 
 SOURCE = {"name": "made-up.onnx", "options": {}, "seed": 0}
 
@@ -81,6 +81,27 @@ def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_
     )
     with pytest.raises(PrunerError, match="install onnxruntime-gpu"):
         OnnxRuntime(source=SOURCE, inputs=made_up, threads=2, device="cuda")
+
+
+def test_openvino_computes_a_product(tmp_path):
+    """Two inputs in another order than by name; the second call has other inputs."""
+    pytest.importorskip("openvino")
+    onnx = pytest.importorskip("onnx")
+    info = onnx.helper.make_tensor_value_info
+    given = [info("y", 1, [2, 3]), info("x", 1, [3, 4])]
+    product = onnx.helper.make_node("MatMul", ["y", "x"], ["z"])
+    graph = onnx.helper.make_graph([product], "product", given, [info("z", 1, [2, 4])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "product.onnx")
+    rng = np.random.default_rng(0)
+    left, right = (rng.random(shape, np.float32) for shape in ((2, 3), (3, 4)))
+    np.savez(tmp_path / "inputs.npz", left, right)
+    source = {"name": str(tmp_path / "product.onnx"), "options": {}, "seed": 0}
+    runner = OpenVino(source=source, inputs=str(tmp_path / "inputs.npz"), threads=1)
+    for factor in (1, 2):
+        (found,) = runner.outputs(runner.run(runner.prepared([factor * left, right])))
+        np.testing.assert_allclose(found, factor * left @ right, rtol=1e-6)
+    assert runner.facts["ready_s"] > 0
 
 
 def test_compared_outputs_have_rows_of_padding_and_timed_runs_the_fast_path(tmp_path):

@@ -1,8 +1,8 @@
 """Tune networks with and without algebraic variants, in equal time.
 
-    python -m experiments.variants.run                   five graphs, one seed: 15 to 20 minutes
-    python -m experiments.variants.run seeds=[1,2,3]     the spread: an hour
-    python -m experiments.variants.run networks=[resnet18,bert_tiny] seconds=120
+    python -m experiments.variants.run                   five graphs, one seed: 13 minutes
+    python -m experiments.variants.run seeds=[1,2,3]     the spread: 40 minutes
+    python -m experiments.variants.run networks=[resnet18,bert_tiny,low_rank,projections]
 
 A cell is one network and seed: two calls of ``tune.py``, one of them with ``variants=true``, with
 ``budget.seconds=seconds`` each. The call with variants divides its seconds between two forms of the
@@ -39,8 +39,8 @@ from pruner.tune.networks.variants.choosing import VariantReport
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 GRAPHS = "experiments.variants.graphs"
-OWN = ("chain", "low_rank", "projections", "long_sum", "convolution")
-MORE = ("linear_attention", "deep_convolution")
+OWN = ("chain", "linear_attention", "convolution", "deep_convolution", "long_sum")
+CONTROLS = ("low_rank", "projections")  # no variant is chosen
 SECONDS_FILE = "command_s.json"
 
 
@@ -59,7 +59,7 @@ def tuned(network: str, words: list[str], folder: Path) -> Path:
     """Tune a network, unless it was; return its run folder, with the command's seconds."""
     finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
     if not finished:
-        name = f"{GRAPHS}:{network}" if network in (*OWN, *MORE) else network
+        name = f"{GRAPHS}:{network}" if network in (*OWN, *CONTROLS) else network
         command = [sys.executable, str(ROOT / "tune.py"), f"network={name}", *words]
         start_s, log = time.monotonic(), folder / "tune.log"
         with Commands(ROOT) as commands:

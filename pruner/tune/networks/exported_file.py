@@ -20,8 +20,8 @@ import numpy as np
 from pruner.errors import PrunerError
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.plain import Arguments
-from pruner.tune.networks.signature import replaced
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+from pruner.tune.networks.torch_changes import replaced
 
 # Where torch reads devices; a newer version has both, an older version the first.
 _READERS = ("torch._export.serde.serialize", "torch.export.pt2_archive._package")

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pruner.errors import PrunerError
+from pruner.tune.networks.torch_changes import tensors_shared
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +59,8 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
             return leaf
         after = [next(given) for _ in before]
         # a copy of an object in which other tensors take the places of its own
-        made = copy.deepcopy(leaf, dict(zip(map(id, before), after, strict=True)))
+        with tensors_shared():
+            made = copy.deepcopy(leaf, dict(zip(map(id, before), after, strict=True)))
         if not all(map(_is_same, tensors_of(made), after)):
             raise PrunerError(
                 f"the tensors of a {type(leaf).__name__} among the inputs cannot be replaced: give "
@@ -175,7 +177,7 @@ def plain_module(model: nn.Module, arguments: Arguments | None = None) -> nn.Mod
         return plain(self.model(*args, **kwargs))
 
     # inputs keep the names that they have in the module
-    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     own = inspect.signature(model.forward)
     signature = own.replace(parameters=[first, *own.parameters.values()])
     vars(forward)["__signature__"] = signature

@@ -11,10 +11,9 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from pruner.tune.networks.plain import (
     tensors_of,
     with_tensors,
 )
+from pruner.tune.networks.torch_changes import counts_by_comparison, masks_by_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,8 +38,6 @@ INPUTS, OUTPUTS = "pruner_inputs", "pruner_outputs"
 PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
 _KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
 _SAME = 1e-3  # relative difference of two calls that may come from another order of sums
-_TURNS = threading.RLock()  # held while a function of torch is replaced
-_COMPARED = 2**24  # numbers times counts: each is compared with each
 
 
 def exported(
@@ -60,7 +58,7 @@ def exported(
     """
     torch = importlib.import_module("torch")
     twin = module if is_pure else _twin(module)
-    with torch.no_grad(), warnings.catch_warnings(), _masks_by_values(), _counts_by_comparison():
+    with torch.no_grad(), warnings.catch_warnings(), masks_by_values(), counts_by_comparison():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = _export(wrapper or module, arguments)
         if is_pure:
@@ -92,55 +90,6 @@ def _export(module: nn.Module, arguments: Arguments) -> Any:
         if "in output, which is not a known type" not in str(error):
             raise
     return export(plain_module(module), *arguments)
-
-
-@contextmanager
-def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
-    """Replace a function of torch; threads take turns."""
-    with _TURNS:
-        before = getattr(owner, name)
-        setattr(owner, name, new)
-        try:
-            yield
-        finally:
-            setattr(owner, name, before)
-
-
-@contextmanager
-def _masks_by_values() -> Iterator[None]:
-    """Export torch's transformers without their comparison of masks.
-
-    A branch on values cannot be exported. A mask is applied without this hint, too.
-    """
-
-    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-        return bool(is_causal)
-
-    transformer = importlib.import_module("torch.nn.modules.transformer")
-    with replaced(transformer, "_detect_is_causal_mask", detect):
-        yield
-
-
-@contextmanager
-def _counts_by_comparison() -> Iterator[None]:
-    """Export counts of the numbers below ``minlength`` with this size.
-
-    The size of torch's counts depends on the largest number, which a program does not have.
-    """
-    torch = importlib.import_module("torch")
-    original = torch.bincount
-
-    def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:  # noqa: A002
-        if not minlength or minlength * input.numel() > _COMPARED:
-            return original(input, weights, minlength)
-        found = input.reshape(-1, 1) == torch.arange(minlength, device=input.device)
-        if weights is None:
-            return found.sum(0)
-        kind = weights.dtype if weights.dtype == torch.float32 else torch.float64
-        return torch.where(found, weights.to(kind).reshape(-1, 1), 0).sum(0)
-
-    with replaced(torch, "bincount", bincount), replaced(torch.Tensor, "bincount", bincount):
-        yield
 
 
 def _twin(module: nn.Module) -> nn.Module:

@@ -61,6 +61,9 @@ def edited(path, change):
     with zipfile.ZipFile(path) as file:
         for name in file.namelist():
             entries[name] = change(name, file.read(name))
+    if isinstance(path, io.BytesIO):
+        path.seek(0)
+        path.truncate()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         for name, content in entries.items():
             file.writestr(name, content)

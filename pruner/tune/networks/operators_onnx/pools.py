@@ -79,7 +79,7 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
         value = op.strided_slice(image, axes, begin, end, list(strides))
         there = constant(sum(apart[dim] * begin[dim] for dim in range(dims)), "int64")
         if best is None:
-            best, place = value, op.full(shape_of(value), there)
+            best, place = value, there  # of all windows
         else:
             wins = op.greater(value, best)
             best, place = op.where(wins, value, best), op.where(wins, there, place)

@@ -8,6 +8,7 @@ is not registered in this process becomes one with the same parts.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,13 +35,14 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
         PrunerError: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
+    reasons = _Reasons()
     try:
-        with _anywhere():
+        with _anywhere(), reasons.kept():
             program = torch.export.load(path)
     except OSError:
         raise
     except Exception as error:  # torch raises kinds of its own
-        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        line = next(iter(reasons.lines), _first_line(error))
         raise PrunerError(
             f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
             "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
@@ -80,6 +82,30 @@ def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     if tuple(known.shape) == shape:
         return known.detach()
     return known.detach().flatten()[torch.arange(size) % known.numel()].reshape(shape)
+
+
+class _Reasons(logging.Handler):
+    """Keeps the errors that torch logs with a traceback before it raises one without a reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the first line of an error."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.lines.append(_first_line(record.exc_info[1]))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Take the place of torch's own log."""
+        log = logging.getLogger("torch.export")
+        with replaced(log, "propagate", False), replaced(log, "handlers", [self]):
+            yield
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
 @contextmanager

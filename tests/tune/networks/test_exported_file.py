@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -119,3 +120,12 @@ def test_classes_of_other_packages_become_dicts_by_their_names(tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
     past = {"dict": [["keys", {"list": [0, 1]}], ["values", {"list": [2]}]]}
     assert json.loads(module["main"].attrs[OUTPUTS]) == {"tuple": [past, 3]}
+
+
+def test_the_reason_why_torch_cannot_read_a_file_is_in_the_message(tmp_path, capfd):
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(nn.ReLU(), (torch.rand(2),)), path)
+    edited(path, lambda _, part: re.sub(rb'"major": ?\d+', b'"major": 99', part))
+    with pytest.raises(PrunerError, match=r"cannot read it \(Serialized schema version .*99"):
+        import_network(NetworkSource(name=str(path)))
+    assert "Traceback" not in capfd.readouterr().err

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 
@@ -16,46 +17,93 @@ MOST = 4096  # operators in all steps of a loop: each takes time to import and t
 def unroll(model: Any) -> bool:
     """Replace loops by the operators of their steps; whether there were any.
 
-    A loop stays if its number of steps is not constant, or if it ends on a computed condition.
+    A loop stays if its number of steps follows from values of the inputs.
 
     Raises:
         PrunerError: a loop has more than :data:`MOST` operators.
     """
     loops = [node for node in model.graph if (node.domain, node.op_type) == ("", "Loop")]
-    steps = {node: count for node in loops if (count := _steps(node)) is not None}
-    for loop, count in steps.items():
-        _Unrolled(model, loop).run(count)
-    return bool(steps)
+    found = {node: steps for node in loops if (steps := _steps(model, node)) is not None}
+    for loop, steps in found.items():
+        _Unrolled(model, loop).run(steps)
+    return bool(found)
 
 
-def _steps(loop: Any) -> int | None:
-    """Return the number of steps, None where it is not constant."""
-    body = loop.attributes["body"].as_graph()
-    limit, start = (*loop.inputs, None, None)[:2]
-    count = None if limit is None else _number(limit)
-    starts = 1 if start is None else _number(start)
-    goes_on = _condition(body)
-    if count is None or starts is None or goes_on is None:
+def _steps(model: Any, loop: Any) -> int | None:
+    """Return the number of steps, None where it is not constant.
+
+    Raises:
+        PrunerError: they have too many operators.
+    """
+    body, values = loop.attributes["body"].as_graph(), _Values(model, loop)
+    limit, goes_on = (*loop.inputs, None, None)[:2]
+    most, starts = values.of(limit), values.of(goes_on)
+    if (limit is not None and most is None) or (goes_on is not None and starts is None):
         return None
-    steps = max(int(count), 0) if starts else 0
+    steps = 0
+    is_on = starts is None or bool(starts.item())
+    while is_on and (most is None or steps < most.item()):
+        condition = values.at(steps, body.outputs[0])
+        if condition is None:
+            return None
+        is_on, steps = bool(condition.item()), steps + 1
+        if steps * max(len(body), 1) > MOST:
+            count = steps if most is None else most.item()
+            raise PrunerError(
+                f"its Loop has up to {count} steps of {len(body)} operators, and at most {MOST} "
+                "operators can be unrolled; export it with fewer steps"
+            )
     has_rows = len(body.outputs) > 1 + len(loop.inputs[2:])
-    if not steps and has_rows:  # a tensor of no rows: its shape is not known here
-        return None
-    return steps if goes_on else min(steps, 1)
+    # the shape of a tensor without rows is not known here
+    return None if has_rows and not steps else steps
 
 
-def _condition(body: Any) -> int | None:
-    """Return whether a step goes on to the next, None where that is computed."""
-    value = body.outputs[0]
-    while (node := value.producer()) is not None and node.op_type in ("Cast", "Identity"):
-        value = node.inputs[0]
-    # the first step begins where this is true
-    return 1 if value is body.inputs[1] else _number(value)
+class _Values:
+    """Constant values in the steps of a loop: what its condition is computed from."""
 
+    def __init__(self, model: Any, loop: Any) -> None:
+        self._ir = importlib.import_module("onnx_ir")
+        self._opsets, self._starts = dict(model.opset_imports), loop.inputs[2:]
+        self._body = loop.attributes["body"].as_graph()
+        self._places = {value: place for place, value in enumerate(self._body.inputs)}
+        self._known: dict[tuple[int, Any], NDArray[Any] | None] = {}
 
-def _number(value: Any) -> int | None:
-    tensor = importlib.import_module("onnx_ir").convenience.get_const_tensor(value)
-    return None if tensor is None else int(tensor.numpy().item())
+    def of(self, value: Any) -> NDArray[Any] | None:
+        """Return the value of a constant, None for others."""
+        tensor = None if value is None else self._ir.convenience.get_const_tensor(value)
+        return None if tensor is None else np.asarray(tensor.numpy())
+
+    def at(self, step: int, value: Any) -> NDArray[Any] | None:
+        """Return a value of the body in a step, None if it is not constant."""
+        key = (step, value)
+        if key not in self._known:
+            self._known[key] = self._computed(step, value)
+        return self._known[key]
+
+    def _computed(self, step: int, value: Any) -> NDArray[Any] | None:
+        place = self._places.get(value)
+        if place == 0:
+            return np.array(step, np.int64)
+        if place == 1:  # else there is no such step
+            return np.array(True)
+        if place is not None and not step:
+            return self.of(self._starts[place - 2])
+        if place is not None:
+            return self.at(step - 1, self._body.outputs[place - 1])
+        node = value.producer()
+        if node is None or node.graph is not self._body or node.op_type == "Constant":
+            return self.of(value)
+        given = {one.name: self.at(step, one) for one in node.inputs if one is not None}
+        has_graph = any(
+            one.type == self._ir.AttributeType.GRAPH for one in node.attributes.values()
+        )
+        # without inputs: it may be random
+        if has_graph or not given or any(one is None for one in given.values()):
+            return None
+        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+        proto = self._ir.serde.serialize_node(node)
+        results = evaluator(proto, opsets=self._opsets).run(None, given)
+        return np.asarray(results[list(node.outputs).index(value)])
 
 
 class _Unrolled:
@@ -69,17 +117,8 @@ class _Unrolled:
         self._body = loop.attributes["body"].as_graph()
 
     def run(self, steps: int) -> None:
-        """Write all steps.
-
-        Raises:
-            PrunerError: they have too many operators.
-        """
+        """Write all steps."""
         body, states = self._body, list(self._loop.inputs[2:])
-        if steps * len(body) > MOST:
-            raise PrunerError(
-                f"its Loop has {steps} steps of {len(body)} operators, and at most {MOST} operators"
-                " can be unrolled; export it with fewer steps"
-            )
         for place, value in enumerate(list(body.outputs)):
             node = value.producer()
             if node is None or node.graph is not body:  # a copy has only results of its nodes

@@ -108,10 +108,9 @@ def test_the_table_keeps_every_outcome_and_tries_nothing_twice(problems, tmp_pat
 class Pixels(nn.Module):
     """A network of images, perhaps of one size alone."""
 
-    default_cfg = {"input_size": (3, 32, 32)}
-
     def __init__(self, name):
         super().__init__()
+        self.default_cfg = {"input_size": (3, 32, 32)}
         self.is_fixed = name == "fixed"
 
     def forward(self, x):

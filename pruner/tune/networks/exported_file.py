@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 class _Reasons(logging.Handler):
-    """Keeps the errors that torch logs with a traceback before it raises one without a reason."""
+    """Keep the errors that torch logs before it raises another without the reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ def _anywhere() -> Iterator[None]:
             changes.enter_context(
                 replaced(reader, "deserialize_device", partial(_cpu_instead, read, torch))
             )
-        changes.enter_context(replaced(torch, "load", partial(torch.load, map_location="cpu")))
+        changes.enter_context(replaced(torch, "load", partial(_loaded, torch.load)))
         known = getattr(tree, "SERIALIZED_TYPE_TO_PYTHON_TYPE", None)
         if known is not None:
             types = _Types(known)
@@ -131,12 +132,21 @@ def _anywhere() -> Iterator[None]:
         yield
 
 
+def _loaded(load: Any, *args: Any, **options: Any) -> Any:
+    try:
+        return load(*args, **{**options, "map_location": "cpu"})
+    except UnpicklingError:
+        if not options.get("weights_only"):
+            raise
+        return {}  # example inputs of other classes: their tensors are drawn
+
+
 def _cpu_instead(read: Any, torch: Any, written: Any) -> Any:
     return read(written) if written.type == "meta" else torch.device("cpu")
 
 
 class _Types(dict[str, type]):
-    """Registered classes by name; another class is made when it is read."""
+    """Hold registered classes by name; make another when it is read."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -149,6 +159,10 @@ class _Types(dict[str, type]):
             lambda one: (one.parts, one.context),
             lambda parts, context: made(*parts, context=context),
             serialized_type_name=name,
+            flatten_with_keys_fn=lambda one: (
+                [(tree.SequenceKey(place), part) for place, part in enumerate(one.parts)],
+                one.context,
+            ),
         )
         return made
 

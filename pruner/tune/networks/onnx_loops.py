@@ -59,7 +59,7 @@ def _steps(model: Any, loop: Any) -> int | None:
 
 
 class _Values:
-    """Constant values in the steps of a loop: what its condition is computed from."""
+    """Compute constant values in the steps of a loop, from which its condition follows."""
 
     def __init__(self, model: Any, loop: Any) -> None:
         self._ir = importlib.import_module("onnx_ir")
@@ -74,7 +74,7 @@ class _Values:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def at(self, step: int, value: Any) -> NDArray[Any] | None:
-        """Return a value of the body in a step, None if it is not constant."""
+        """Return a constant value of the body in a step, else None."""
         key = (step, value)
         if key not in self._known:
             self._known[key] = self._computed(step, value)
@@ -182,9 +182,7 @@ class _Unrolled:
         tensor = self._ir.tensor(values)
         return self._node("Constant", [], f"{self._label}_{name}", {"value": tensor})
 
-    def _node(
-        self, operator: str, inputs: Sequence[Any], name: str, attributes: Any = None
-    ) -> Any:
+    def _node(self, operator: str, inputs: Sequence[Any], name: str, attributes: Any = None) -> Any:
         node = self._ir.node(operator, inputs, attributes or {})
         (value,) = node.outputs
         value.name = name

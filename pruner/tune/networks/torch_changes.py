@@ -1,4 +1,4 @@
-"""Functions of torch that are replaced while it exports a module or reads a program."""
+"""Functions of torch that are replaced while it exports or reads a program."""
 
 from __future__ import annotations
 

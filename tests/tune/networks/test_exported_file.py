@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.signature import OUTPUTS
@@ -47,6 +47,10 @@ register_pytree_node(
     lambda one: ([one.keys, one.values], [["keys", "values"], [None, 3]]),
     lambda parts, _: Past(*parts),
     serialized_type_name="a_package.Past",
+    flatten_with_keys_fn=lambda one: (
+        [(GetAttrKey("keys"), one.keys), (GetAttrKey("values"), one.values)],
+        [["keys", "values"], [None, 3]],
+    ),
 )
 
 

@@ -600,7 +600,11 @@ def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, st
     [
         ("count", "go", "TVM cannot import Loop; write"),
         ("rows", "small", "TVM cannot import Loop; write"),
-        ("many", "go", r"its Loop has up to 3000 steps of \d operators, and at most 4096 operators can"),
+        (
+            "many",
+            "go",
+            r"its Loop has up to 3000 steps of \d operators, and at most 4096 operators can",
+        ),
     ],
 )
 def test_other_loops_are_refused(limit, condition, told, tmp_path):
@@ -610,7 +614,7 @@ def test_other_loops_are_refused(limit, condition, told, tmp_path):
     ]
     if condition == "small":
         nodes += [
-            make.make_node("ReduceMax", ["s"], ["most"], keepdims=0),
+            make.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
             make.make_node("Less", ["most", "bound"], ["small"]),
         ]
     constants = {"many": np.int64(3000), "bound": np.float32(9)}

@@ -169,7 +169,7 @@ def test_containers_become_plain_and_objects_dicts_of_their_tensors():
     assert tensors_of([layer, {"x": 1}]) == [one, two]
 
 
-@pytest.mark.parametrize("value", [{one for one in (torch.ones(1),)}, np.ones(2), Layer(), 3j])
+@pytest.mark.parametrize("value", [{torch.ones(1)}, np.ones(2), Layer(), 3j])
 def test_what_holds_no_tensors_in_an_order_is_refused(value):
     with pytest.raises(PrunerError, match=rf"outputs\[0\] is of {type(value).__name__}: a lib"):
         plain([value])

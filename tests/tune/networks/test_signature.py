@@ -293,7 +293,10 @@ def test_numbers_that_the_first_import_draws_change_no_weights():
     [
         *((name, "the factory must return") for name in ("linear", "Lazy", "without_inputs")),
         ("leaves", r"SystemExit: 2 \(line \d+ of test_signature.py: sys.exit\(2\)\)"),
-        ("unknown_class", r"outputs\[1\] is of Kept: a library takes and returns tensors and const"),
+        (
+            "unknown_class",
+            r"outputs\[1\] is of Kept: a library takes and returns tensors and const",
+        ),
         ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
     ],
 )

@@ -23,9 +23,7 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, corners: b
     x [batch, channel, depth, height, width]; grid [batch, three dimensions, 3]: across first.
     """
     sizes = x.shape[2:]
-    places = [
-        _place(grid[..., 2 - dim], size, padding, corners) for dim, size in enumerate(sizes)
-    ]
+    places = [_place(grid[..., 2 - dim], size, padding, corners) for dim, size in enumerate(sizes)]
     if mode == _NEAREST:
         return _voxels(x, [place.round() for place in places])
     below = [place.floor() for place in places]

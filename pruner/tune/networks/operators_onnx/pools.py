@@ -19,7 +19,7 @@ from pruner.tune.tvm_import import load_tvm
 
 
 def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert a pool with ``auto_pad``, or one with places; others are left to TVM."""
+    """Convert a pool with ``auto_pad`` or with places, else nothing."""
     padded = _with_pads(shape_of(inputs[0])[2:], attrs)
     if name == "MaxPool" and attrs["tvm_custom"]["num_outputs"] == 2:
         return _with_places(front, inputs[0], padded)

@@ -113,13 +113,15 @@ def make(source: str, name: str, kernelbench: Path | None, image: int | None = N
 def _import_torchvision() -> None:
     """Import torchvision, also if its extension was compiled for another build of torch.
 
-    Then the import needs the operator `nms`, which no network here calls: its schema is enough.
+    Then the import needs two operators that no network here calls: their schemas are enough.
     """
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
-        _SCHEMAS.append(torch.library.Library("torchvision", "DEF"))
-        _SCHEMAS[0].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        schemas = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _SCHEMAS.append(schemas)
         importlib.import_module("torchvision")
 
 

@@ -24,7 +24,7 @@ from pruner.files import write_atomic
 from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
-from pruner.tune.networks.signature import Arguments, tensors_of, with_tensors
+from pruner.tune.networks.plain import Arguments, tensors_of, with_tensors
 from pruner.tune.networks.source import NetworkSource, example_of
 from pruner.tune.tvm_import import without_torch
 

@@ -31,9 +31,10 @@ from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
+from pruner.tune.networks.plain import with_tensors
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
 from pruner.tune.networks.rewrites.operators import functions_of
-from pruner.tune.networks.signature import last_scales, with_tensors
+from pruner.tune.networks.signature import last_scales
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
 from pruner.tune.phases import Stopwatch

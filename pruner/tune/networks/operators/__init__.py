@@ -19,5 +19,6 @@ from pruner.tune.networks.operators import (  # noqa: F401  # these register the
     quantization,
     reductions,
     resizing,
+    sampling,
     scattering,
 )

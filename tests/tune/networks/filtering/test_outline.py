@@ -50,7 +50,8 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     from pruner.tune.networks.lowering import NetworkFormat, lower
     from pruner.tune.networks.network_tasks import network_tasks
     from pruner.tune.networks.operators.program import from_exported
-    from pruner.tune.networks.signature import arguments_of, exported
+    from pruner.tune.networks.plain import arguments_of
+    from pruner.tune.networks.signature import exported
     from pruner.tune.networks.source import import_module
 
     choices = Choices(resolution=32, width=0.5, stages=((1, 5, 3),) * 5)

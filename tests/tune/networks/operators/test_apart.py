@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pruner.tune.networks.operators import apart
-from pruner.tune.networks.signature import arguments_of, exported
+from pruner.tune.networks.plain import arguments_of
+from pruner.tune.networks.signature import exported
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm

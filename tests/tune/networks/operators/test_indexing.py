@@ -103,3 +103,14 @@ def test_a_mask_behind_other_indices_is_named():
     mask = torch.tensor([True, False, True])
     with pytest.raises(AssertionError, match=r"index_put.default .a mask behind or among other"):
         index_put(torch.randn(2, 3), (None, mask), torch.randn(2, 2))
+
+
+@REWRITTEN_OR_BUILT
+def test_empty_lists_among_joined_tensors(tvm, assert_same):
+    """A cache of keys begins as one; the result has the common type."""
+
+    def joined(x):
+        empty, wide = torch.tensor([]), torch.tensor([], dtype=torch.float64)
+        return torch.cat([empty, x], -2), torch.cat([x, wide, x]), torch.cat([x, x], 1)
+
+    assert_same(joined, torch.randn(2, 3))

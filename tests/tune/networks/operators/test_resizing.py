@@ -88,3 +88,17 @@ def test_images_of_other_types(tvm, kind, tolerance):
         torch.randn(1, 2, 6, 5).to(kind),
         tolerance=tolerance,
     )
+
+
+@REWRITTEN_OR_BUILT
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_voxels_at_points(tvm, mode, assert_same):
+    def sampled(x, points):
+        return [
+            functional.grid_sample(x, points, mode, padding, align_corners=corners)
+            for padding in ("zeros", "border", "reflection")
+            for corners in (True, False)
+        ]
+
+    points = torch.rand(2, 3, 4, 5, 3) * 5 - 2.5  # also far outside
+    assert_same(sampled, torch.randn(2, 3, 4, 5, 1), points, tolerance=1e-4)

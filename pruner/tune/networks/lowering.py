@@ -16,6 +16,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
+from pruner.tune.networks.known import Known
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
 from pruner.tune.networks.rewrites.operators import functions_of, operator_name
@@ -65,10 +66,13 @@ class NetworkFormat:
         return f"{self.layout} {self.precision}{variants}"
 
 
-def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
+def lower(
+    module: Any, target: Any, form: NetworkFormat | None = None, known: Known | None = None
+) -> Any:
     """Lower a Relax module to unscheduled TIR functions called by ``main``.
 
-    Its parameters must be bound; functions are fused.
+    Its parameters must be bound; functions are fused. ``known``: results of earlier lowerings for
+    the target, which do not change the tasks.
 
     On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), and channels
     of a classifier are filled up so that they can be packed. For GPUs indices have 32 bits: TVM
@@ -82,12 +86,13 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
     if module.attrs is not None and _LOWERED in module.attrs:
         raise ValueError("this module is lowered already: it may be lowered once only")
     passes, backend = relax.transform, load_tvm().relax.backend
+    known = known or Known()
     steps = [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         passes.DecomposeOpsForInference(),
         passes.CanonicalizeBindings(),
-        passes.LegalizeOps(),
+        known.legalize(),
         passes.AnnotateTIROpPattern(),
         # folds calls of TIR functions, so it follows LegalizeOps
         passes.FoldConstant(),
@@ -103,13 +108,13 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
         for step in steps:
             lowered = _stepped(step, lowered)
         if on_cpu:
-            lowered = pack_weights(lowered)
-        simple = _simplified(lowered).with_attr(_LOWERED, True)
-        return narrowed(simple) if is_gpu(target) else simple
+            lowered = pack_weights(lowered, known)
+        simple = _simplified(lowered, known).with_attr(_LOWERED, True)
+        return narrowed(simple, known) if is_gpu(target) else simple
 
 
 def lower_somehow(
-    module: Any, target: Any, form: NetworkFormat
+    module: Any, target: Any, form: NetworkFormat, known: Known | None = None
 ) -> tuple[Any, NetworkFormat, str | None]:
     """Lower a Relax module in the given form, else without variants, else as imported.
 
@@ -124,10 +129,10 @@ def lower_somehow(
     reason = None
     for one in forms[:-1]:
         try:
-            return lower(module, target, one), one, reason
+            return lower(module, target, one, known), one, reason
         except Exception as error:  # passes raise kinds of their own
             reason = reason or first_line(error)
-    return lower(module, target, forms[-1]), forms[-1], reason
+    return lower(module, target, forms[-1], known), forms[-1], reason
 
 
 def first_line(error: BaseException) -> str:
@@ -185,32 +190,43 @@ def formed(module: Any, form: NetworkFormat) -> Any:
     return mixed(module) if form.halves else module
 
 
-def _simplified(module: Any) -> Any:
+def _simplified(module: Any, known: Known) -> Any:
     """Simplify indices, such as the quotient v // 512 of reshapes.
 
     For v < 512 it is 0, which affine engines can use; they refuse the quotient itself. Functions
     are left unchanged where a sum would lose a loop of one iteration (a batch of one): MetaSchedule
     tiles only blocks that are bound to loops alone, so a convolution would have no tile sizes.
     """
-    simple = load_tvm().s_tir.transform.StmtSimplify()(module)
+    tvm, simplify = load_tvm().tvm, load_tvm().s_tir.transform.StmtSimplify()
+
+    def simplified(function: Any) -> Any:
+        simple = simplify(tvm.IRModule({"main": function}))["main"]
+        return function if _lost_loops(simple) else simple
+
+    module = module.clone()
     for name, function in functions_of(module).items():
-        if _lost_loops(simple[name]):
-            simple[name] = function
-    return simple
+        module[name] = known.of("simplify", function, simplified)
+    return module
 
 
-def narrowed(module: Any) -> Any:
+def narrowed(module: Any, known: Known | None = None) -> Any:
     """Convert indices to 32 bits, except for large tensors and int64 data.
 
     Tensors between the parts of a function count, too.
     """
-    tvm, tirx = load_tvm().tvm, load_tvm().tirx
-    narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
-    for name, function in functions_of(module).items():
+    tvm, change = load_tvm().tvm, load_tvm().tirx.transform.ForceNarrowIndexToInt32()
+    known = known or Known()
+
+    def narrow(function: Any) -> Any:
         if not _is_large(function):
             with suppress(Exception):  # tvm.error.InternalError: the pass refuses int64 data
-                narrow[name] = change(tvm.IRModule({name: function}))[name]
-    return narrow
+                return change(tvm.IRModule({"main": function}))["main"]
+        return function
+
+    module = module.clone()
+    for name, function in functions_of(module).items():
+        module[name] = known.of("narrow", function, narrow)
+    return module
 
 
 def _is_large(function: Any) -> bool:

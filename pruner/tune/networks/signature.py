@@ -80,7 +80,7 @@ def exported(
     """
     torch = importlib.import_module("torch")
     twin = module if is_pure else _twin(module)
-    with torch.no_grad(), warnings.catch_warnings(), _masks_by_values():
+    with torch.no_grad(), warnings.catch_warnings(), masks_by_values():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = torch.export.export(wrapper or module, *arguments)
         if is_pure:
@@ -104,7 +104,7 @@ def exported(
 
 
 @contextmanager
-def _masks_by_values() -> Iterator[None]:
+def masks_by_values() -> Iterator[None]:
     """Export torch's transformers without their comparison of masks.
 
     A branch on values cannot be exported. A mask is applied without this hint, too.

@@ -452,14 +452,14 @@ def test_threads_that_export_leave_torch_as_it_was():
     one_is_in, other_is_in, one_is_out = Event(), Event(), Event()
 
     def one():
-        with signature._masks_by_values():
+        with signature.masks_by_values():
             one_is_in.set()
             other_is_in.wait(0.2)
         one_is_out.set()
 
     def other():
         one_is_in.wait()
-        with signature._masks_by_values():
+        with signature.masks_by_values():
             other_is_in.set()
             one_is_out.wait()
 

@@ -63,7 +63,7 @@ class Known:
     def of(
         self, step: str, function: Any, make: Callable[[Any], Any], about: Hashable = None
     ) -> Any:
-        """Return what a step makes of a function, which depends on nothing else than `about`."""
+        """Return what a step makes of a function and of `about` alone."""
         key = step, load_tvm().ffi.structural_hash(function), about
         if key not in self._functions:
             self._functions[key] = make(function)
@@ -95,7 +95,7 @@ def _legalizers() -> dict[str, Any]:
 
 
 def _learned(default: Callable[..., Any], call: Any, tensors: list[Any]) -> _Legal | None:
-    """Lower a call by itself; None where more than a call of a function comes out of it."""
+    """Lower a call by itself; None unless it becomes a call of a function."""
     relax = load_tvm().relax
     alone = relax.BlockBuilder()
     try:
@@ -126,12 +126,12 @@ def _place(value: Any, tensors: list[Any]) -> int | None:
 
 
 def _described(call: Any, tensors: list[Any]) -> tuple[Hashable, ...]:
-    """Describe a call by all that may decide how it is lowered; fill the list of its tensors."""
+    """Describe a call by what may decide its lowering; list its tensors."""
     if len(call.ty_args or ()):
         raise _Unknown
     attributes = None if call.attrs is None else load_tvm().ffi.structural_hash(call.attrs)
     arguments = tuple(_argument(one, tensors) for one in call.args)
-    return attributes, arguments, _type(call.ty)
+    return attributes, arguments, None if call.ty is None else _type(call.ty)
 
 
 def _argument(value: Any, tensors: list[Any]) -> Hashable:

@@ -160,7 +160,7 @@ def block_names(module: Any) -> list[str]:
 
 
 def with_blocks(record: Any, names: Mapping[str, str]) -> Any:
-    """Rename blocks in the JSON of a record, for a program that is equal but for their names."""
+    """Rename the blocks of a record's JSON, for an equal program with other names."""
     ((instructions, decisions), *rest) = record
     renamed = [
         [kind, inputs, [names.get(attributes[0], attributes[0]), *attributes[1:]], outputs]

@@ -33,7 +33,7 @@ def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | Non
 
 
 def joined(given: fx.Graph, decompose: Callable[[Any], Any]) -> fx.Graph | None:
-    """Decompose the calls of a graph apart, and join their parts; None where that is not possible.
+    """Decompose the calls of a graph apart; None where that is not possible.
 
     It is not possible for calls that write into their inputs or have other results once decomposed
     (of other strides, for example), for control flow and open sizes, and for calls that cannot be

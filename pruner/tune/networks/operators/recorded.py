@@ -1,4 +1,4 @@
-"""Import a module by its calls of torch's functions, each of which is decomposed apart.
+"""Import a module by its calls of torch's functions, each decomposed apart.
 
 ``torch.export`` traces every operator of a module, also where all calls are known from earlier
 networks. Here the module is called once, on tensors with shapes and without values, and its calls
@@ -89,7 +89,7 @@ class Recorded:
 def recorded(
     module: nn.Module, arguments: Arguments, decompose: Callable[[Any], Any]
 ) -> Recorded | None:
-    """Import a module in evaluation mode and decompose it; None where that is not possible.
+    """Import and decompose a module in evaluation mode; None where not possible.
 
     `decompose`: of a complete program. It is not possible where the module writes into tensors,
     changes itself or depends on values, where a tensor comes from elsewhere than from torch's
@@ -117,7 +117,7 @@ def recorded(
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Take back what a call changes in a module; raise `_Refused` if there is something."""
+    """Take back what a call changes in a module; refuse the call then."""
     places = [
         place
         for part in module.modules()

@@ -10,7 +10,7 @@ from tests.tune.networks.lowered import ONE_CORE, imported
 from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
-NETWORKS = ("residual", "channels", "biased", "encoder", "two_outputs", "faint")
+NETWORKS = ("channels", "two_outputs", "faint")
 
 
 def target_of(text=ONE_CORE):

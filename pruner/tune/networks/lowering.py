@@ -16,7 +16,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
-from pruner.tune.networks.known import Known
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
 from pruner.tune.networks.rewrites.operators import functions_of, operator_name, operators_of
@@ -72,7 +72,7 @@ class NetworkFormat:
 
 
 def lower(
-    module: Any, target: Any, form: NetworkFormat | None = None, known: Known | None = None
+    module: Any, target: Any, form: NetworkFormat | None = None, known: LoweredParts | None = None
 ) -> Any:
     """Lower a Relax module to unscheduled TIR functions called by ``main``.
 
@@ -90,7 +90,7 @@ def lower(
     relax = load_tvm().relax
     if module.attrs is not None and _LOWERED in module.attrs:
         raise ValueError("this module is lowered already: it may be lowered once only")
-    passes, known = relax.transform, known or Known()
+    passes, known = relax.transform, known or LoweredParts()
     steps = [
         passes.DecomposeOpsForInference(),
         passes.CanonicalizeBindings(),
@@ -126,7 +126,7 @@ def _dispatches(called: Collection[str]) -> list[Any]:
 
 
 def lower_somehow(
-    module: Any, target: Any, form: NetworkFormat, known: Known | None = None
+    module: Any, target: Any, form: NetworkFormat, known: LoweredParts | None = None
 ) -> tuple[Any, NetworkFormat, str | None]:
     """Lower a Relax module in the given form, else without variants, else as imported.
 
@@ -202,7 +202,7 @@ def formed(module: Any, form: NetworkFormat) -> Any:
     return mixed(module) if form.halves else module
 
 
-def _simplified(module: Any, known: Known) -> Any:
+def _simplified(module: Any, known: LoweredParts) -> Any:
     """Simplify indices, such as the quotient v // 512 of reshapes.
 
     For v < 512 it is 0, which affine engines can use; they refuse the quotient itself. Functions
@@ -221,13 +221,13 @@ def _simplified(module: Any, known: Known) -> Any:
     return module
 
 
-def narrowed(module: Any, known: Known | None = None) -> Any:
+def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
     """Convert indices to 32 bits, except for large tensors and int64 data.
 
     Tensors between the parts of a function count, too.
     """
     tvm, change = load_tvm().tvm, load_tvm().tirx.transform.ForceNarrowIndexToInt32()
-    known = known or Known()
+    known = known or LoweredParts()
 
     def narrow(function: Any) -> Any:
         if not _is_large(function):

@@ -155,7 +155,7 @@ def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: An
 
 
 def block_names(module: Any) -> list[str]:
-    """List the names of the blocks of a task, in the order of the program."""
+    """List the names of the blocks of a task in order."""
     return [str(block.name_hint) for block in inside(module["main"].body, load_tvm().s_tir.SBlock)]
 
 

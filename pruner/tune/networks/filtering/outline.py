@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pruner.arrays import dtype_bytes
-from pruner.tune.networks.known import Known
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.lowering import NetworkFormat, lower_somehow
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.rewrites.operators import operator_name
@@ -64,9 +64,9 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
 
 
 @cache
-def _known(target: str) -> Known:
+def _known(target: str) -> LoweredParts:
     """Return what earlier lowerings of this process for the target have made."""
-    return Known()
+    return LoweredParts()
 
 
 def parameter_bytes(lowered: Any) -> int:
@@ -76,14 +76,14 @@ def parameter_bytes(lowered: Any) -> int:
     return sum(_bytes(one.ty) for one in distinct.values())
 
 
-def activation_bytes(lowered: Any, known: Known | None = None) -> int:
+def activation_bytes(lowered: Any, known: LoweredParts | None = None) -> int:
     """Compute the largest sum of the tensors that are needed at the same time.
 
     A tensor is needed from the call that writes it to the last call that reads it, inputs and
     outputs of the network all the time. Reshapes are views. TVM's plan of the memory may take more:
     it reuses whole blocks.
     """
-    relax, main, known = load_tvm().relax, lowered["main"], known or Known()
+    relax, main, known = load_tvm().relax, lowered["main"], known or LoweredParts()
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     last = len(bindings)
     sizes: list[int] = []
@@ -124,7 +124,7 @@ def _most(sizes: Sequence[int], spans: Sequence[Sequence[int]], places: int) -> 
     return int(change.cumsum().max(initial=0))
 
 
-def _moves_nothing(lowered: Any, value: Any, known: Known) -> bool:
+def _moves_nothing(lowered: Any, value: Any, known: LoweredParts) -> bool:
     """Check for a view, or for what only groups or selects tensors."""
     relax = load_tvm().relax
     if not isinstance(value, relax.Call):

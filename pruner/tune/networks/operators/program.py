@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.operators.apart import decomposed_apart
+from pruner.tune.networks.operators.called_functions import recorded
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
@@ -20,7 +21,6 @@ from pruner.tune.networks.operators.complex_numbers import (
 )
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
 from pruner.tune.networks.operators.quantization import of_library
-from pruner.tune.networks.operators.recorded import recorded
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.networks.signature import (
     PRECISION,

@@ -25,7 +25,6 @@ from pruner.arrays import Floats
 from pruner.tune.networks.rewrites.operators import operators_of
 from pruner.tune.tvm_import import load_tvm
 
-
 _NORM, _TRANSPOSE = "relax.nn.batch_norm", "relax.permute_dims"
 _Fold = Callable[[Any, Any], Any]  # of (relax, a function)
 
@@ -122,9 +121,11 @@ def _fold_into_convolutions(relax: Any, main: Any) -> Any:
         scale, shift = _scale_and_shift(found, norm, found[normed])
         values = found[weight].value.numpy()
         axes = (slice(None), None, None, None) if is_plain else (None, slice(None), None, None)
-        scaled = relax.Call(
-            conv.op, [found[data], _constant(relax, values * scale[axes], values.dtype)], conv.attrs
-        )
+        # in double precision, part by part: a product of all weights at once would be large
+        folded = np.empty_like(values)
+        np.multiply(values, scale[axes], out=folded, casting="unsafe")
+        folded_weight = _constant(relax, folded, values.dtype)
+        scaled = relax.Call(conv.op, [found[data], folded_weight], conv.attrs)
         return relax.op.add(scaled, _along_channels(relax, shift, values.dtype))
 
     return dpl.rewrite_call(dpl.TupleGetItemPattern(normed, 0), rewrite, main)

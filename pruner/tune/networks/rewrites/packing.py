@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.networks.known import Known
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.rewrites.operators import (
     is_constant,
     operator_name,
@@ -68,9 +68,9 @@ class Packing:
         return _split_shape(list(shape), self.views[place], self.width)
 
 
-def pack_weights(module: Any, known: Known | None = None) -> Any:
+def pack_weights(module: Any, known: LoweredParts | None = None) -> Any:
     """Pack constant weights in every suitable function of a lowered module."""
-    tvm, relax, known = load_tvm().tvm, load_tvm().relax, known or Known()
+    tvm, relax, known = load_tvm().tvm, load_tvm().relax, known or LoweredParts()
     constant = _constant_arguments(relax, module["main"])
     found = {
         name: known.of("pack", function, partial(_packed, constant=constant[name]), constant[name])
@@ -82,8 +82,7 @@ def pack_weights(module: Any, known: Known | None = None) -> Any:
     # Another signature needs another global variable: its type is that of the function.
     builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=module.attrs))
     renamed = {
-        name: builder.add_func(function, name.name_hint)
-        for name, (_, function) in packings.items()
+        name: builder.add_func(function, name.name_hint) for name, (_, function) in packings.items()
     }
     packed = builder.get()
     ways = {name: packing for name, (packing, _) in packings.items()}

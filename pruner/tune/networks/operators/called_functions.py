@@ -42,7 +42,7 @@ _SETTERS = ("__set__", "__delete__")
 
 
 class _Refused(Exception):
-    """The module does more than its calls of torch's functions say."""
+    """A module does more than its calls of torch's functions."""
 
 
 class _Specs(NamedTuple):

@@ -1,9 +1,9 @@
 """What lowerings have made before: equal calls and equal functions are not lowered anew.
 
-Networks of a search space repeat each other's layers. TVM's functions for a call of an operator, and
-what the steps behind the fusion make of a function, are kept by structure: by the operator, its
-attributes and the kinds of its arguments, and by TVM's structural hash, by which tasks are found.
-Names do not count: tensors and blocks may have the names of an earlier network.
+Networks of a search space repeat the layers of each other. What TVM makes of a call of an operator,
+and what the steps behind the fusion make of a function, are kept by structure: by the operator, its
+attributes and the kinds of its arguments, and by the structural hash of TVM, by which tasks are
+found. Names do not count: tensors and blocks may have the names of an earlier network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class _Unknown(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Legal:
-    """A call of a TIR function; ``places``: of its arguments among those of the operator."""
+    """A call of a TIR function, without its arguments.
+
+    ``places``: of the arguments among the tensors of the operator.
+    """
 
     name: str
     function: Any
@@ -43,7 +46,7 @@ class _Legal:
         return relax.Call(self.operator, [variable, arguments], self.attributes, self.types)
 
 
-class Known:
+class LoweredParts:
     """Results of lowerings, all for the same target."""
 
     def __init__(self) -> None:

@@ -32,10 +32,10 @@ def tasks(name, known=None, target=None):
 
 def test_tasks_do_not_depend_on_earlier_networks(monkeypatch):
     """The second time no call is lowered and no function is rewritten."""
-    from pruner.tune.networks import known as kept
+    from pruner.tune.networks import lowered_parts as kept
 
     wanted = {name: tasks(name) for name in NETWORKS}
-    known = kept.Known()
+    known = kept.LoweredParts()
     assert {name: tasks(name, known) for name in NETWORKS} == wanted
     made = len(known._functions)
     monkeypatch.setattr(kept, "_learned", lambda *_: pytest.fail("it is known"))
@@ -44,9 +44,9 @@ def test_tasks_do_not_depend_on_earlier_networks(monkeypatch):
 
 
 def test_functions_for_cuda_are_the_same_too(tvm):
-    from pruner.tune.networks.known import Known
+    from pruner.tune.networks.lowered_parts import LoweredParts
 
-    target, known = target_of("nvidia/nvidia-a100"), Known()
+    target, known = target_of("nvidia/nvidia-a100"), LoweredParts()
     wanted = tasks("channels", target=target)
     assert tasks("channels", known, target) == wanted
     assert tasks("channels", known, target) == wanted
@@ -68,10 +68,10 @@ def sums(parts):
 
 def test_equal_tensors_and_numbers_are_told_apart(tvm):
     """x + x, x + y, y + x, and x + 2, x + 3 have equal kinds of arguments, and other values."""
-    from pruner.tune.networks.known import Known
+    from pruner.tune.networks.lowered_parts import LoweredParts
     from pruner.tune.networks.lowering import lower
 
-    relax, known = tvm.relax, Known()
+    relax, known = tvm.relax, LoweredParts()
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
     pairs = {

@@ -8,7 +8,7 @@ those of :mod:`~pruner.tune.networks.operators.apart`.
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import getitem
@@ -59,8 +59,8 @@ class Recorded:
     graph_module: fx.GraphModule
     graph_signature: ExportGraphSignature
     call_spec: _Specs
-    parameters: dict[str, Tensor]
-    buffers: dict[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
 
     @property
     def graph(self) -> fx.Graph:
@@ -150,8 +150,8 @@ class _Recorder(TorchFunctionMode):
         self,
         module: nn.Module,
         arguments: Arguments,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
     ) -> _Specs:
         """Call a module on tensors without values."""
         # neither is public: without them `recorded` finds nothing
@@ -264,10 +264,8 @@ def _signature(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> Ex
         kind, target = targets[place] if place < len(targets) else (InputKind.USER_INPUT, None)
         persistent = True if kind is InputKind.BUFFER else None
         inputs.append(InputSpec(kind, _argument(node), target, persistent))
-    outputs = [
-        OutputSpec(OutputKind.USER_OUTPUT, _argument(one), None)
-        for one in graph.output_node().args[0]
-    ]
+    results: Any = graph.output_node().args[0]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(one), None) for one in results]
     return ExportGraphSignature(inputs, outputs)
 
 

@@ -60,6 +60,15 @@ class Writes(nn.Module):
         return y
 
 
+class InPlace(nn.Module):
+    """A function that writes into its argument only if it is asked to."""
+
+    def forward(self, x):
+        y = x * 2
+        nn.functional.relu(y, inplace=True)
+        return y
+
+
 class Remembers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -94,7 +103,7 @@ class Values(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-@pytest.mark.parametrize("kind", [Writes, Remembers, Foreign, Half, Values])
+@pytest.mark.parametrize("kind", [Writes, InPlace, Remembers, Foreign, Half, Values])
 def test_what_calls_do_not_say_is_left_to_export(kind):
     """And the module is as before."""
     module, image = kind(), torch.ones(3, 3)

@@ -17,6 +17,7 @@
 * `rewrites`: constants, layout, precision and packed weights
 * `variants`: other ways to compute parts of a network, checked and chosen
 * `lowering`: from Relax to functions that can be tuned
+* `lowered_parts`: what lowerings made of equal calls and functions before
 * `request`: a network with its target, and the lowered module, kept for the library
 * `network_tasks`: distinct functions, how often each is called, its share of the work
 * `coverage`: whether the engine computes a task's programs in batches

@@ -238,8 +238,7 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
     """
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)
-        program = exported(*plain_call(module, arguments_of(inputs)), is_pure=True)
-        return _complete(_from_exported(program, apart=True), name)
+        return _complete(_programs().from_module(*plain_call(module, arguments_of(inputs))), name)
 
 
 def _complete(module: Any, name: str) -> Any:
@@ -317,20 +316,19 @@ def _imported(source: NetworkSource) -> Any:
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return from_onnx(source.path, source.name, source.options)
-        return _from_exported(opened(source.path, source.name, source.options))
+        return _programs().from_exported(opened(source.path, source.name, source.options))
     known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
     if source.name in known:
         host_memory.check_named(source.name, source.options)
     network, arguments = example_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
-    return _from_exported(exported(network, arguments, is_pure=source.name in known))
+    return _programs().from_exported(exported(network, arguments, is_pure=source.name in known))
 
 
-def _from_exported(program: Any, *, apart: bool = False) -> Any:
+def _programs() -> Any:
     # its operators need torch
-    programs = importlib.import_module("pruner.tune.networks.operators.program")
-    return programs.from_exported(program, apart=apart)
+    return importlib.import_module("pruner.tune.networks.operators.program")
 
 
 def _trains(module: Any) -> bool:

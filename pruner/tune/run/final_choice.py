@@ -29,6 +29,7 @@ from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 
 FRONT_FILE, FRONT_FOLDER = "pareto.csv", "pareto"
+FRONT_PLOT, FRONT_PAGE = "pareto.png", "report.html"
 MOST = 8  # programs of a task whose joules are counted
 TURNS = 3
 JOULES, MODELLED = "joules", "energy_model_j"
@@ -266,12 +267,18 @@ def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> st
         return context.measurer.export(module, path)
 
 
+def remove_front(folder: Path) -> None:
+    """Remove the front of an earlier start: further programs may beat its programs."""
+    shutil.rmtree(folder / FRONT_FOLDER, ignore_errors=True)
+    for name in (FRONT_FILE, FRONT_PLOT, FRONT_PAGE):
+        (folder / name).unlink(missing_ok=True)
+
+
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
-    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``, and no others."""
+    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``."""
     out, folder = [], context.folder / FRONT_FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     for task in prepared.tasks:
         for one in [one for one in found[task.name] if one.chosen]:

@@ -18,7 +18,13 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
-from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_front, run_meter
+from pruner.tune.run.final_choice import (
+    FinalChoice,
+    choose_programs,
+    export_front,
+    remove_front,
+    run_meter,
+)
 from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
@@ -83,6 +89,8 @@ def _tuned(
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
+    if options.objective.has_front:
+        remove_front(folder)
     log("starting the processes that build and run programs")
     with DeviceMeasurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(

@@ -73,7 +73,7 @@ def test_variants_that_cannot_be_lowered_are_given_up_before_the_layout(monkeypa
     wanted = lowering.NetworkFormat(layout="NHWC", variants={"class": ["order 0"]})
     for works in ("NHWC float32", "NCHW float32"):
 
-        def lower(module, target, form, works=works):
+        def lower(module, target, form, known, works=works):
             if str(form) != works:
                 raise ValueError(f"not {form}")
             return module

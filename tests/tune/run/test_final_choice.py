@@ -142,6 +142,24 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
     )
 
 
+def test_an_interrupted_continuation_keeps_no_front_of_an_earlier_start(tmp_path, small):
+    """The earlier front is of fewer programs."""
+    pytest.importorskip("pymoo")
+    from pruner.tune import tune
+
+    given = options(trials=6, objective=Objective.of(["latency", "size"]))
+    given = replace(given, measure=replace(given.measure, sizes=True, baseline=False))
+    files = ("pareto.csv", "pareto.png", "report.html", "pareto/earlier-1.so")
+    (tmp_path / "pareto").mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+    (tmp_path / "mine.txt").touch()
+    tuned = tune(small, given, tmp_path, interrupted=lambda: True)
+    assert not tuned.final.programs
+    assert not [name for name in (*files, "pareto") if (tmp_path / name).exists()]
+    assert (tmp_path / "mine.txt").exists()
+
+
 class Counter:
     """A meter whose device uses 10 W at rest and 30 W in every window of two seconds."""
 

@@ -8,6 +8,7 @@ that need an operator of Relax are registered by
 
 * `program`: the import of an exported program, which applies all of them
 * `apart`: decompositions of single calls, which are kept for further networks
+* `called_functions`: the calls of a module, without an export
 * `complex_numbers`: programs with complex numbers, run on pairs of real tensors
 """
 

@@ -23,23 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.tune.networks.rewrites.operators import operator_name, with_bindings
+from pruner.tune.networks.rewrites.operators import operator_name, operators_of, with_bindings
 from pruner.tune.tvm_import import load_tvm
 
 _COPIES = ("relax.broadcast_to", "relax.reshape", "relax.astype")
+_NORM, _TRANSPOSE = "relax.nn.batch_norm", "relax.permute_dims"
+_Fold = Callable[[Any, Any], Any]  # of (relax, a function)
 
 
 def fold_constants(module: Any) -> Any:
     """Fold constants in ``main`` of a Relax module with bound parameters."""
     relax = load_tvm().relax
     # in this order: a bias between convolution and norm would hide the pattern of the next fold
-    folds = (_move_biases, _fold_into_convolutions, _fold_norms, _fold_transposes)
+    folds = (
+        (_NORM, _move_biases), (_NORM, _fold_into_convolutions), (_NORM, _fold_norms),
+        (_TRANSPOSE, _fold_transposes),
+    )  # fmt: skip
     return _rewritten(relax, _without_copies(module), folds)
 
 
 def fold_transposes(module: Any) -> Any:
     """Transpose constants in a Relax module ahead of time."""
-    return _rewritten(load_tvm().relax, module, (_fold_transposes,))
+    return _rewritten(load_tvm().relax, module, [(_TRANSPOSE, _fold_transposes)])
 
 
 def fold_views(module: Any) -> Any:
@@ -47,14 +52,17 @@ def fold_views(module: Any) -> Any:
 
     For biases of convolutions with channels last: `FoldConstant` would compile each with LLVM.
     """
-    return _rewritten(load_tvm().relax, module, (_fold_reshapes, _fold_transposes))
+    folds = ("relax.reshape", _fold_reshapes), (_TRANSPOSE, _fold_transposes)
+    return _rewritten(load_tvm().relax, module, folds)
 
 
-def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any]]) -> Any:
-    main = module["main"]
-    for fold in folds:
+def _rewritten(relax: Any, module: Any, folds: Sequence[tuple[str, _Fold]]) -> Any:
+    """Fold the operators that the module calls."""
+    main, called = module["main"], operators_of(module)
+    for operator, fold in folds:
         # each fold sees the result of the one before
-        main = fold(relax, main)
+        if operator in called:
+            main = fold(relax, main)
     module = module.clone()
     module["main"] = main
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
@@ -144,9 +152,11 @@ def _fold_into_convolutions(relax: Any, main: Any) -> Any:
         scale, shift = _scale_and_shift(found, norm, found[normed])
         values = found[weight].value.numpy()
         axes = (slice(None), None, None, None) if is_plain else (None, slice(None), None, None)
-        scaled = relax.Call(
-            conv.op, [found[data], _constant(relax, values * scale[axes], values.dtype)], conv.attrs
-        )
+        # in double precision, part by part: a product of all weights at once would be large
+        folded = np.empty_like(values)
+        np.multiply(values, scale[axes], out=folded, casting="unsafe")
+        folded_weight = _constant(relax, folded, values.dtype)
+        scaled = relax.Call(conv.op, [found[data], folded_weight], conv.attrs)
         return relax.op.add(scaled, _along_channels(relax, shift, values.dtype))
 
     return dpl.rewrite_call(dpl.TupleGetItemPattern(normed, 0), rewrite, main)

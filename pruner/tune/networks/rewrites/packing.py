@@ -12,14 +12,17 @@ call of a packed function is between views.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.rewrites.operators import (
     is_constant,
     operator_name,
+    operators_of,
     rewritten,
     with_bindings,
 )
@@ -65,26 +68,31 @@ class Packing:
         return _split_shape(list(shape), self.views[place], self.width)
 
 
-def pack_weights(module: Any) -> Any:
+def pack_weights(module: Any, known: LoweredParts | None = None) -> Any:
     """Pack constant weights in every suitable function of a lowered module."""
-    tvm, relax = load_tvm().tvm, load_tvm().relax
+    tvm, relax, known = load_tvm().tvm, load_tvm().relax, known or LoweredParts()
     constant = _constant_arguments(relax, module["main"])
     found = {
-        name: find_packing(function, constant[name])
+        name: known.of("pack", function, partial(_packed, constant=constant[name]), constant[name])
         for name, function in module.functions_items()
         if name in constant
     }
-    packings = {name: packing for name, packing in found.items() if packing is not None}
+    packings = {name: one for name, one in found.items() if one is not None}
     kept = {name: f for name, f in module.functions_items() if name not in packings}
     # Another signature needs another global variable: its type is that of the function.
     builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=module.attrs))
     renamed = {
-        name: builder.add_func(packed_function(module[name], packing), name.name_hint)
-        for name, packing in packings.items()
+        name: builder.add_func(function, name.name_hint) for name, (_, function) in packings.items()
     }
     packed = builder.get()
-    packed["main"] = _with_packed_constants(module["main"], packings, renamed)
+    ways = {name: packing for name, (packing, _) in packings.items()}
+    packed["main"] = _with_packed_constants(module["main"], ways, renamed)
     return relax.transform.Normalize()(packed)
+
+
+def _packed(function: Any, constant: frozenset[int]) -> tuple[Packing, Any] | None:
+    packing = find_packing(function, constant)
+    return None if packing is None else (packing, packed_function(function, packing))
 
 
 def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
@@ -341,6 +349,8 @@ def pad_classifier(module: Any) -> Any:
     it reached 155 GFLOP/s, its neighbours 310. Filled up with weights of zero to 1,024 it performs
     like these; the additional channels are cut off behind the average, where they are few numbers.
     """
+    if "relax.mean" not in operators_of(module):
+        return module
     relax = load_tvm().relax
     dpl = relax.dpl
     data, weight, bias = dpl.wildcard(), dpl.is_const(), dpl.is_const()

@@ -41,6 +41,7 @@ from network_cells import (
 )
 from nvcc import compiled
 
+from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_table
 from pruner.paths import conf_folder
@@ -152,11 +153,6 @@ class NetworkCoverage:
     def share(self) -> float:
         """Batched share of the arithmetic; 1 without any arithmetic."""
         return self.flops_batched / self.flops if self.flops else 1.0
-
-
-def say(text: str) -> None:
-    """Print to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:

@@ -17,7 +17,7 @@ from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, write_atomic
+from pruner.files import load_metrics, write_text
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
@@ -106,8 +106,7 @@ def _ranked(
     if config.check and fresh != text:
         raise PrunerError(f"{page} differs from the entries; run pruner leaderboard")
     if not config.check:
-        with write_atomic(page) as partial:
-            partial.write_text(fresh, encoding="utf-8")
+        write_text(page, fresh)
     say(table)
     found = {"track": track.name, "entries": len(rows) - 1, "page": str(page)}
     return {**found, "best": rows[0]["entry"]}

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pruner.archives import write_arrays
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
@@ -29,7 +30,6 @@ from pruner.tune.compare.benchmark import (
     BenchmarkSettings,
     SideBySide,
     run_interleaved,
-    save_arrays,
 )
 from pruner.tune.deploy.build import INPUTS, build_network
 from pruner.tune.deploy.built_files import COMPARISON_FILE, KERNELS_FILE, LIBRARY, WORK
@@ -128,7 +128,7 @@ def compare_kernels(
         work = folder / _WORK / workload.name
         work.mkdir(parents=True, exist_ok=True)
         inputs = work / INPUTS
-        save_arrays(inputs, seeded(given))
+        write_arrays(inputs, *seeded(given))
         baselines = kernel_baselines(
             workload.spec, names, libraries, inputs=inputs, output=output, resources=resources
         )

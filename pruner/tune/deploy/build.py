@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
-from pruner.tune.compare.benchmark import save_arrays
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
@@ -176,7 +176,7 @@ def _reference(
         return write_reference(source, folder, threads)
     if (folder / EXPECTED).is_file():
         return [f"{source.path} was moved: compared with its outputs of an earlier build"]
-    save_arrays(folder / INPUTS, seeded([(one.shape, one.dtype) for one in interface.inputs]))
+    write_arrays(folder / INPUTS, *seeded([(one.shape, one.dtype) for one in interface.inputs]))
     return [f"outputs are not checked: {source.path} was moved"]
 
 
@@ -215,14 +215,14 @@ def write_reference(
     inputs are positive.
     """
     inputs, expected, arrays = folder / INPUTS, folder / EXPECTED, inputs_of(source, kind)
-    save_arrays(inputs, arrays)
+    write_arrays(inputs, *arrays)
     for earlier in (folder / AGAIN, expected):
         earlier.unlink(missing_ok=True)
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     runner, reason = _reference_runner(source, given)
     if runner is None:
         return [f"outputs are not checked: {reason}"]
-    save_arrays(folder / AGAIN, other_inputs(arrays))
+    write_arrays(folder / AGAIN, *other_inputs(arrays))
     try:
         save_outputs(runner, inputs, expected)
         reason = "" if _stays_finite(expected) else "more of its outputs are not finite"
@@ -232,7 +232,7 @@ def write_reference(
         return write_reference(source, folder, threads, "positive")
     if not reason:
         return []
-    save_arrays(folder / AGAIN, arrays)
+    write_arrays(folder / AGAIN, *arrays)
     save_outputs(runner, inputs, expected)
     return [f"both compared calls have the same inputs; with others: {reason}"]
 

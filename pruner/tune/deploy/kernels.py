@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import temporaries_in, write_atomic
+from pruner.files import temporaries_in, write_text
 from pruner.tune.compiling import compiled, link
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
@@ -127,7 +127,6 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         files[library.parent / OPENCL_LOADER] = RUNNER
     sources = []
     for path, text in files.items():
-        with write_atomic(path) as written:
-            written.write_text(text, encoding="utf-8")
+        write_text(path, text)
         sources.append(path)
     return Kernel(task=name, library=library, sources=sources)

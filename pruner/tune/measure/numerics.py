@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.archives import read_arrays
+from pruner.archives import read_arrays, write_arrays
 from pruner.errors import DataError
 from pruner.processes import NoReference
 from pruner.progress import Log
@@ -193,14 +193,14 @@ def defined(values: Sequence[NDArray[Any]]) -> bool:
     return not any(bool(np.isnan(v).any()) for v in values if v.dtype.kind not in "iub")
 
 
-def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
+def save_reference(path: Path, results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
     """Write all arguments after a run by kind of inputs, bfloat16 as float32."""
     names = {
         f"{kind}.{i}": v.astype(np.float32) if v.dtype.name == "bfloat16" else v
         for kind, values in results.items()
         for i, v in enumerate(values)
     }
-    np.savez(file, **names)  # type: ignore[arg-type]  # the stub has one keyword only
+    write_arrays(path, **names)
 
 
 def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:

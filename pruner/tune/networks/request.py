@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
-from pruner.files import as_written, read_json, write_atomic, write_json
+from pruner.files import as_written, read_json, write_json, write_text
 from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
@@ -113,10 +114,8 @@ def save_lowered(module: Any, folder: Path) -> None:
         return
     module, parameters = module.clone(), [*main.params, *(var for var, _ in found.values())]
     module["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
-    with write_atomic(folder / WEIGHTS) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)
-    with write_atomic(folder / LOWERED) as partial:
-        partial.write_text(str(tvm.ir.save_json(module)), encoding="utf-8")
+    write_arrays(folder / WEIGHTS, **arrays)
+    write_text(folder / LOWERED, str(tvm.ir.save_json(module)))
 
 
 def read_lowered(folder: Path) -> Any:

@@ -171,10 +171,6 @@ def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
     return rng.random(shape, dtype=np.float32) * 2 - 1
 
 
-def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    return 1 - rng.random(shape, dtype=np.float32)
-
-
 def _edges(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     values, case = _signed(rng, shape), rng.integers(0, 12, shape)
     small = values * np.float32(1e-3)
@@ -183,7 +179,7 @@ def _edges(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
 
 _FLOATS: dict[Kind, Callable[..., NDArray[np.float32]]] = {
     "signed": _signed,
-    "positive": _positive,
+    "positive": lambda rng, shape: 1 - rng.random(shape, dtype=np.float32),
     "edges": _edges,
 }
 

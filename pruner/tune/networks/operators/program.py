@@ -119,16 +119,12 @@ def converters(importer: Any) -> dict[str, Converter]:
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
     own = {
-        name: _without_importer(convert)
+        name: lambda node, _, convert=convert: convert(node)
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
-
-
-def _without_importer(convert: Callable[[Any], Any]) -> Converter:
-    return lambda node, _: convert(node)
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:

@@ -359,17 +359,13 @@ def _split(attrs: Any, args: Sequence[GraphNode], _: Sequence[int]) -> tuple[Gra
     return tuple(g.cut(args[0], axis, *both) for both in zip(places, ends, strict=True))
 
 
-def _softmax(attrs: Any, args: Sequence[GraphNode], _: Sequence[int]) -> GraphNode:
-    return g.rows("softmax", args[0], int(attrs.axis))
-
-
 _OPERATORS: Mapping[str, Callable[..., _Read | None]] = {
     "relax.matmul": _matmul,
     "relax.nn.conv2d": _conv2d,
     "relax.permute_dims": _permute,
     "relax.concat": _concat,
     "relax.split": _split,
-    "relax.nn.softmax": _softmax,
+    "relax.nn.softmax": lambda attrs, args, _: g.rows("softmax", args[0], int(attrs.axis)),
 }
 
 

@@ -55,7 +55,8 @@ class PrimFuncReader:
         self._keys: dict[Any, int] = {}
         self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
-        self._check(func)
+        if func.attrs is not None and "layout_free_buffers" in func.attrs:
+            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)
@@ -66,10 +67,6 @@ class PrimFuncReader:
             self._buffer(buffer)
         self.tree.annotations |= _annotations(root)
         self._read(root.body, self.tree.root, {})
-
-    def _check(self, func: Any) -> None:
-        if func.attrs is not None and "layout_free_buffers" in func.attrs:
-            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def _check_update(self, block: Any) -> None:
         """Refuse updates that are no reductions, which TVM's primitives refuse."""
@@ -121,7 +118,7 @@ class PrimFuncReader:
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
         block = realize.block
-        if _is_blockized(block):
+        if kind_of(block.body) == "For" and kind_of(below_loops(block.body)) == "SBlockRealize":
             return [self._blockized(realize, parent, loops)]
         _check_plain(block)
         self._check_update(block)
@@ -272,10 +269,6 @@ def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
         loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
         stmt = stmt.body
     return loops, stmt
-
-
-def _is_blockized(block: Any) -> bool:
-    return kind_of(block.body) == "For" and kind_of(below_loops(block.body)) == "SBlockRealize"
 
 
 def _check_plain(block: Any) -> None:

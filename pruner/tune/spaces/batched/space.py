@@ -99,11 +99,6 @@ class BatchedSpace:
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
 
-    def _share(self) -> float:
-        """Estimate the share of legal programs among random draws, above zero."""
-        plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
-        return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
-
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw from MetaSchedule's distributions, legal or not, int64 [num, d]."""
         out = np.zeros((num, self.num_slots), np.int64)
@@ -127,7 +122,9 @@ class BatchedSpace:
         if self._limits is None:
             return self.sample_any(num, rng)
         if self._legal_share is None:
-            self._legal_share = self._share()
+            # of random draws, above zero
+            plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
+            self._legal_share = max(1, self.legal(plausible).sum()) / _SHARE_PROBES
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):

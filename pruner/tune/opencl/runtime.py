@@ -41,7 +41,6 @@ class OpenCLDevice:
     name: str
     version: str
     on_cpu: bool
-    compute_units: int
     clock_hz: float
     max_threads_per_block: int
     shared_bytes_per_block: int
@@ -216,7 +215,7 @@ def devices() -> list[OpenCLDevice]:
 
 
 def _device(number: int, fields: list[str]) -> OpenCLDevice:
-    driver, vendor, name, version, kind, units, mhz, threads, shared, halves = fields
+    driver, vendor, name, version, kind, _, mhz, threads, shared, halves = fields
     return OpenCLDevice(
         number=number,
         driver=driver,
@@ -224,7 +223,6 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
         name=name,
         version=version,
         on_cpu=bool(int(kind) & _CPU),
-        compute_units=int(units),
         clock_hz=1e6 * int(mhz),
         max_threads_per_block=int(threads),
         shared_bytes_per_block=int(shared),

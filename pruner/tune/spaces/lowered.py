@@ -42,9 +42,6 @@ def read_scheduled(func: Any) -> Tree:
 
 
 class _ScheduledReader(PrimFuncReader):
-    def _check(self, func: Any) -> None:
-        """Accept weights to be rewritten: they have their layout by now."""
-
     def _check_update(self, block: Any) -> None:
         """Take the updates of a sum; its start is a separate block."""
 

@@ -36,6 +36,8 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 def read_prim_func(func: Any) -> Tree:
     """Read a function of plain loops; raise `UnsupportedProgram` for anything else."""
+    if func.attrs is not None and "layout_free_buffers" in func.attrs:
+        raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
     return PrimFuncReader(func).tree
 
 
@@ -55,8 +57,6 @@ class PrimFuncReader:
         self._keys: dict[Any, int] = {}
         self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
-        if func.attrs is not None and "layout_free_buffers" in func.attrs:
-            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)

@@ -13,8 +13,7 @@ from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
 from pruner.tune.kinds import is_opencl
 from pruner.tune.networks.network_tasks import task_key
-from pruner.tune.opencl.launches import RUNNER, launch_plan
-from pruner.tune.opencl.runtime import load_runtime
+from pruner.tune.opencl.runtime import RUNNER, launch_plan, load_runtime
 from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import best_module, chosen_trials
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials

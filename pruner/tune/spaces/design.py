@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
-from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda, is_pocl
 from pruner.tune.spaces.batched.prim_func import blocks_in
 from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
+logger = logging.getLogger(__name__)
+_logged: set[str] = set()  # faults of TVM
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +67,7 @@ class DesignSpace:
     ) -> Any | None:
         """Replay and postprocess a vector (None: TVM draws); None where TVM refuses.
 
-        A fault of TVM (`log_fault`) costs the program; any other error is raised. ``verify=False``
+        A fault of TVM (logged) costs the program; any other error is raised. ``verify=False``
         leaves ``VerifyGPUCode`` out.
         """
         found = self.finished(decisions, seed, verify=verify)
@@ -105,7 +107,7 @@ class DesignSpace:
             # a condition of a primitive does not hold; a decision is out of range
             return None
         except RuntimeError as error:  # InternalError and its like: TVM fails, it does not refuse
-            log_fault("a program is left out", error)
+            _log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
 
@@ -371,3 +373,12 @@ def _expressions(value: Any) -> Iterator[Any]:
 
 def _uses(index: Any, var: Any) -> bool:
     return any(part.same_as(var) for part in _expressions(index))
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    """Log a fault of TVM, which is no refusal, by its last line; equal faults once."""
+    lines = str(error).strip().splitlines() or ["no text"]
+    text = f"{what}: {type(error).__name__}: {lines[-1]}"
+    if text not in _logged:
+        _logged.add(text)
+        logger.warning("fault of TVM: %s", text)

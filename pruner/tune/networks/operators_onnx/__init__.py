@@ -7,23 +7,15 @@ TVM reads them: text is bytes. A converter returns None where TVM's own is right
 
 * `elementwise`: clips, minima and maxima of several tensors, powers, normalisations
 * `indexing`: padding, tiling, one-hot, cumulative sums
-* `products`: transposed convolutions, Einstein sums, products of quantised tensors
+* `products`: convolutions and pools whose padding follows, Einstein sums, quantised products
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
 * `resizing`: resampling with a scale that is not the ratio of the sizes
-* `same_padding`: pools whose padding follows from their sizes
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from pruner.tune.networks.operators_onnx import (
-    elementwise,
-    indexing,
-    products,
-    recurrent,
-    resizing,
-    same_padding,
-)
+from pruner.tune.networks.operators_onnx import elementwise, indexing, products, recurrent, resizing
 
 Converter = Callable[[Any, Any, Any], Any]
 
@@ -33,5 +25,4 @@ CONVERTERS: dict[str, Converter] = {
     **products.CONVERTERS,
     **recurrent.CONVERTERS,
     **resizing.CONVERTERS,
-    **same_padding.CONVERTERS,
 }

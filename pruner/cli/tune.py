@@ -125,11 +125,8 @@ def resumed(folder: Path, given: DictConfig) -> DictConfig:
 def name_network(config: DictConfig) -> None:
     """Set ``network=`` to a file of the operator, not written yet.
 
-    The layout stays that of the operator.
-
-    Raises:
-        PrunerError: several operators, a program of the user's, or half precision; a policy or a
-            device without networks.
+    The layout stays that of the operator. Raises `PrunerError`: several operators, a program of the
+    user's, or half precision; a policy or a device without networks.
     """
     options, reason = plain(config.workload), None
     if "tasks" in options:

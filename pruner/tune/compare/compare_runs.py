@@ -67,10 +67,8 @@ def compare_network(
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
     for an ONNX file with those of onnxruntime. ``worker`` builds TVM's libraries, see
-    :func:`~pruner.tune.deploy.build.network_worker`.
-
-    Raises:
-        PrunerError: a network that cannot run here, unknown names, or runs that do not fit.
+    :func:`~pruner.tune.deploy.build.network_worker`. Raises `PrunerError`: a network that cannot
+    run here, unknown names, or runs that do not fit.
     """
     reason = cannot_run(platform)
     if reason is not None:
@@ -111,9 +109,7 @@ def compare_kernels(
     """Time every task's kernel beside torch; write ``kernels_beside.json``.
 
     It is written after every task. Outputs are compared with those of torch eager, where it runs.
-
-    Raises:
-        PrunerError: an unknown name.
+    Raises `PrunerError`: an unknown name.
     """
     found: dict[str, SideBySide] = {}
     for workload in workloads:
@@ -145,8 +141,7 @@ def compare_kernels(
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
     """Check that a run has equal programs for our tasks.
 
-    Raises:
-        DataError: it has none of them, or another program of the same name.
+    Raises `DataError`: it has none of them, or another program of the same name.
     """
     known = by_name(theirs)
     both = [task for task in ours if task.name in known]
@@ -160,8 +155,7 @@ def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload
 def check_others(folder: Path, others: Sequence[Path]) -> None:
     """Check that `others` are runs of the same network.
 
-    Raises:
-        PrunerError: another network, precision or target, or a name that is taken.
+    Raises `PrunerError`: another network, precision or target, or a name that is taken.
     """
     asked = request_of(folder)
     check_run_names(folder, others)
@@ -178,8 +172,7 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
 def check_run_names(folder: Path, others: Sequence[Path]) -> None:
     """Check that every run folder has a name of its own.
 
-    Raises:
-        DataError: it is the name of a baseline or of another run.
+    Raises `DataError`: it is the name of a baseline or of another run.
     """
     taken = [_name(folder), OURS, *BASELINES]
     for other in others:

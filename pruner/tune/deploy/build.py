@@ -85,12 +85,9 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output
-    to `log_file`.
-
-    Raises:
-        PrunerError: the network differs from the tuned network, records were not applied, or are of
-            another target; in one line that names the `log`.
+    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output to
+    `log_file`. Raises `PrunerError`: the network differs from the tuned network, records were not
+    applied, or are of another target; in one line that names the `log`.
     """
     job = (folder, sources, library, reference, threads)
     return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
@@ -103,10 +100,7 @@ def build_here(
 
     ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
     the outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the
-    library.
-
-    Raises:
-        PrunerError: see :func:`build_network`.
+    library. Raises `PrunerError`: see :func:`build_network`.
     """
     watch, notes = Stopwatch(), list[str]()
     request = NetworkRequest.read(folder / REQUEST)
@@ -146,10 +140,7 @@ def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
     It is not lowered again: that would change the functions. ``half``: compiles functions
-    meanwhile, which are to be linked.
-
-    Raises:
-        PrunerError: TVM cannot build it, in one line.
+    meanwhile, which are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"
@@ -317,8 +308,7 @@ class SecondHalf:
     def objects(self) -> list[str]:
         """Wait for the object file; return its path, nothing where no function was taken.
 
-        Raises:
-            PrunerError: TVM cannot compile the functions, in one line.
+        Raises `PrunerError`: TVM cannot compile the functions, in one line.
         """
         if self._worker is None:
             return []

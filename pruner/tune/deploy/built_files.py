@@ -23,8 +23,7 @@ def remove_built(folder: Path) -> None:
 def deploying(folder: Path) -> Iterator[None]:
     """Lock the deployment of a run; the run itself may still tune.
 
-    Raises:
-        PrunerError: another process builds it, or links lead out of the folder.
+    Raises `PrunerError`: another process builds it, or links lead out of the folder.
     """
     check_links(folder)
     (folder / WORK).mkdir(exist_ok=True)

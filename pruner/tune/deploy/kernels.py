@@ -43,11 +43,8 @@ def deploy_kernels(
     """Write every task's best program to ``kernels/`` of the run folder.
 
     In a run that only compiled, it is the first program of its search. Tasks without program are
-    left out.
-
-    Raises:
-        PrunerError: no task has a program, records of another target, or another process builds
-            them.
+    left out. Raises `PrunerError`: no task has a program, records of another target, or another
+    process builds them.
     """
     with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
         found = _measured(workloads, target, folder, database or folder)

@@ -137,10 +137,8 @@ def deploy_network(
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs). `worker`: see
     :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
-
-    Raises:
-        PrunerError: not the folder of a network, nothing to apply, records of another target, a
-            network that changed since, or outputs that are wrong.
+    Raises `PrunerError`: not the folder of a network, nothing to apply, records of another target,
+    a network that changed since, or outputs that are wrong.
     """
     tasks, request = _opened(folder, platform)
     database = database or folder
@@ -185,8 +183,7 @@ def cannot_run(platform: Platform) -> str | None:
 def request_of(folder: Path) -> NetworkRequest:
     """Read the request of a network's run folder.
 
-    Raises:
-        DataError: it is the folder of no network, or the file is damaged.
+    Raises `DataError`: it is the folder of no network, or the file is damaged.
     """
     if not (folder / REQUEST).is_file():
         raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")

@@ -41,8 +41,7 @@ class NetworkRequest:
     def read(path: Path) -> NetworkRequest:
         """Read the file of `save`.
 
-        Raises:
-            DataError: the file is damaged.
+        Raises `DataError`: the file is damaged.
         """
         with as_written(path):
             content = read_json(path, dict)
@@ -77,8 +76,7 @@ def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | 
 def sized_network(source: NetworkSource) -> Any:
     """Import a network whose sizes are fixed.
 
-    Raises:
-        PrunerError: it cannot be imported, or a size is open; in one line.
+    Raises `PrunerError`: it cannot be imported, or a size is open; in one line.
     """
     module = import_network(source)
     fixed = load_tvm().tirx.IntImm
@@ -121,10 +119,8 @@ def save_lowered(module: Any, folder: Path) -> None:
 def read_lowered(folder: Path) -> Any:
     """Read the lowered network of a folder, or import it anew.
 
-    It is imported where it was not saved, and where its source file has changed since.
-
-    Raises:
-        PrunerError: it cannot be imported, in one line.
+    It is imported where it was not saved, and where its source file has changed since. Raises
+    `PrunerError`: it cannot be imported, in one line.
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
     source = request.source.path

@@ -73,10 +73,8 @@ def exported(
 
     torch.export takes attributes that a call changes for constants: unless the module is declared
     pure, it is called twice, and with other inputs in between: a cache of equal rows would not be
-    seen. ``wrapper``: is exported instead of the module that it calls.
-
-    Raises:
-        PrunerError: a later call has another result; the message has the buffers that changed.
+    seen. ``wrapper``: is exported instead of the module that it calls. Raises `PrunerError`: a
+    later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
     twin = module if is_pure else _twin(module)
@@ -194,8 +192,7 @@ def _whole(node: Any) -> Any:
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
 
-    Raises:
-        PrunerError: no such program, sizes that are left open, or that it does not have.
+    Raises `PrunerError`: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), _tree()
     try:
@@ -248,10 +245,8 @@ def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def check_state(program: Any) -> None:
     """Refuse a decomposed program that reads what an earlier call wrote.
 
-    Statistics of a batch normalisation in training mode are left to another check.
-
-    Raises:
-        PrunerError: it does; the message names its buffers.
+    Statistics of a batch normalisation in training mode are left to another check. Raises
+    `PrunerError`: it does; the message names its buffers.
     """
     signature, (results,) = program.graph_signature, program.graph.output_node().args
     waiting = [
@@ -288,8 +283,7 @@ _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATI
 def structures(program: Any) -> dict[str, str]:
     """Describe the structures of a program's inputs and outputs.
 
-    Raises:
-        PrunerError: they hold something else than tensors and constants.
+    Raises `PrunerError`: they hold something else than tensors and constants.
     """
     signature = program.graph_signature
     found = {}
@@ -332,10 +326,8 @@ def _described(tree: Any, leaves: Iterator[Any], kind: str) -> Any:
 def tensors_only(program: Any) -> None:
     """Reduce inputs and outputs of a decomposed program to its tensors.
 
-    TVM's front end takes no constants among them. Writes to inputs and buffers are left out.
-
-    Raises:
-        PrunerError: it returns no tensor.
+    TVM's front end takes no constants among them. Writes to inputs and buffers are left out. Raises
+    `PrunerError`: it returns no tensor.
     """
     signature, output = program.graph_signature, program.graph.output_node()
     signature.input_specs = [
@@ -356,8 +348,7 @@ def tensors_only(program: Any) -> None:
 def precision(types: Iterable[str]) -> str:
     """Return the coarsest of a network's float types, float32 without any.
 
-    Raises:
-        PrunerError: bfloat16 or smaller types are among them.
+    Raises `PrunerError`: bfloat16 or smaller types are among them.
     """
     floats = [name for name in types if name.startswith(("float", "bfloat"))]
     coarse = sorted(set(floats) - {*_PRECISIONS})

@@ -79,11 +79,8 @@ class Ansor:
     ) -> Mapping[str, float]:
         """Tune a named operator, write the journal; return seconds by phase.
 
-        It ends early if ``interrupted`` returns True.
-
-        Raises:
-            PrunerError: the program is no named operator, the platform no local CPU, the Ansor
-                environment is missing, or the child failed.
+        It ends early if ``interrupted`` returns True. Raises `PrunerError`: the program is no named
+        operator, the platform no local CPU, the Ansor environment is missing, or the child failed.
         """
         if len(workloads) != 1:
             raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")

@@ -50,10 +50,8 @@ def from_exported(program: Any, *, apart: bool = False) -> Any:
     """Import a program of ``torch.export`` with its weights as constants.
 
     ``apart``: decompose it call by call where that is possible, which is faster for networks that
-    repeat the calls of earlier networks.
-
-    Raises:
-        PrunerError: it keeps state, or gets or returns something else than tensors and constants.
+    repeat the calls of earlier networks. Raises `PrunerError`: it keeps state, or gets or returns
+    something else than tensors and constants.
     """
     frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
     importer = frontend.ExportedProgramImporter()
@@ -207,8 +205,7 @@ def _agree(sizes: list[Any], wanted: Iterable[Any]) -> bool:
 def check_lengths(program: Any) -> None:
     """Check that recurrences are short enough for torch to unroll them.
 
-    Raises:
-        AssertionError: one is too long, in the words of TVM's front end.
+    Raises `AssertionError`: one is too long, in the words of TVM's front end.
     """
     for node in program.graph.nodes:
         if node.target not in _RECURRENT:

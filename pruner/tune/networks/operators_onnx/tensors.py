@@ -26,8 +26,7 @@ def is_float(tensor: Any) -> bool:
 def array(tensor: Any, what: str) -> NDArray[Any]:
     """Return the values of a constant.
 
-    Raises:
-        ValueError: the values are not constant; the message has `what`.
+    Raises `ValueError`: the values are not constant; the message has `what`.
     """
     relax = load_tvm().relax
     if isinstance(tensor, relax.ShapeExpr):

@@ -11,8 +11,7 @@ Precision = Literal["float32", "float16"]
 def chosen_precision(wanted: str) -> Precision:
     """Resolve a precision option.
 
-    Raises:
-        PrunerError: an unknown precision.
+    Raises `PrunerError`: an unknown precision.
     """
     for precision in get_args(Precision):
         if precision == wanted:

@@ -99,10 +99,7 @@ class Library:
 
 
 def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
-    """Check the names of baselines.
-
-    Raises `PrunerError`: an unknown name.
-    """
+    """Check the names of baselines; raise `PrunerError` for an unknown name."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise PrunerError(f"baselines={unknown}: unknown; known: {', '.join(known)}")

@@ -139,10 +139,7 @@ def compare_kernels(
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
-    """Check that a run has equal programs for our tasks.
-
-    Raises `DataError`: it has none of them, or another program of the same name.
-    """
+    """Raise `DataError` unless a run has equal programs for our tasks."""
     known = by_name(theirs)
     both = [task for task in ours if task.name in known]
     if not both:
@@ -153,10 +150,7 @@ def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload
 
 
 def check_others(folder: Path, others: Sequence[Path]) -> None:
-    """Check that `others` are runs of the same network.
-
-    Raises `PrunerError`: another network, precision or target, or a name that is taken.
-    """
+    """Raise `PrunerError` unless `others` are runs of the same network, with other names."""
     asked = request_of(folder)
     check_run_names(folder, others)
     for other in others:
@@ -170,10 +164,7 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
 
 
 def check_run_names(folder: Path, others: Sequence[Path]) -> None:
-    """Check that every run folder has a name of its own.
-
-    Raises `DataError`: it is the name of a baseline or of another run.
-    """
+    """Raise `DataError` for a run folder with the name of a baseline or another."""
     taken = [_name(folder), OURS, *BASELINES]
     for other in others:
         if (name := _name(other)) in taken:

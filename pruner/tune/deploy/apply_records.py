@@ -35,10 +35,7 @@ class Applied:
 
 
 def recorded_keys(folder: Path, target: Any) -> set[str]:
-    """List the keys of tasks with records in a database, if any.
-
-    Raises `PrunerError`: a record of another target, which TVM would apply, too.
-    """
+    """List the keys of tasks with records; raise `PrunerError` for another target's."""
     if not (folder / RECORDS).is_file():
         return set()
     records = Database.read(folder).tvm_database.get_all_tuning_records()

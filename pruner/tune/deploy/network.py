@@ -181,10 +181,7 @@ def cannot_run(platform: Platform) -> str | None:
 
 
 def request_of(folder: Path) -> NetworkRequest:
-    """Read the request of a network's run folder.
-
-    Raises `DataError`: it is the folder of no network, or the file is damaged.
-    """
+    """Read the request of a network's run; raise `DataError` without, or if damaged."""
     if not (folder / REQUEST).is_file():
         raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
     return NetworkRequest.read(folder / REQUEST)

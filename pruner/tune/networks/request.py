@@ -39,10 +39,7 @@ class NetworkRequest:
 
     @staticmethod
     def read(path: Path) -> NetworkRequest:
-        """Read the file of `save`.
-
-        Raises `DataError`: the file is damaged.
-        """
+        """Read the file of `save`; raise `DataError` if damaged."""
         with as_written(path):
             content = read_json(path, dict)
             return NetworkRequest(

@@ -281,10 +281,7 @@ _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATI
 
 
 def structures(program: Any) -> dict[str, str]:
-    """Describe the structures of a program's inputs and outputs.
-
-    Raises `PrunerError`: they hold something else than tensors and constants.
-    """
+    """Describe the structures of inputs and outputs; raise `PrunerError` for other values."""
     signature = program.graph_signature
     found = {}
     for name, specs, tree, kind in (
@@ -346,10 +343,7 @@ def tensors_only(program: Any) -> None:
 
 
 def precision(types: Iterable[str]) -> str:
-    """Return the coarsest of a network's float types, float32 without any.
-
-    Raises `PrunerError`: bfloat16 or smaller types are among them.
-    """
+    """Return the coarsest float type, else float32; raise `PrunerError` for bfloat16 and less."""
     floats = [name for name in types if name.startswith(("float", "bfloat"))]
     coarse = sorted(set(floats) - {*_PRECISIONS})
     if coarse:

@@ -44,10 +44,7 @@ class NetworkOptions:
         object.__setattr__(self, "given", found)
 
     def number(self, name: str) -> int | None:
-        """Return a size, None where it is not given.
-
-        Raises `PrunerError`: it is the shape of an input.
-        """
+        """Return a size, if given; raise `PrunerError` for the shape of an input."""
         if name not in self.given:
             return None
         if not isinstance(size := self.given[name], int):

@@ -91,10 +91,7 @@ class VariantReport:
 
     @staticmethod
     def read(folder: Path) -> VariantReport:
-        """Read the report of a run folder.
-
-        Raises `DataError`: the file is damaged.
-        """
+        """Read the report of a run folder; raise `DataError` if damaged."""
         with as_written(folder / VARIANTS):
             content = read_json(folder / VARIANTS, dict)
             classes = [

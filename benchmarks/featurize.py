@@ -48,10 +48,7 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A record file, and the same operator for MetaSchedule.
-
-    None: not compared.
-    """
+    """A record file, and the same operator for MetaSchedule, if it is compared."""
 
     name: str
     file: str
@@ -85,10 +82,7 @@ def cpu_seconds(work: Callable[[], object]) -> list[float]:
 
 
 def ours(path: Path) -> tuple[dict[int, list[float]], int]:
-    """Seconds a program, for every batch size and repetition.
-
-    Also returns the number of records.
-    """
+    """Seconds a program, for every batch size and repetition; number of records."""
     records = records_of(path)
     group, rng = largest_group(records), np.random.default_rng(0)
     template = records.steps[int(group.rows[0])]

@@ -137,10 +137,7 @@ class SideBySide:
 
 
 def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
-    """Summarise runs: median, minimum, first and ninth decile.
-
-    The result is empty without runs.
-    """
+    """Summarise runs: median, minimum, first and ninth decile; nothing without runs."""
     if not len(latencies_s):
         return {}
     low_s, median_s, high_s = np.quantile(latencies_s, [0.1, 0.5, 0.9]).tolist()

@@ -58,10 +58,7 @@ class Built:
 
 
 def network_worker() -> Worker:
-    """Start a worker that imports, lowers and builds a network.
-
-    It imports TVM and torch at once.
-    """
+    """Start a worker that imports, lowers and builds a network, with TVM and torch."""
     worker = Worker(__name__, method="spawn")
     worker.start()
     return worker

@@ -5,7 +5,6 @@ so that activations keep their size from layer to layer (He et al., 2015); other
 deep networks vanish, and no result could be checked. All take and return NCHW images.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -330,16 +329,10 @@ def dcgan() -> nn.Module:
 
     Images are [n, 3, 64, 64].
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["start"] = nn.Unflatten(1, (100, 1, 1))
-    channels = [100, 512, 256, 128, 64]
-    for number, (inputs, outputs) in enumerate(pairwise(channels)):
-        stride, padding = (1, 0) if number == 0 else (2, 1)
-        layers[f"conv{number}"] = nn.ConvTranspose2d(
-            inputs, outputs, 4, stride, padding, bias=False
-        )
-        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
-        layers[f"relu{number}"] = nn.ReLU()
-    layers["image"] = nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False)
-    layers["tanh"] = nn.Tanh()
-    return initialised(nn.Sequential(layers))
+    layers: list[nn.Module] = [nn.Unflatten(1, (100, 1, 1))]
+    for number, (inputs, outputs) in enumerate(pairwise((100, 512, 256, 128, 64))):
+        stride, padding = (2, 1) if number else (1, 0)
+        layers.append(nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False))
+        layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
+    layers += [nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh()]
+    return initialised(nn.Sequential(*layers))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common.comparison import Tunings
+from experiments.common.comparison import Tunings, places
 from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
@@ -102,16 +102,6 @@ class Options:
     seeds: int = 3
     build_s: float = 60.0
     out: str = str(HERE)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the tables."""
-        return Path(self.out).resolve()
-
-    @property
-    def work(self) -> Path:
-        """Folder of programs and runs."""
-        return ROOT / "outputs" / "experiments-opencl" if self.folder == HERE else self.folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +202,7 @@ def run_programs(options: Options) -> dict[str, Any]:
     device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
     platform, found = on_opencl(make_platform(device), device)
     say(f"OpenCL device {found}")
-    work = options.work
+    folder, work = places(options.out, HERE, "experiments-opencl")
     work.mkdir(parents=True, exist_ok=True)
     settings = MeasureSettings(
         timing=Timing(repeats=1, min_repeat_ms=0), builders=1, build_timeout_s=options.build_s
@@ -224,11 +214,8 @@ def run_programs(options: Options) -> dict[str, Any]:
                 programs.fill(source, workload, platform.target)
                 say(f"{source} {workload.name}: {dict(Counter(t.result for t in programs.tried))}")
     rows = table_of(programs.tried)
-    write_table(options.folder / "programs.csv", rows)
-    write_table(
-        options.folder / "failures.csv",
-        [asdict(t) for t in programs.tried if t.result != RIGHT],
-    )
+    write_table(folder / "programs.csv", rows)
+    write_table(folder / "failures.csv", [asdict(t) for t in programs.tried if t.result != RIGHT])
     return {"tried": len(programs.tried), "right": sum(t.result == RIGHT for t in programs.tried)}
 
 
@@ -267,10 +254,11 @@ def run_search(options: Options) -> dict[str, Any]:
         ]
         for (operator, policy, seed), name in cells.items()
     }  # fmt: skip
-    Tunings(options.work, ROOT, words).run_all()
+    folder, work = places(options.out, HERE, "experiments-opencl")
+    Tunings(work, ROOT, words).run_all()
     rows = list[dict[str, Any]]()
     for (operator, policy, seed), name in cells.items():
-        metrics = load_metrics(options.work / "tune" / name)
+        metrics = load_metrics(work / "tune" / name)
         if metrics is None:
             continue
         best_s = metrics["best_latency_s"]
@@ -279,7 +267,7 @@ def run_search(options: Options) -> dict[str, Any]:
             "failed": metrics["failed"], "best_latency_s": best_s,
             "total_s": metrics["total_seconds"], "checked": metrics["checked"],
         })  # fmt: skip
-    write_table(options.folder / "search.csv", rows, floats=".6g")
+    write_table(folder / "search.csv", rows, floats=".6g")
     return {"cells": len(rows)}
 
 

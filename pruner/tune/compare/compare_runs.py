@@ -66,9 +66,9 @@ def compare_network(
     """Time a run's deployed network beside baselines; write ``beside.json``.
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
-    for an ONNX file with those of onnxruntime. ``worker`` builds TVM's libraries, see
-    :func:`~pruner.tune.deploy.build.network_worker`. Raises `PrunerError`: a network that cannot
-    run here, unknown names, or runs that do not fit.
+    for an ONNX file with those of onnxruntime. ``worker`` builds TVM's untuned and drafted networks
+    where `names` has them, see :func:`~pruner.tune.deploy.build.network_worker`. Raises
+    `PrunerError`: a network that cannot run here, unknown names, or runs that do not fit.
     """
     reason = cannot_run(platform)
     if reason is not None:
@@ -77,20 +77,31 @@ def compare_network(
     # before libraries are built, which takes minutes
     check_others(folder, others)
     work, request, resources = folder / _WORK, request_of(folder), Resources.of(platform)
-    libraries = _libraries(folder, names, others, platform, analyzer, worker, log)
+    form = built_form(folder)
+    libraries = {OURS: _deployed(folder, "ours")}
+    for other in others:
+        libraries[_name(other)] = _deployed(other, _name(other))
+    if UNTUNED in names:
+        libraries[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
+    if DRAFT in names:
+        start, database = time.perf_counter(), work / "drafts"
+        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
+        tasks = read_tasks(form / TASKS)
+        rest = [task.workload for task in tasks if not is_view(task.module)]
+        log(f"drafting {len(rest)} tasks")
+        seed = request.source.seed
+        draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
+        facts, sources = {"draft_s": time.perf_counter() - start}, {DRAFTED: database}
+        label = "TVM, drafted only"
+        libraries[DRAFT] = _built(form, sources, work / DRAFT, label, facts, worker)
+    inputs, half = folder / WORK / INPUTS, request.form.halves
     baselines = network_baselines(
-        request.source,
-        names,
-        libraries,
-        inputs=folder / WORK / INPUTS,
-        resources=resources,
-        half=request.form.halves,
+        request.source, names, libraries, inputs=inputs, resources=resources, half=half
     )
     reference = ONNXRUNTIME if request.source.is_onnx else EAGER
     found = run_interleaved(baselines, work, settings, reference=reference, meter=meter, log=log)
-    compared = SideBySide(
-        rows=[row.row() for row in found], resources=resources, reference=reference
-    )
+    rows = [row.row() for row in found]
+    compared = SideBySide(rows=rows, resources=resources, reference=reference)
     write_json(folder / COMPARISON_FILE, compared.content(), indent=1)
     return compared
 
@@ -182,40 +193,6 @@ def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
 
 def _name(folder: Path) -> str:
     return folder.resolve().name
-
-
-def _libraries(
-    folder: Path,
-    names: Sequence[str],
-    others: Sequence[Path],
-    platform: Platform,
-    analyzer: Analyzer | None,
-    worker: Worker | None,
-    log: Log,
-) -> dict[str, Library]:
-    """Build or find the libraries to compare, of this and other runs.
-
-    TVM's untuned and drafted networks are built where `names` has them. A missing library has its
-    reason.
-    """
-    work, form = folder / _WORK, built_form(folder)
-    found = {OURS: _deployed(folder, "ours")}
-    for other in others:
-        found[_name(other)] = _deployed(other, _name(other))
-    if UNTUNED in names:
-        found[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
-    if DRAFT in names:
-        start, database = time.perf_counter(), work / "drafts"
-        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
-        tasks = read_tasks(form / TASKS)
-        rest = [task.workload for task in tasks if not is_view(task.module)]
-        log(f"drafting {len(rest)} tasks")
-        seed = request_of(folder).source.seed
-        draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
-        facts = {"draft_s": time.perf_counter() - start}
-        sources = {DRAFTED: database}
-        found[DRAFT] = _built(form, sources, work / DRAFT, "TVM, drafted only", facts, worker)
-    return found
 
 
 def _deployed(folder: Path, label: str) -> Library:

@@ -232,7 +232,16 @@ class Prepared:
         rng = np.random.default_rng(stream)
         learner = None
         if self.shared is not None and space.has_features:
-            learner = self._learner(workload, space, self.shared)
+            platform = self._context.platform.name
+            key = TaskKey(platform=platform, task=workload.name, workload_key=workload.key, target="")
+            learner = LiveLearner(
+                key,
+                space,
+                self.shared,
+                self._context.phases,
+                np.random.default_rng(self._options.seed),
+                num_reference=self._options.num_reference,
+            )
         # random draws follow no score, so they stay as they are
         if self._options.objective.has_size and isinstance(policy, RoundSettings):
             policy = ParetoSettings(settings=policy)
@@ -252,14 +261,6 @@ class Prepared:
             rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
         return search
-
-    def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:
-        name = self._context.platform.name
-        key = TaskKey(platform=name, task=workload.name, workload_key=workload.key, target="")
-        rng = np.random.default_rng(self._options.seed)
-        return LiveLearner(
-            key, space, shared, self._context.phases, rng, num_reference=self._options.num_reference
-        )
 
     def _check(self, reference: TaskReference) -> Check | None:
         """Return the reference to compare with; wait for it or the end."""

@@ -87,11 +87,7 @@ class BatchedSpace:
         self._threads = thread_ranges(instructions)
         self._mutators = Mutators(instructions, self._decisions, shares)
         self._legal_share: float | None = None  # of random programs, computed on first use
-        self._probe(probes)
-
-    def _probe(self, num: int) -> None:
-        """Try random programs and raise `UnsupportedProgram` at any refusal."""
-        draws = self.sample_any(num, np.random.default_rng(0))
+        draws = self.sample_any(probes, np.random.default_rng(0))
         reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
         # single uncertain programs score minus infinity later; any other refusal is a form that the
         # engine lacks, and would recur in the search

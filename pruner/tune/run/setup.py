@@ -232,8 +232,8 @@ class Prepared:
         rng = np.random.default_rng(stream)
         learner = None
         if self.shared is not None and space.has_features:
-            platform = self._context.platform.name
-            key = TaskKey(platform=platform, task=workload.name, workload_key=workload.key, target="")
+            name, device = workload.name, self._context.platform.name
+            key = TaskKey(platform=device, task=name, workload_key=workload.key, target="")
             learner = LiveLearner(
                 key,
                 space,

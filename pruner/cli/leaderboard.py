@@ -128,8 +128,8 @@ def _fill(
         if found := [task for identity, task in test.items() if identity in seen]:
             raise PrunerError(
                 f"checkpoint={config.checkpoint}: it learned from {len(found)} of the {len(test)} "
-                f"test workloads of {track.name}, the first {min(found)}; train it with the track's "
-                f"split: train.py split={track.split} split.seed={track.seed}"
+                f"test workloads of {track.name}, the first {min(found)}; train it with the "
+                f"track's split: train.py split={track.split} split.seed={track.seed}"
             )
     else:
         score, known = _unlearned(config, index)

@@ -16,6 +16,7 @@ from pruner.search.decision_search import DecisionSearch, Search, decision_searc
 from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
+from pruner.search.space import unique_rows
 from pruner.tune.measure.measurer import Outcome, wait_for
 from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -334,8 +335,7 @@ class Known:
         rows, ours = Traces(space).rows([record.trace for record in self.records])
         latency_s = np.array([measured_s(record) for record in self.records])
         # several runs may have measured a program: the first record counts
-        _, first = np.unique(space.keys(rows[ours]), return_index=True)
-        first.sort()
+        first = unique_rows(space.keys(rows[ours]))
         if len(first):
             search.know(rows[ours][first], latency_s[ours][first])
         return len(first)

@@ -29,6 +29,7 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
+from pruner.search.history import Candidate
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, Platform
@@ -89,6 +90,7 @@ POLICIES = {
 }
 SETTINGS = ["measure.min_repeat_ms=20", "measure.repeats=3", "num_threads=1"]
 RIGHT = "right"
+_NO_ROW = np.zeros(0, np.int64)  # programs are known by their numbers here
 
 
 @dataclass(kw_only=True)
@@ -158,23 +160,15 @@ class Programs:
             check = check or self._reference(workload)
             made = list(enumerate(schedules(design, self._programs)))
             left = [(n, one) for n, one in made if (*place, n) not in self._known]
-            builds = [
-                (n, None if one is None else self._measurer.begin_build(one.mod, self._library(n)))
-                for n, one in left
+            batch = [
+                Candidate(space=space, decisions=_NO_ROW, schedule=one)
+                for _, one in left
+                if one is not None
             ]
-            for n, build in builds:
-                reply = None if build is None else build.result()
-                if reply is None:
-                    outcome = Outcome(error="refused")
-                elif reply.error is not None:
-                    error, seconds = f"build_{reply.error}", reply.seconds
-                    outcome = Outcome(error=error, message=reply.message, build_s=seconds)
-                else:
-                    ran = self._measurer.time_library(
-                        self._library(n), arguments(workload.module), check
-                    )
-                    outcome = Outcome(error=ran.error, message=ran.message, build_s=reply.seconds)
-                self._library(n).unlink(missing_ok=True)
+            built = self._measurer.begin(batch, arguments(workload.module))
+            outcomes = self._measurer.results(built, lambda *_: True, check)
+            for n, one in left:
+                outcome = Outcome(error="refused") if one is None else next(outcomes)[1]
                 self._note(Tried(
                     source=source, task=workload.name, space=space, number=n,
                     operator=workload.operator or "fused", result=outcome.error or RIGHT,
@@ -188,9 +182,6 @@ class Programs:
         if reason is not None:
             raise PrunerError(f"{workload.name}: no reference ({reason})")
         return Check(expected=str(path), tolerance=tolerance(given))
-
-    def _library(self, number: int) -> Path:
-        return self._work / f"{number}.so"
 
     def _note(self, one: Tried) -> None:
         self.tried.append(one)

@@ -32,11 +32,12 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.synthetic import as_steps, largest_group, records_of, vectors  # noqa: E402
+from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
 from pruner.data.workload import fused_from_name  # noqa: E402
 from pruner.features import FeatureSpec, featurize  # noqa: E402
 from pruner.files import write_json  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
+from pruner.program.te.skeleton import group_programs  # noqa: E402
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SIZES = (1, 10, 100, 1000, 4000, 10000)
@@ -84,7 +85,8 @@ def cpu_seconds(work: Callable[[], object]) -> list[float]:
 def ours(path: Path) -> tuple[dict[int, list[float]], int]:
     """Seconds a program, for every batch size and repetition; number of records."""
     records = records_of(path)
-    group, rng = largest_group(records), np.random.default_rng(0)
+    groups, _ = group_programs(records.steps)
+    group, rng = groups[0], np.random.default_rng(0)  # of the most frequent skeleton
     template = records.steps[int(group.rows[0])]
     dag = find_dag(records.workload_key, fused_from_name(records.key.task))
     found = {}

@@ -147,7 +147,8 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
         _, found = _default(module, target)
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
-    if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
+    number = int("".join(filter(str.isdigit, str(target.attrs["arch"]))))  # 90 of sm_90a
+    if number >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
         found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=_can_finish))
     # lanes use static shared memory, which CUDA limits to 48 KiB on every device
     return found + _spaces(module, limited, _LANES)
@@ -268,11 +269,6 @@ def _asks_for_instructions(design: DesignSpace) -> bool:
     key = "meta_schedule.auto_tensorize"
     found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
     return any(str(name) == key for name in found)
-
-
-def _architecture(target: Any) -> int:
-    """Parse a CUDA target's architecture: 80 of sm_80, 90 of sm_90a."""
-    return int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
 
 
 def _loops_of_fragments(design: DesignSpace) -> int:

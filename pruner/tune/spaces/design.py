@@ -94,9 +94,7 @@ class DesignSpace:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            for postproc in self.context.space_generator.postprocs:
-                if not verify and type(postproc).__name__ == "VerifyGPUCode":
-                    continue
+            for postproc in self._postprocs(verify):
                 # TVM judges GPU code before RewriteTensorize, so the loops of this module are also
                 # the program that VerifyGPUCode accepted
                 if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
@@ -110,6 +108,10 @@ class DesignSpace:
             _log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
+
+    def _postprocs(self, verify: bool) -> list[Any]:
+        found = self.context.space_generator.postprocs
+        return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""

@@ -115,12 +115,7 @@ class DesignSpace:
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""
-        values: list[int] = []
-        found = [inst for inst in trace.insts if inst.kind.name.startswith("Sample")]
-        for inst in found[: len(self.sampling)]:
-            decision = trace.decisions[inst]
-            values.extend([int(decision)] if isinstance(decision, int) else map(int, decision))
-        return np.array(values, np.int64)
+        return vector_of(trace, len(self.sampling))  # postprocessors draw, too
 
     def mapping(self, decisions: NDArray[np.int64]) -> dict[Any, Any]:
         """Convert a vector to TVM's form: decisions by instruction."""
@@ -130,6 +125,16 @@ class DesignSpace:
             out[inst] = values if inst.kind.name in TILES else values[0]
             start += width
         return out
+
+
+def vector_of(trace: Any, most: int | None = None) -> NDArray[np.int64]:
+    """Read the decisions of a trace in order, of its first `most` samplings."""
+    found = [i for i in trace.insts if i.kind.name.startswith("Sample") and i in trace.decisions]
+    values: list[int] = []
+    for inst in found[:most]:
+        decision = trace.decisions[inst]
+        values.extend([int(decision)] if isinstance(decision, int) else map(int, decision))
+    return np.array(values, np.int64)
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:

@@ -28,17 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from synthetic import as_steps, records_of, vectors
+
+from pruner.data.workload import fused_from_name
+from pruner.features import FeatureSpec, featurize
+from pruner.files import write_json
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
-from pruner.data.workload import fused_from_name  # noqa: E402
-from pruner.features import FeatureSpec, featurize  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.program.dag.task_index import find_dag  # noqa: E402
-from pruner.program.te.skeleton import group_programs  # noqa: E402
-
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SIZES = (1, 10, 100, 1000, 4000, 10000)
 TENSET_PROGRAMS = 4000  # of one task

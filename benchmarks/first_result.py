@@ -24,12 +24,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from common import taken_out
+
+from pruner.files import write_json
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.common import taken_out  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-
 DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
 
 

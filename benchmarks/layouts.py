@@ -27,15 +27,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from common import earlier
+
+from pruner.files import write_json
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.rewrites.layout import Layout
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.common import earlier  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.checkpoint.checkpoint import git_commit  # noqa: E402
-from pruner.tune.networks.catalog import NETWORKS  # noqa: E402
-from pruner.tune.networks.rewrites.layout import Layout  # noqa: E402
-
 KEPT = HERE / "results" / "layouts.json"
 ASKED = ("resnet18", "mobilenet_v2")
 

@@ -26,18 +26,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from common import Memory, earlier, resident
+
+import pruner
+from pruner.files import write_json
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.tune.networks.source import NetworkSource, network_of
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-import pruner  # noqa: E402
-from benchmarks.common import Memory, earlier, resident  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.checkpoint.checkpoint import git_commit  # noqa: E402
-from pruner.tune.networks.source import NetworkSource, network_of  # noqa: E402
-
 KEPT = HERE / "results" / "optimize.json"
 CALLS = 30
 

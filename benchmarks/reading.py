@@ -24,12 +24,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from common import earlier, taken_out
+
+from pruner.files import write_json
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.common import earlier, taken_out  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-
 BEFORE = "a75e953"  # the last commit without the limits of pruner/data/limits.py
 PASS_S = 1.0  # of a round: small folders are read several times
 

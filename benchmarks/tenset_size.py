@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -31,27 +30,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import Memory, proportional
+from synthetic import as_steps, records_of, vectors
+
+from pruner import features
+from pruner.data.splits import TaskSplit
+from pruner.data.tasks import TaskRecords
+from pruner.files import write_json
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.cache import read_entry, write_entry
+from pruner.models.programs.dataset import example
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
+from pruner.models.programs.reading import FilePrograms, Tally
+from pruner.models.training.fit import fit
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import TaskBatches
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.common import Memory, proportional  # noqa: E402
-from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
-from pruner import features  # noqa: E402
-from pruner.data.splits import TaskSplit  # noqa: E402
-from pruner.data.tasks import TaskRecords  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.networks.pacm import PaCM  # noqa: E402
-from pruner.models.programs.cache import read_entry, write_entry  # noqa: E402
-from pruner.models.programs.dataset import example  # noqa: E402
-from pruner.models.programs.program_table import ProgramTable, TaskPrograms  # noqa: E402
-from pruner.models.programs.reading import FilePrograms, Tally  # noqa: E402
-from pruner.models.training.fit import fit  # noqa: E402
-from pruner.models.training.recipe import Recipe  # noqa: E402
-from pruner.models.training.sampler import TaskBatches  # noqa: E402
-from pruner.program.dag.task_index import find_dag  # noqa: E402
-from pruner.program.te.skeleton import group_programs  # noqa: E402
-
 KEY = "made"  # of the entries
 VALIDATED = 8  # tasks: what is measured is training
 

@@ -130,8 +130,10 @@ class PrunerStrategy(_PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         """Add the results of the last round, in its order (called by TVM)."""
-        assert self._search is not None and self._task is not None, "TVM calls pre_tuning first"
-        self._search.observe(self._waiting, outcomes(results, self._task.log))
+        task, search = self._task, self._search
+        assert task is not None, "TVM calls pre_tuning first"
+        assert search is not None, task.name
+        search.observe(self._waiting, outcomes(results, task.log))
         self._waiting = []
 
     def clone(self) -> Any:

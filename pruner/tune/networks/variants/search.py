@@ -17,7 +17,6 @@ from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (
     ELEMENTWISE,
     Graph,
-    GraphNode,
     flops,
     nodes,
     replaced,

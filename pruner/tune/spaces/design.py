@@ -379,7 +379,7 @@ def _uses(index: Any, var: Any) -> bool:
 
 
 def _log_fault(what: str, error: Exception) -> None:
-    """Log a fault of TVM, which is no refusal, by its last line; equal faults once."""
+    """Log a fault of TVM, no refusal, by its last line, once."""
     lines = str(error).strip().splitlines() or ["no text"]
     text = f"{what}: {type(error).__name__}: {lines[-1]}"
     if text not in _logged:

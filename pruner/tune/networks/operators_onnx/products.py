@@ -40,7 +40,7 @@ def transposed_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 def _pooled(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert a pool with a window for every step (``auto_pad``): TVM may have too few."""
+    """Convert a pool with ``auto_pad``, of whose windows TVM may lack the last."""
     if attrs.get("auto_pad", b"NOTSET") not in (b"SAME_UPPER", b"SAME_LOWER"):
         return None
     kernel = attrs["kernel_shape"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,8 @@ def _problem(path: Path) -> Case:
         except Exception as error:  # a problem's own, for sizes that do not fit together
             reason = f"{type(error).__name__}: {error}"
             continue
-        numbers = sum(one.numel() for one in [*network.parameters(), *_tensors(inputs)])
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+        numbers = sum(one.numel() for one in [*network.parameters(), *tensors])
         if numbers <= MOST_NUMBERS[path.parent.name]:
             return network, inputs
         reason = f"{numbers:.2g} numbers in inputs and weights"
@@ -176,7 +177,3 @@ class _Scaled(ast.NodeTransformer):
         if type(value) is not int or value < LEAST_SCALED:
             return node
         return ast.Constant(max(value // self.divisor, LEAST_SCALED // 2))
-
-
-def _tensors(inputs: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    return (one for one in inputs if isinstance(one, torch.Tensor))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,9 @@ def run(options: Options) -> dict[str, Any]:
     for seed in options.seeds:
         for network in options.networks:
             place = Path(options.work).resolve() / f"{network}-{seed}-{options.seconds:g}"
-
-            def compute(
-                network: str = network, seed: int = seed, place: Path = place
-            ) -> dict[str, Any]:
-                return cell(network, seed, options, place)
-
             name = f"{network}, seed {seed}"
-            jobs.append(Job(name=name, run=compute, leaves=place / "row.json"))
+            work = partial(cell, network, seed, options, place)
+            jobs.append(Job(name=name, run=work, leaves=place / "row.json"))
     rows = []
     for job in track(jobs, "cells", len(jobs)):
         try:

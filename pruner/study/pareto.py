@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pruner.files import as_written, read_table, write_atomic
+from pruner.files import as_written, read_table, write_text
 from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log, short, style
 from pruner.tune.run.final_choice import FRONT_FILE, FRONT_PAGE, FRONT_PLOT, JOULES, MODELLED
@@ -78,9 +78,7 @@ def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Qu
 def write_front_report(folder: Path) -> Path:
     """Write ``report.html``: the plot, and the programs of every front."""
     path = folder / FRONT_PAGE
-    text = html_page("Two objectives", list(_blocks(folder)))
-    with write_atomic(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, html_page("Two objectives", list(_blocks(folder))))
     return path
 
 

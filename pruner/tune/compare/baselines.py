@@ -106,11 +106,7 @@ class Library:
 
 
 def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
-    """Check the names of baselines.
-
-    Raises:
-        PrunerError: an unknown name.
-    """
+    """Check the names of baselines; raise `PrunerError` for an unknown name."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise PrunerError(f"baselines={unknown}: unknown; known: {', '.join(known)}")
@@ -147,9 +143,7 @@ def network_baselines(
 
     `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
     ``half``: on a GPU torch and onnxruntime have weights and inputs of float16, as users would.
-
-    Raises:
-        PrunerError: a name that is unknown.
+    Raises `PrunerError`: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
     on_cpu, shared = resources.device == CPU, {"inputs": str(inputs), "device": resources.device}
@@ -175,10 +169,7 @@ def kernel_baselines(
     """List the baselines of an operator, and kernels by name.
 
     `spec` are the options of a named operator, None for a program of the user's, which torch lacks;
-    `output` the shape and dtype of the last argument.
-
-    Raises:
-        PrunerError: a name that is unknown.
+    `output` the shape and dtype of the last argument. Raises `PrunerError`: a name that is unknown.
     """
     check_names(names, FOR_KERNELS)
     known = spec is not None and find_operator(spec["operator"]).torch is not None

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
-from pruner.files import write_atomic
 from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
@@ -415,8 +415,7 @@ def save_outputs(runner: Any, inputs: str | Path, path: Path) -> None:
             if call.is_file()
         )
     again = {f"again_{n}": array for other in others for n, array in enumerate(other)}
-    with write_atomic(path) as partial, partial.open("wb") as file:
-        np.savez(file, *first, **again)
+    write_arrays(path, *first, **again)
 
 
 @contextmanager

@@ -143,11 +143,7 @@ class Drawn:
 
 
 def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
-    """Choose programs of a task, legal by the engine's verdict alone.
-
-    Raises:
-        PrunerError: no legal program was found.
-    """
+    """Choose legal programs of a task, by the engine's verdict; raise `PrunerError` without."""
     rng = np.random.default_rng(job.seed)
     # silent: lines of parallel workers would mix, and the summary has the reasons
     found = open_spaces(

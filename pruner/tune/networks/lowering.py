@@ -81,11 +81,9 @@ def lower(
 
     On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), and channels
     of a classifier are filled up so that they can be packed. For GPUs indices have 32 bits: TVM
-    cannot write vectors of 64-bit indices, which permuted rows of ``mma`` programs need.
-
-    Raises:
-        ValueError: the module is lowered already.
-        PrunerError: TVM cannot lower one of its operators.
+    cannot write vectors of 64-bit indices, which permuted rows of ``mma`` programs need. Raises
+    `ValueError`: the module is lowered already. Raises `PrunerError`: TVM cannot lower one of its
+    operators.
     """
     relax = load_tvm().relax
     if module.attrs is not None and _LOWERED in module.attrs:

@@ -28,7 +28,7 @@ from pruner.tune.networks.plain import (
     tensors_of,
     with_tensors,
 )
-from pruner.tune.networks.torch_changes import counts_by_comparison, masks_by_values
+from pruner.tune.networks.torch_changes import masks_by_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,14 +51,12 @@ def exported(
 
     torch.export takes attributes that a call changes for constants: unless the module is declared
     pure, it is called twice, and with other inputs in between: a cache of equal rows would not be
-    seen. ``wrapper``: is exported instead of the module that it calls.
-
-    Raises:
-        PrunerError: a later call has another result; the message has the buffers that changed.
+    seen. ``wrapper``: is exported instead of the module that it calls. Raises `PrunerError`: a
+    later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
     twin = module if is_pure else _twin(module)
-    with torch.no_grad(), warnings.catch_warnings(), masks_by_values(), counts_by_comparison():
+    with torch.no_grad(), warnings.catch_warnings(), masks_by_values():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
         program = _export(wrapper or module, arguments)
         if is_pure:
@@ -167,10 +165,8 @@ def _whole(node: Any) -> Any:
 def check_state(program: Any) -> None:
     """Refuse a decomposed program that reads what an earlier call wrote.
 
-    Statistics of a batch normalisation in training mode are left to another check.
-
-    Raises:
-        PrunerError: it does; the message names its buffers.
+    Statistics of a batch normalisation in training mode are left to another check. Raises
+    `PrunerError`: it does; the message names its buffers.
     """
     signature, (results,) = program.graph_signature, program.graph.output_node().args
     waiting = [
@@ -205,11 +201,7 @@ _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATI
 
 
 def structures(program: Any) -> dict[str, str]:
-    """Describe the structures of a program's inputs and outputs.
-
-    Raises:
-        PrunerError: they hold something else than tensors and constants.
-    """
+    """Describe the structures of inputs and outputs; raise `PrunerError` for other values."""
     signature = program.graph_signature
     found = {}
     for name, specs, tree, kind in (
@@ -250,10 +242,8 @@ def _described(tree: Any, leaves: Iterator[Any], kind: str) -> Any:
 def tensors_only(program: Any) -> None:
     """Reduce inputs and outputs of a decomposed program to its tensors.
 
-    TVM's front end takes no constants among them. Writes to inputs and buffers are left out.
-
-    Raises:
-        PrunerError: it returns no tensor.
+    TVM's front end takes no constants among them. Writes to inputs and buffers are left out. Raises
+    `PrunerError`: it returns no tensor.
     """
     signature, output = program.graph_signature, program.graph.output_node()
     signature.input_specs = [
@@ -272,11 +262,7 @@ def tensors_only(program: Any) -> None:
 
 
 def precision(types: Iterable[str]) -> str:
-    """Return the coarsest of a network's float types, float32 without any.
-
-    Raises:
-        PrunerError: bfloat16 or smaller types are among them.
-    """
+    """Return the coarsest float type, else float32; raise `PrunerError` for bfloat16 and less."""
     floats = [name for name in types if name.startswith(("float", "bfloat"))]
     coarse = sorted(set(floats) - {*_PRECISIONS})
     if coarse:

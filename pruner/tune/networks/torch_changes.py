@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 _TURNS = threading.RLock()  # held while a function is replaced
-_COMPARED = 2**24  # numbers times counts: each is compared with each
 
 
 @contextmanager
@@ -36,28 +35,6 @@ def masks_by_values() -> Iterator[None]:
 
     transformer = importlib.import_module("torch.nn.modules.transformer")
     with replaced(transformer, "_detect_is_causal_mask", detect):
-        yield
-
-
-@contextmanager
-def counts_by_comparison() -> Iterator[None]:
-    """Export counts of the numbers below ``minlength`` with this size.
-
-    The size of torch's counts depends on the largest number, which a program does not have.
-    """
-    torch = importlib.import_module("torch")
-    original = torch.bincount
-
-    def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:  # noqa: A002
-        if not minlength or minlength * input.numel() > _COMPARED:
-            return original(input, weights, minlength)
-        found = input.reshape(-1, 1) == torch.arange(minlength, device=input.device)
-        if weights is None:
-            return found.sum(0)
-        kind = weights.dtype if weights.dtype == torch.float32 else torch.float64
-        return torch.where(found, weights.to(kind).reshape(-1, 1), 0).sum(0)
-
-    with replaced(torch, "bincount", bincount), replaced(torch.Tensor, "bincount", bincount):
         yield
 
 

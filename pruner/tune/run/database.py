@@ -175,10 +175,8 @@ def _plain(value: Any) -> Any:
     """Convert TVM's nested containers to JSON.
 
     An index map, which programs on tensor cores have, becomes its text, as in TVM's own database
-    (`JSONDumps`). `TuningRecord.as_json` refuses index maps.
-
-    Raises:
-        TypeError: another of TVM's objects.
+    (`JSONDumps`). `TuningRecord.as_json` refuses index maps. Raises `TypeError`: another of TVM's
+    objects.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float)):

@@ -80,8 +80,19 @@ class FinalChoice:
 
     def lines(self) -> list[str]:
         """Describe the choice of every task."""
-        what = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
-        return lines(self.programs, self.objective, what.get(self.counter, "a model"))
+        counters = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
+        objective, counter, out = self.objective, counters.get(self.counter, "a model"), []
+        for task, programs in self.programs.items():
+            chosen = [one for one in programs if one.chosen]
+            if not chosen:
+                out.append(f"{task}: no program has all values of objective={objective}")
+            elif objective.has_front:
+                out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
+                out += [f"  {_values(one, objective, counter)}" for one in chosen]
+            else:
+                out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
+                out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
+        return out
 
     def metrics(self) -> dict[str, Any]:
         """Return the additions to the last line; nothing for latency alone."""
@@ -288,24 +299,6 @@ def export_front(
                 out.append(path)
             else:
                 context.log(f"{path.stem}: it was not kept as a library ({reason})")
-    return out
-
-
-def lines(
-    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, counter: str
-) -> list[str]:
-    """Describe the choice of every task; `counter`: what gave the joules."""
-    out = []
-    for task, programs in found.items():
-        chosen = [one for one in programs if one.chosen]
-        if not chosen:
-            out.append(f"{task}: no program has all values of objective={objective}")
-        elif objective.has_front:
-            out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
-            out += [f"  {_values(one, objective, counter)}" for one in chosen]
-        else:
-            out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
-            out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
     return out
 
 

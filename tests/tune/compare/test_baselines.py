@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
 from pruner.tune.compare import baselines
 from pruner.tune.compare.baselines import (
@@ -15,7 +16,7 @@ from pruner.tune.compare.baselines import (
     kernel_baselines,
     network_baselines,
 )
-from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
+from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved
 from pruner.tune.compare.runners import thread_limits
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource, inputs_of
@@ -107,7 +108,7 @@ def test_an_unknown_name_is_refused():
 def test_torch_onnxruntime_and_openvino_agree(tmp_path):
     pytest.importorskip("onnxruntime")
     inputs = tmp_path / "inputs.npz"
-    save_arrays(inputs, inputs_of(SOURCE))
+    write_arrays(inputs, *inputs_of(SOURCE))
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     pytest.importorskip("openvino")

@@ -116,8 +116,7 @@ SMALL += [
 def test_a_program_of_every_space_is_right_and_its_launches_run_without_tvm(pocl, tmp_path, spec):
     from pruner.tune.compiling import compiled
     from pruner.tune.measure.numerics import inputs, worst_error
-    from pruner.tune.opencl.launches import RUNNER, launch_plan
-    from pruner.tune.opencl.runtime import load_runtime
+    from pruner.tune.opencl.runtime import RUNNER, launch_plan, load_runtime
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.tvm_import import load_tvm

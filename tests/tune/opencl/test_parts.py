@@ -7,7 +7,6 @@ import pytest
 
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.opencl import runtime
-from pruner.tune.opencl.launches import _launch
 
 pytestmark = pytest.mark.tvm
 
@@ -39,7 +38,7 @@ def test_arrays_of_local_memory_stand_at_the_top_of_their_kernel():
 
 def test_a_recorded_launch_is_read():
     line = "kernel 64 2 1 8 1 1 handle:0:256 handle:2:64 int32:7 float32:0.5"
-    launch, sizes = _launch(line)
+    launch, sizes = runtime._launch(line)
     assert launch["kernel"] == "kernel"
     assert (launch["global"], launch["local"]) == ([64, 2, 1], [8, 1, 1])
     assert launch["arguments"] == [

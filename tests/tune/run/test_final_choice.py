@@ -12,7 +12,6 @@ from pruner.search.objectives import Objective
 from pruner.tune.run.final_choice import (
     FinalChoice,
     FinalProgram,
-    lines,
     marked,
     run_meter,
     table_rows,
@@ -40,7 +39,7 @@ def test_the_front_is_what_no_other_beats_in_both():
     rows = table_rows({"t": found}, objective, counted=False)
     assert [row["size_bytes"] for row in rows] == [10000, 4000, 5000, 1500]
     assert [row["on_front"] for row in rows] == [1, 1, 0, 1]
-    assert lines({"t": found}, objective, "")[:2] == [
+    assert FinalChoice(objective=objective, programs={"t": found}).lines()[:2] == [
         "t: 3 of 4 programs are on the front",
         "  trial 1: 1 ms, 9.766 KiB",
     ]

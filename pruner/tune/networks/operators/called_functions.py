@@ -31,7 +31,7 @@ from torch.utils import _pytree as tree
 
 from pruner.tune.networks.operators.apart import joined
 from pruner.tune.networks.plain import Arguments
-from pruner.tune.networks.torch_changes import counts_by_comparison, masks_by_values
+from pruner.tune.networks.torch_changes import masks_by_values
 
 # Arguments and results that a key describes completely.
 _PLAIN = (
@@ -173,7 +173,6 @@ class _Recorder(TorchFunctionMode):
         with (
             torch.no_grad(),
             masks_by_values(),
-            counts_by_comparison(),
             # as torch.export: the results of its libraries have other strides
             trace._ignore_backend_decomps(),
             trace._compiling_state_context(),

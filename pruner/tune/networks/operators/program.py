@@ -52,8 +52,8 @@ _CONDITIONS = {aten.where.self: 0, aten.masked_fill.Scalar: 1}  # an operand tha
 def from_exported(program: Any) -> Any:
     """Import a program of ``torch.export`` with its weights as constants.
 
-    Raises:
-        PrunerError: it keeps state, or gets or returns something else than tensors and constants.
+    Raises `PrunerError`: it keeps state, or gets or returns something else than tensors and
+    constants.
     """
     importer, convert = _importer()
     return _relax(decomposed(program, convert), importer, convert)
@@ -144,16 +144,12 @@ def converters(importer: Any) -> dict[str, Converter]:
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
     own = {
-        name: _without_importer(convert)
+        name: lambda node, _, convert=convert: convert(node)
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
-
-
-def _without_importer(convert: Callable[[Any], Any]) -> Converter:
-    return lambda node, _: convert(node)
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:
@@ -236,8 +232,7 @@ def _agree(sizes: list[Any], wanted: Iterable[Any]) -> bool:
 def check_lengths(program: Any) -> None:
     """Check that recurrences are short enough for torch to unroll them.
 
-    Raises:
-        AssertionError: one is too long, in the words of TVM's front end.
+    Raises `AssertionError`: one is too long, in the words of TVM's front end.
     """
     for node in program.graph.nodes:
         if node.target not in _RECURRENT:

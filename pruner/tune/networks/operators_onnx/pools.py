@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pruner.tune.networks.operators_onnx.products import padded
 from pruner.tune.networks.operators_onnx.recurrent import Emitter
 from pruner.tune.networks.operators_onnx.tensors import constant, dtype_of, is_float, shape_of
 from pruner.tune.tvm_import import load_tvm
@@ -20,25 +21,24 @@ from pruner.tune.tvm_import import load_tvm
 
 def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert a pool with ``auto_pad`` or with places, else nothing."""
-    padded = _with_pads(shape_of(inputs[0])[2:], attrs)
+    fixed = _with_pads(shape_of(inputs[0])[2:], attrs)
     if name == "MaxPool" and attrs["tvm_custom"]["num_outputs"] == 2:
-        return _with_places(front, inputs[0], padded)
-    return None if padded is attrs else front.convert(name, inputs, padded)
+        return _with_places(front, inputs[0], fixed)
+    return None if fixed is attrs else front.convert(name, inputs, fixed)
 
 
 def _with_pads(sizes: list[int], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replace ``auto_pad`` by pads for a window at every step of the stride."""
-    mode, kernel = attrs.get("auto_pad", b"NOTSET"), attrs["kernel_shape"]
-    if mode not in (b"SAME_UPPER", b"SAME_LOWER"):
+    if attrs.get("auto_pad", b"NOTSET") not in (b"SAME_UPPER", b"SAME_LOWER"):
         return attrs
-    ones, begin, end = [1] * len(kernel), [], []
+    kernel = attrs["kernel_shape"]
+    ones = [1] * len(kernel)
     strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
-    for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
-        total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
-        begin.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
-        end.append(total - begin[-1])
-    fixed = {k: v for k, v in attrs.items() if k not in ("auto_pad", "ceil_mode")}
-    return {**fixed, "pads": [*begin, *end]}
+    totals = [
+        (-(-n // s) - 1) * s + (k - 1) * d + 1 - n
+        for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    return padded(attrs, "ceil_mode", totals)
 
 
 def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:

@@ -26,10 +26,8 @@ def chosen_layout(wanted: str, *, device: str, precision: Precision) -> Layout:
     """Resolve a layout option, including ``auto``, for "cpu" or "cuda".
 
     ``auto``: channels last on CPUs, and on GPUs for half precision, whose matrix units multiply
-    tiles of neighbouring channels; else that of the front end, which needs no transposes.
-
-    Raises:
-        PrunerError: an unknown layout.
+    tiles of neighbouring channels; else that of the front end, which needs no transposes. Raises
+    `PrunerError`: an unknown layout.
     """
     for layout in get_args(Layout):
         if layout == wanted:

@@ -97,7 +97,8 @@ def _packed(function: Any, constant: frozenset[int]) -> tuple[Packing, Any] | No
 
 def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
     """Find how a function's constant weights can be packed, else None."""
-    blocks = _blocks(function)
+    found = inside(function.body, load_tvm().s_tir.SBlock)
+    blocks = [block for block in found if type(block.body).__name__ == "BufferStore"]
     for number, block in enumerate(blocks):
         behind = _elementwise_behind(block, blocks[number + 1 :])
         # weights are packed for products, which are reductions
@@ -178,11 +179,6 @@ def tensors_of(function: Any) -> list[Any]:
     return [p if hasattr(p, "shape") else function.buffer_map[p] for p in function.params]
 
 
-def _blocks(function: Any) -> list[Any]:
-    blocks = inside(function.body, load_tvm().s_tir.SBlock)
-    return [block for block in blocks if type(block.body).__name__ == "BufferStore"]
-
-
 def _place(block: Any, index: Any) -> int:
     """Find the iterator that an index is; -1 for an expression."""
     found = [slot for slot, it in enumerate(block.iter_vars) if index.same_as(it.var)]
@@ -229,7 +225,8 @@ def _packed_axis(blocks: Sequence[Any], block: Any, weights: Any, slot: int) -> 
     places = [_place(block, index) for index in loads[0].indices]
     others = [region for region in block.reads if not region.source.same_as(weights)]
     variable = block.iter_vars[slot].var
-    if any(_uses(index.min, variable) for region in others for index in region.region):
+    indices = [index.min for region in others for index in region.region]
+    if any(var.same_as(variable) for one in indices for var in inside(one, type(variable))):
         return None
     return places.index(slot) if -1 not in places and places.count(slot) == 1 else None
 
@@ -260,10 +257,6 @@ def _views(
 
 def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
     return [*shape[:axis], shape[axis] // width, width, *shape[axis + 1 :]]
-
-
-def _uses(expr: Any, variable: Any) -> bool:
-    return any(var.same_as(variable) for var in inside(expr, type(variable)))
 
 
 def _width(outputs: int) -> int | None:

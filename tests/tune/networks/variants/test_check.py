@@ -211,7 +211,7 @@ def test_equal_nodes_are_one():
 
 def tiles(size, channels=8, *, constant=True):
     """A 3x3 convolution, and the same by Winograd's tiles of 2 and of 4 pixels."""
-    from pruner.tune.networks.variants.rules.winograd import winograd
+    from pruner.tune.networks.variants.rules.products import winograd
 
     x = leaf("x", (1, size, size, channels))
     w = leaf("w", (3, 3, channels, channels), constant=constant)

@@ -259,7 +259,7 @@ class OnnxRuntime(Runner):
 
 
 class OpenVino(Runner):
-    """OpenVINO on a CPU, for the least latency of a call of the ONNX file.
+    """OpenVINO on a CPU, on the ONNX file, for short calls.
 
     Products of float32 are not rounded: its default on some CPUs is bfloat16.
     """

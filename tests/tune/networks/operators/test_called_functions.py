@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from pruner.tune.networks.operators import apart
-from pruner.tune.networks.signature import arguments_of, exported, structures
+from pruner.tune.networks.plain import arguments_of
+from pruner.tune.networks.signature import exported, structures
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm

@@ -71,14 +71,10 @@ def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
 
 
 def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
+    err = command("deploy", f"run={tmp_path}").refusal
     assert err.splitlines()[-1].startswith(f"error: run={tmp_path}: no config.yaml there")
     (tmp_path / "config.yaml").write_text("model: pacm\n", encoding="utf-8")
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
+    err = command("deploy", f"run={tmp_path}").refusal
     assert err.splitlines()[-1].endswith("a run of another command, it has no network=")
     (tmp_path / "config.yaml").write_text("network: [", encoding="utf-8")
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
-    assert "no configuration" in err.splitlines()[-1]
+    assert "no configuration" in command("deploy", f"run={tmp_path}").refusal

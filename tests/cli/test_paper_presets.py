@@ -34,7 +34,6 @@ from pruner.program.device import load_device
 from pruner.search.history import History
 from pruner.study.adaptation.context import Budget
 from tests.cli import gpu_records
-from tests.cli.test_adapt import door
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.paths import CONF
 from tests.search.tile_space import TileScore, TileSpace
@@ -216,7 +215,7 @@ def test_the_baseline_of_the_adaptation_preset_begins_anew_as_released():
 
 
 @pytest.mark.slow
-def test_the_adaptation_presets_run(monkeypatch, capsys, tmp_path):
+def test_the_adaptation_presets_run(door, monkeypatch, tmp_path):
     """On fabricated GPU records with their real features; the draft is of the released form."""
     forms, load = [], adapt.load_analyzer
 
@@ -227,13 +226,12 @@ def test_the_adaptation_presets_run(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(adapt, "load_analyzer", noted)
     root = gpu_records.write(tmp_path / "records")
     for name, form in (("paper_adaptation", "official"), ("ours_adaptation", "hardware")):
-        code, result, err = door(
-            monkeypatch, capsys, tmp_path, f"experiment={name}", f"data.root={root}",
+        result, _ = door(
+            "adapt", f"outputs={tmp_path}", f"experiment={name}", f"data.root={root}",
             "data.cache=null", "source=k80", "target=v100", "seeds=[0]", "trainer.max_epochs=1",
             "trainer.accelerator=cpu", "budget.trials=40", "budget.least=20", "budget.labels=[0]",
             f"run_id={name}", "num_threads=1",
-        )  # fmt: skip
-        assert code == 0, err
+        ).done  # fmt: skip
         assert set(forms) == {form}
         forms.clear()
         config = composed("adapt", name)
@@ -479,26 +477,23 @@ def test_a_published_run_has_200_rounds_and_verifies_only_what_is_drafted_or_ran
 @pytest.mark.parametrize("name", PRESETS["tune"])
 def test_the_tuning_presets_run_on_this_cpu(command, name):
     options = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
-    code, result, err = command(
+    result, _ = command(
         "tune", f"experiment={name}", "platform=cpu", "draft.form=hardware", "budget.trials=12",
         "budget.batch=4", *options, *UNHURRIED,
-    )  # fmt: skip
-    assert code == 0, err
+    ).done  # fmt: skip
     assert (result["trials"], result["failed"]) == (12, 0)
 
 
 @pytest.mark.tvm
 def test_a_form_for_gpus_is_refused_on_a_cpu(command):
-    code, _, err = command("tune", "experiment=paper_tuning", "platform=cpu")
-    assert code == 2
+    err = command("tune", "experiment=paper_tuning", "platform=cpu").refusal
     assert "use draft.form=hardware" in err
 
 
 @pytest.mark.parametrize("name", ["paper_training", "ours_training"])
 def test_the_other_training_presets_run(command, toy_root, name):
     options = (f"data.root={toy_root}", "trainer.max_epochs=2", "trainer.accelerator=cpu")
-    code, result, err = command("train", f"experiment={name}", "platform=k80", *options)
-    assert code == 0, err
+    result, _ = command("train", f"experiment={name}", "platform=k80", *options).done
     _, about = _load(result)
     assert about.dataflow == "paper"  # 10 rows
     if name == "paper_training":
@@ -507,15 +502,13 @@ def test_the_other_training_presets_run(command, toy_root, name):
 
 def test_the_training_presets_run_and_the_fine_tuning_goes_on(command, toy_root):
     options = (f"data.root={toy_root}", "trainer.max_epochs=2", "trainer.accelerator=cpu")
-    code, first, err = command(
+    first, err = command(
         "train", "experiment=paper_training_release", "platform=k80", *options
-    )
-    assert code == 0, err
+    ).done
     given = f"checkpoint={first['checkpoint']}"
-    code, second, err = command(
+    second, _ = command(
         "train", "experiment=paper_finetuning", "platform=v100", given, *options
-    )
-    assert code == 0, err
+    ).done
     (old, about), (new, info) = (_load(run) for run in (first, second))
     assert (about.dataflow, info.dataflow) == ("official", "official")
     assert about.metrics["epoch"] == 1  # the last of two

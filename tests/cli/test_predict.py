@@ -4,8 +4,7 @@ import pandas as pd
 def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     data = (f"data.root={toy_root}", "platform=v100")
     checkpoint = f"checkpoint={trained('model=tensetmlp')[0]['run_dir']}"
-    code, result, err = command("predict", checkpoint, *data, "out=s.csv")
-    assert code == 0, err
+    result, err = command("predict", checkpoint, *data, "out=s.csv").done
     table = pd.read_csv(tmp_path / "s.csv")
     columns = ["platform", "task", "line", "score", "rank", "latency_s"]
     assert list(table) == [*columns, "low_s", "predicted_s", "high_s"]
@@ -15,6 +14,4 @@ def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     assert command("predict", checkpoint, *data, "seconds=false", "out=t.csv")[0] == 0
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table[columns])
     assert command("predict", *data)[0] == 2  # no checkpoint
-    code, _, err = command("predict", checkpoint, *data, "models.own=[a.B]")
-    assert code == 2
-    assert "models.own=a.B: " in err
+    assert "models.own=a.B: " in command("predict", checkpoint, *data, "models.own=[a.B]").refusal

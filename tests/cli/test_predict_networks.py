@@ -23,8 +23,7 @@ def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
     door, drafts_here, tmp_path
 ):
     words = ["predict", f"networks={SPACES}:two"]
-    code, found, err = door(*words, "out=all.csv")
-    assert code == 0, err
+    found, err = door(*words, "out=all.csv").done
     table = pd.read_csv(tmp_path / "all.csv")
     assert table.network.tolist() == ["first", "second"]
     assert table.eval("0 < low_s <= predicted_s <= high_s").all()
@@ -36,8 +35,7 @@ def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
 
     # between the low ends of both; the second network has a layer more
     low, high = sorted(1e3 * table.low_s)
-    code, found, err = door(*words, "out=kept.csv", f"below_ms={(low + high) / 2!r}")
-    assert code == 0, err
+    found, err = door(*words, "out=kept.csv", f"below_ms={(low + high) / 2!r}").done
     again = pd.read_csv(tmp_path / "kept.csv")
     assert again.kept.tolist() == [True, False]
     same = ["network", "low_s", "predicted_s", "high_s", "flops", "parameter_bytes"]
@@ -80,16 +78,14 @@ def test_a_list_has_a_row_for_each_line_and_names_what_is_refused(door, drafts_h
     ],
 )
 def test_wrong_words_are_refused_in_a_line_before_any_work(words, message, door, tmp_path):
-    code, _, err = door("predict", *words)
-    assert code == 2, err
+    err = door("predict", *words).refusal
     assert message in err
     assert len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "outputs" / "predict").exists()
 
 
 def test_an_error_of_the_generator_leaves_the_finished_rows(door, drafts_here, tmp_path):
-    code, _, err = door("predict", f"networks={SPACES}:failing", "out=s.csv")
-    assert code == 2, err
+    err = door("predict", f"networks={SPACES}:failing", "out=s.csv").refusal
     assert "RuntimeError: no more layers" in err
     assert "s.csv has the finished forecasts" in err
     assert pd.read_csv(tmp_path / "s.csv").network.tolist() == ["first"]

@@ -24,8 +24,7 @@ def weights(checkpoint):
 
 
 def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
-    code, result, err = train()
-    assert code == 0, err
+    result, err = train().done
     promised = [
         "run_dir",
         "checkpoint",
@@ -61,8 +60,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
     _, whole, _ = train(*small, "trainer.max_epochs=4")
     _, stopped, _ = train(*small, "trainer.max_epochs=4", "stop_after=1")
     assert not stopped["finished"]
-    code, resumed, err = command("train", f"resume={stopped['run_dir']}")
-    assert code == 0, err
+    resumed, _ = command("train", f"resume={stopped['run_dir']}").done
     first, second = weights(whole["checkpoint"]), weights(resumed["checkpoint"])
     assert all(torch.equal(first[name], second[name]) for name in first)
     for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):
@@ -90,8 +88,7 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
 
 def test_resume_refuses_another_computation(train, command):
     _, stopped, _ = train("model=tensetmlp", "stop_after=1")
-    code, _, err = command("train", f"resume={stopped['run_dir']}", "loss=mse")
-    assert code == 2
+    err = command("train", f"resume={stopped['run_dir']}", "loss=mse").refusal
     assert "leave out loss=mse" in err
 
 
@@ -127,8 +124,7 @@ def test_seeds_in_two_processes_are_those_of_one(train):
     ],
 )
 def test_several_processes_have_one_thread_and_device_each(train, option, says):
-    code, _, err = train("seeds=[0,1]", "num_workers=2", option)
-    assert code == 2
+    err = train("seeds=[0,1]", "num_workers=2", option).refusal
     assert says in err
     assert err.endswith("or give num_workers=1\n")
 
@@ -188,8 +184,7 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
-    code, result, err = train(f"model={model}")
-    assert code == 0, err
+    result, _ = train(f"model={model}").done
     evaluated = command(
         "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}", "platform=v100"
     )
@@ -215,33 +210,27 @@ def test_every_run_says_which_task_is_bad(trained):
 
 
 def test_a_split_by_platform_says_what_to_type(train):
-    code, _, err = train("split=by_platform")
-    assert code == 2
+    err = train("split=by_platform").refusal
     assert "data.platform=all, and name one in split.held_out=[...]" in err.splitlines()[-1]
-    code, _, err = train("split=by_platform", "data.platform=all")
-    assert code == 2
+    err = train("split=by_platform", "data.platform=all").refusal
     assert "such as split.held_out=[v100]" in err.splitlines()[-1]
     choice = ("split=by_platform", "data.platform=all", "split.held_out=[v100]")
-    code, result, err = train(*choice, "model=tensetmlp", "split.workloads=all")
-    assert code == 0, err
+    result, _ = train(*choice, "model=tensetmlp", "split.workloads=all").done
     assert result["num_tasks"] == 6
 
 
 def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
     root = toy_records.write(tmp_path / "cpus", platforms=("cpu-avx2", "cpu-sse4"))
     options = ("train", f"data.root={root}", "platform=orin", "model=tensetmlp", *toy_records.SMALL)
-    code, _, err = command(*options)
-    assert code == 2
+    err = command(*options).refusal
     [line] = err.strip().splitlines()
     assert "has no records of orin, only of cpu-avx2, cpu-sse4, which are no gpus" in line
     assert "leave_out=all" in line
     assert len(line.removeprefix(f"error: {root}").split()) < 35
-    code, result, err = command(*options, "leave_out=none")
-    assert code == 0, err
+    result, err = command(*options, "leave_out=none").done
     assert "another kind of device" in err
     assert result["validation"] == "tasks of all platforms"
-    code, _, err = command(*options, "data.platform=all")
-    assert code == 0, err
+    _, err = command(*options, "data.platform=all").done
     assert "another kind of device than platform=orin (gpu), which only names the run" in err
 
 
@@ -259,15 +248,14 @@ def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch
 
 
 def test_without_records_the_other_platforms_teach(command, toy_root):
-    code, result, err = command(
+    result, err = command(
         "train",
         f"data.root={toy_root}",
         "platform=orin",
         "split=by_task",
         "model=tensetmlp",
         *toy_records.SMALL,
-    )
-    assert code == 0, err
+    ).done
     assert err.count("no records of orin") == 1
     assert result["validation"] == "leave one platform out"
     assert set(result["parts"]) == {"without-k80", "without-v100"}
@@ -316,17 +304,14 @@ def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
 )
 def test_every_logger_writes_into_the_part_folder_offline(train, tmp_path, logger, pattern):
     pytest.importorskip({"csv": "csv"}.get(logger, logger))
-    code, result, err = train(f"logger={logger}", "seeds=[0,1]", "model=tensetmlp")
-    assert code == 0, err
+    result, _ = train(f"logger={logger}", "seeds=[0,1]", "model=tensetmlp").done
     for seed in (0, 1):
         assert len(list((tmp_path / result["run_dir"] / f"seed-{seed}").glob(pattern))) == 1
 
 
 def test_a_run_id_is_never_overwritten(train):
     assert train("model=tensetmlp", "run_id=mine")[0] == 0
-    code, _, err = train("model=tensetmlp", "run_id=mine")
-    assert code == 2
-    assert "never overwritten" in err
+    assert "never overwritten" in train("model=tensetmlp", "run_id=mine").refusal
 
 
 @pytest.mark.parametrize(
@@ -342,12 +327,7 @@ def test_a_run_id_is_never_overwritten(train):
     ],
 )
 def test_mistakes_are_one_line_and_code_2(train, arguments, message):
-    code, _, err = train(*arguments)
-    assert code == 2
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert "Traceback" not in err
+    assert message in train(*arguments).refusal
 
 
 @pytest.mark.parametrize(
@@ -361,8 +341,7 @@ def test_mistakes_are_one_line_and_code_2(train, arguments, message):
     ],
 )
 def test_a_wrong_choice_is_told_before_records_are_read(train, tmp_path, arguments, message):
-    code, _, err = train(*arguments)
-    assert code == 2
+    err = train(*arguments).refusal
     [line] = err.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
@@ -373,9 +352,7 @@ def test_a_damaged_last_checkpoint_is_one_line(train, command):
     _, stopped, _ = train("trainer.max_epochs=2", "stop_after=1", "model=tensetmlp")
     last = Path(stopped["run_dir"]) / "last.safetensors"
     last.write_bytes(last.read_bytes()[:1000])
-    code, _, err = command("train", f"resume={stopped['run_dir']}")
-    assert code == 2
-    assert "Traceback" not in err
+    err = command("train", f"resume={stopped['run_dir']}").refusal
     assert "last.safetensors is damaged; delete it" in err
     last.unlink()
     assert command("train", f"resume={stopped['run_dir']}")[0] == 0
@@ -385,17 +362,14 @@ def test_a_folder_without_usable_records_is_one_line(command, tmp_path):
     folder = tmp_path / "bad" / "measure_records" / "v100"
     folder.mkdir(parents=True)
     (folder / "matmul_1_2_3.json").write_text("not json\n{}\n")
-    code, _, err = command("train", f"data.root={tmp_path / 'bad'}", "platform=v100")
-    assert code == 2
+    err = command("train", f"data.root={tmp_path / 'bad'}", "platform=v100").refusal
     assert "no usable record" in err
-    assert "Traceback" not in err
 
 
 def test_a_checkpoint_of_other_features_is_refused(trained, command, toy_root, monkeypatch):
     result, _ = trained("model=tensetmlp")
     monkeypatch.setattr("pruner.features.FEATURE_SET_VERSION", "toy-2")
-    code, _, err = command(
+    err = command(
         "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}"
-    )
-    assert code == 2
+    ).refusal
     assert "made for feature-set version 'toy-1'" in err

@@ -94,8 +94,7 @@ def test_a_network_is_drafted_and_built_with_nothing_measured(door, tmp_path):
     """Two products; the slow tests have an encoder."""
     network = "network=tests.tune.networks.small_networks:faint"
     words = [f"outputs={tmp_path}", "run_id=net", network, "effort=draft"]
-    code, found, err = door("tune", *words)
-    assert code == 0, err
+    found, err = door("tune", *words).done
     deployed, kept = found["deployed"], read_tasks(tmp_path / "tune" / "net" / TASKS)
     assert (found["trials"], deployed["applied"]) == (0, 0)
     assert deployed["drafted"] == found["drafted"]["drafted"] + found["drafted"].get("by chance", 0)
@@ -123,6 +122,5 @@ def test_a_drafted_network_is_tuned_with_more_budget(repository, tmp_path):
 
 
 def test_a_list_needs_a_network(command):
-    code, _, err = command("tune", "list=true")
-    assert code == 2
+    err = command("tune", "list=true").refusal
     assert err.strip().splitlines()[-1].startswith("error: list=true lists the tasks")

@@ -15,7 +15,7 @@ from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
 from pruner.errors import PrunerError
 from tests.cli import toy_records
-from tests.cli.test_adapt import TINY, door
+from tests.cli.test_adapt import TINY
 from tests.cli.test_book import ITEM
 from tests.cli.wandb_file import FULL, contents
 
@@ -29,15 +29,14 @@ def _wandb_stays_here(tmp_path, monkeypatch):
 @pytest.fixture
 def logged(command, toy_root, tmp_path):
     def run(*arguments):
-        code, result, err = command(
+        result, _ = command(
             "train",
             f"data.root={toy_root}",
             "platform=v100",
             "logger=wandb",
             *toy_records.SMALL,
             *arguments,
-        )
-        assert code == 0, err
+        ).done
         found = sorted((tmp_path / result["run_dir"]).glob("**/*.wandb"))
         return result, [(path, contents(path)) for path in found]
 
@@ -117,10 +116,9 @@ def only_run(folder):
 
 
 def test_an_evaluation_is_a_run_with_chance_beside_it(command, toy_root, tmp_path):
-    code, result, err = command(
+    result, _ = command(
         "evaluate", f"data.root={toy_root}", "platform=v100", "model=random", "logger=wandb"
-    )
-    assert code == 0, err
+    ).done
     path, run = only_run(tmp_path / result["run_dir"])
     assert run["summary"]["judged/top1"] == result["top1"]
     assert run["summary"]["judged/random_top1"] == result["random"]["top1"]
@@ -130,11 +128,10 @@ def test_an_evaluation_is_a_run_with_chance_beside_it(command, toy_root, tmp_pat
 
 
 def test_a_table_is_a_run_and_so_are_its_fits(command, toy_root, tmp_path):
-    code, result, err = command(
+    result, _ = command(
         "results_table", f"data.root={toy_root}", "platforms=[v100]", "models=[tensetmlp,random]",
         "seeds=[0]", "overrides=['trainer.max_epochs=1']", "logger=wandb", "run_id=mine",
-    )  # fmt: skip
-    assert code == 0, err
+    ).done  # fmt: skip
     runs = {}
     for path in (tmp_path / result["run_dir"]).glob("**/*.wandb"):
         run = contents(path)
@@ -151,10 +148,9 @@ def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
     item = tmp_path / "experiments" / "toy" / "item.yaml"
     item.parent.mkdir(parents=True)
     item.write_text(yaml.safe_dump(ITEM))
-    code, result, err = command(
+    result, _ = command(
         "book", f"data.root={toy_root}", "preset=small", "run_id=mine", "logger=wandb"
-    )
-    assert code == 0, err
+    ).done
     path, run = only_run(tmp_path / result["run_dir"])
     assert run["summary"]["book/toy/net"] == 0.25  # what its command writes
     table = rows_of(path, run, "book/tasks")
@@ -165,9 +161,8 @@ def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
 
 
 @pytest.mark.slow
-def test_ways_to_adapt_are_a_run_beside_that_of_the_source(monkeypatch, capsys, tmp_path):
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, "seeds=[0]", "logger=wandb")
-    assert code == 0, err
+def test_ways_to_adapt_are_a_run_beside_that_of_the_source(door, tmp_path):
+    result, _ = door("adapt", f"outputs={tmp_path}", *TINY, "seeds=[0]", "logger=wandb").done
     runs = [(path, contents(path)) for path in (tmp_path / "adapt/tiny").glob("**/*.wandb")]
     by_name = {run["run"].display_name: (path, run) for path, run in runs}
     path, run = by_name.pop("tiny")

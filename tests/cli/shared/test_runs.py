@@ -37,16 +37,12 @@ def test_the_last_checkpoint_is_of_the_newest_finished_training(tmp_path):
 def test_evaluate_takes_the_last_run(command, toy_root):
     data = (f"data.root={toy_root}", "platform=v100")
     tiny = ("model=xgboost", "run_id=mine")
-    code, trained, err = command("train", *data, *tiny)
-    assert code == 0, err
-    code, result, err = command("evaluate", *data, "checkpoint=last", "tasks=all")
-    assert code == 0, err
+    trained, err = command("train", *data, *tiny).done
+    result, err = command("evaluate", *data, "checkpoint=last", "tasks=all").done
     assert result["checkpoint"] == trained["checkpoint"]
-    code, _, err = command("adapt", f"resume={trained['run_dir']}")
-    assert code == 2
+    err = command("adapt", f"resume={trained['run_dir']}").refusal
     assert "a run of another command or an older version" in err
-    code, _, err = command("train", *data, *tiny[:1], "model._target_=pruner.models.Moved")
-    assert code == 2
+    err = command("train", *data, *tiny[:1], "model._target_=pruner.models.Moved").refusal
     assert err.endswith("error: Error locating target 'pruner.models.Moved'; was it moved?\n")
 
 

@@ -16,8 +16,7 @@ SPACES = "tests.tune.networks.filtering.spaces"
 
 def test_a_module_has_the_numbers_of_the_command_and_stays_as_it_is(door, monkeypatch, tmp_path):
     drafts = use_no_processes(monkeypatch)
-    code, _, err = door("predict", f"networks={SPACES}:two", "candidates=1", "out=s.csv")
-    assert code == 0, err
+    assert door("predict", f"networks={SPACES}:two", "candidates=1", "out=s.csv").done
     (row,) = pd.read_csv(tmp_path / "s.csv").to_dict("records")
     made = drafts.drafted
     network, (x,) = small_networks.faint()

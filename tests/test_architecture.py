@@ -1,15 +1,13 @@
 """The shape of the house: who may import whom, how large a file or function may grow."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 
 import pytest
 
+from tests.commands import python
 from tests.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "pruner"
@@ -79,14 +77,8 @@ def functions(path):
 
 def test_imports_point_one_way():
     """The contracts are in pyproject.toml, [tool.importlinter]."""
-    result = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports; exit(lint_imports())"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    lints = "from importlinter.cli import lint_imports; exit(lint_imports())"
+    result = python("-c", lints)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", result.stdout), result.stdout
 

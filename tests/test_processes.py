@@ -26,6 +26,7 @@ from pruner.processes import (
     in_workers,
 )
 from tests.attack.faults import forked_from
+from tests.commands import python
 from tests.paths import REPOSITORY
 
 # Functions over jobs in worker processes.
@@ -394,9 +395,7 @@ pool.close()
 
 
 def started(folder, how, program=_SOCKETS):
-    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", program, how]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return python("-c", program, how, TMPDIR=str(folder))
 
 
 def test_sockets_of_killed_processes_go():
@@ -458,8 +457,7 @@ def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
     """No signal comes then: workers of a featurize killed while they started stayed."""
     script, ready, outlived = tmp_path / "main.py", tmp_path / "ready", tmp_path / "outlived"
     script.write_text(_WORKER)
-    words = [sys.executable, str(script), str(ready), str(outlived)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=60, cwd=REPOSITORY)
+    done = python(script, ready, outlived, timeout=60)
     worker, end = int(done.stdout), time.monotonic() + 30
     while not has_ended(worker) and time.monotonic() < end:
         time.sleep(0.01)
@@ -487,8 +485,7 @@ os.kill(os.getpid(), 9)
     "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
 def test_a_worker_at_work_ends_with_its_killed_parent(method):
-    words = [sys.executable, "-c", _AT_WORK, method]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=120, cwd=REPOSITORY)
+    done = python("-c", _AT_WORK, method, timeout=120)
     worker, end = int(done.stdout), time.monotonic() + 30
     while not has_ended(worker) and time.monotonic() < end:
         time.sleep(0.01)
@@ -527,11 +524,7 @@ while not Path("interrupted").exists():
 def test_ctrl_c_while_the_server_imports_its_modules_costs_no_worker(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = python("-c", INTERRUPTED, cwd=tmp_path, timeout=120, PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 

@@ -1,9 +1,6 @@
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch
 
 from pruner.models.checkpoint.tensors import load_tensors
 from tests.cli import toy_records
+from tests.commands import ran
 from tests.models import zoo
 from tests.paths import REPOSITORY
 
@@ -158,15 +156,8 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
     options += ["trainer.accelerator=cpu"]
     found = []
     for threads in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, REPOSITORY / "train.py", *options, f"run_id=with-{threads}"],
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        words = ("train.py", *options, f"run_id=with-{threads}")
+        found.append(ran(*words, cwd=tmp_path, OMP_NUM_THREADS=threads)[0])
     first, second = (weights(tmp_path / result["checkpoint"]) for result in found)
     assert all(torch.equal(first[name], second[name]) for name in first)
     for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):

@@ -1,15 +1,11 @@
 """``train.py store=stream trainer=ddp``: the same models, otherwise computed."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from pruner.models.checkpoint.tensors import load_tensors
-from tests.paths import DATASETS, REPOSITORY
+from tests.commands import ran
+from tests.paths import DATASETS
 
 OPTIONS = (
     f"data.root={DATASETS / 'bundled'}",
@@ -26,16 +22,7 @@ OPTIONS = (
 
 
 def train(folder, *more):
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "train.py"), *OPTIONS, f"outputs={folder}", *more],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    result, _ = ran("train.py", *OPTIONS, f"outputs={folder}", *more, cwd=folder)
     return load_tensors(folder / result["checkpoint"])["state"]["network"]
 
 

@@ -1,59 +1,33 @@
-"""``python tune.py``: the last line, several policies, user mistakes."""
+"""``python tune.py``: the last line, several policies, a time that is over."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.paths import REPOSITORY
+from tests.commands import python, ran
 from tests.tune.unhurried import UNHURRIED
 
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
 SMALL += UNHURRIED
 QUICK = [*SMALL, "measure.repeats=2", "policy=pruner_live", "budget.batch=6", "model=xgboost"]
 
 
-def command(outputs, *options):
-    return [sys.executable, "tune.py", f"outputs={outputs}", *options]
-
-
 def tuned(outputs, *options):
-    done = subprocess.run(
-        command(outputs, *options), cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return ran("tune.py", f"outputs={outputs}", *options)[0]
 
 
-def refused(outputs, *options):
-    done = subprocess.run(
-        command(outputs, *options), cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-@pytest.mark.tvm
-@pytest.mark.slow
 def test_a_budget_that_the_start_of_the_workers_uses_up_is_told(tmp_path):
-    line = refused(tmp_path, *QUICK, "budget.seconds=0.5", "run_id=short")
-    folder = tmp_path / "tune" / "short"
+    done = python("tune.py", f"outputs={tmp_path}", *QUICK, "budget.seconds=0.5", "run_id=short")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    line, folder = done.stderr.splitlines()[-1], tmp_path / "tune" / "short"
     assert line.startswith("error: no program was measured within")
     assert line.endswith(f"tune.py resume={folder} budget.seconds=... continues")
     resumed = (f"resume={folder}", "budget.seconds=600", "budget.trials=2")
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "tune.py", *resumed],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout.splitlines()[-1])["trials"] == 2
+    assert ran("tune.py", *resumed)[0]["trials"] == 2
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "metaschedule", "pruner_live"])
 def test_the_last_line_of_every_policy(tmp_path, policy):
     result = tuned(tmp_path, *QUICK[:-3], f"policy={policy}", "budget.trials=8", "run_id=one")
@@ -65,8 +39,6 @@ def test_the_last_line_of_every_policy(tmp_path, policy):
         assert (folder / name).stat().st_size > 0
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
 def test_cuda_programs_compile_for_a_device_that_is_not_there(tmp_path):
     if shutil.which("nvcc") is None:
         pytest.skip("no CUDA compiler (nvcc) on this machine")
@@ -76,38 +48,11 @@ def test_cuda_programs_compile_for_a_device_that_is_not_there(tmp_path):
     assert (result["compiled"], result["failed"], result["trials"]) == (2, 0, 0)
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
 def test_one_command_draws_several_runs(tmp_path):
     for seed in (0, 1):
-        tuned(
-            tmp_path,
-            *QUICK[:-3],
-            "policy=random",
-            "budget.trials=4",
-            f"seed={seed}",
-            f"run_id=r{seed}",
-        )
+        own = ("policy=random", "budget.trials=4", f"seed={seed}", f"run_id=r{seed}")
+        tuned(tmp_path, *QUICK[:-3], *own)
     runs = ",".join(str(tmp_path / "tune" / f"r{seed}") for seed in (0, 1))
     result = tuned(tmp_path, f"plot=[{runs}]", "run_id=both")
     assert set(result["runs"]) == {"r0", "r1"}
     assert all(Path(path).stat().st_size > 0 for path in result["plots"])
-
-
-@pytest.mark.tvm
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["workload=matmool"], "workload=matmool is unknown"),
-        (["workload.m=0"], "workload.m=0"),
-        (["budget.trials=0"], "budget"),
-        (["policy=nothing"], "policy=nothing is unknown"),
-        (["platform=a100"], "platform=a100"),
-        (["task_order=best"], "task_order=best"),
-        (["spaces=quick"], "spaces=quick"),
-        (["workload=file", "workload.path=absent.py"], "no such file"),
-    ],
-)
-def test_a_users_mistake_is_one_line(tmp_path, options, told):
-    assert told in refused(tmp_path, *options)

@@ -1,9 +1,6 @@
 """``tune.py network=``: the tasks of a network, listed and tuned."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -12,30 +9,25 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.variants.choosing import VariantReport
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.commands import ran
 from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 NETWORK = "network=tests.tune.networks.small_networks:encoder"
 
 
-def tune(repository, out, *words):
-    command = [sys.executable, "tune.py", f"outputs={out}", "run_id=net", *words]
-    env = os.environ | {"PYTHONPATH": str(repository)}
-    return subprocess.run(
-        command, cwd=repository, env=env, capture_output=True, text=True, check=False
-    )
+def tune(out, *words):
+    return ran("tune.py", f"outputs={out}", "run_id=net", *words)
 
 
 @pytest.mark.slow
-def test_tasks_are_listed(repository, tmp_path):
-    done = tune(repository, tmp_path, NETWORK, "list=true")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_tasks_are_listed(tmp_path):
+    found, err = tune(tmp_path, NETWORK, "list=true")
     kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
     assert list(found["tasks"]) == [task.name for task in kept]
     assert found["num_tuned"] == sum(task.tuned for task in kept)
-    assert kept[0].name in done.stderr
-    assert "NHWC float32" in done.stderr  # what layout=auto means on a CPU
+    assert kept[0].name in err
+    assert "NHWC float32" in err  # what layout=auto means on a CPU
     assert found["batched_share"] > 0.99
     assert all(
         task["batched"] == task["spaces"] for task in found["tasks"].values() if "spaces" in task
@@ -43,11 +35,9 @@ def test_tasks_are_listed(repository, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_tasks_are_tuned_together(repository, tmp_path):
+def test_its_tasks_are_tuned_together(tmp_path):
     words = ["budget.trials=12", "budget.batch=2", "verify=false", "measure.repeats=1"]
-    done = tune(repository, tmp_path, NETWORK, *words, *UNHURRIED)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found, _ = tune(tmp_path, NETWORK, *words, *UNHURRIED)
     kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
     assert set(found["tasks"]) == {task.name for task in kept if task.tuned}
     deployed = found["deployed"]
@@ -59,14 +49,12 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_operator_is_tuned_with_variants_and_without(repository, tmp_path):
+def test_an_operator_is_tuned_with_variants_and_without(tmp_path):
     """A small product of long sums, of which the draft prefers the split form."""
     sizes = ["workload.m=16", "workload.n=16", "workload.k=65536", "variants=true"]
     # a described target, whose draft is the same on every machine
     words = ["platform=cpu-avx2", "budget.trials=8", "budget.batch=2", "verify=false"]
-    done = tune(repository, tmp_path, "workload=matmul", *sizes, *words, *UNHURRIED)
-    assert done.returncode == 0, done.stderr
-    found, folder = json.loads(done.stdout.splitlines()[-1]), tmp_path / "tune" / "net"
+    (found, _), folder = tune(tmp_path, "workload=matmul", *sizes, *words, *UNHURRIED), tmp_path / "tune" / "net"
     report, places = VariantReport.read(folder), forms(folder)
     assert set(places) == set(report.latencies_s) == set(found["forms_estimated_s"])
     assert report.built == min(report.latencies_s, key=report.latencies_s.get)
@@ -105,15 +93,12 @@ def test_a_network_is_drafted_and_built_with_nothing_measured(door, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_drafted_network_is_tuned_with_more_budget(repository, tmp_path):
+def test_a_drafted_network_is_tuned_with_more_budget(tmp_path):
     """It measures first what was drafted, drafts nothing again and builds the network anew."""
-    done = tune(repository, tmp_path, NETWORK, "effort=draft", "deploy=false", *UNHURRIED)
-    assert done.returncode == 0, done.stderr
+    tune(tmp_path, NETWORK, "effort=draft", "deploy=false", *UNHURRIED)
     folder = tmp_path / "tune" / "net"
     records = (folder / "drafted" / RECORDS).read_text()
-    done = tune(repository, tmp_path, f"resume={folder}", "budget.trials=8", "deploy=true")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found, _ = tune(tmp_path, f"resume={folder}", "budget.trials=8", "deploy=true")
     assert found["trials"] == len(read_trials(folder / JOURNAL_FILE)) == 8
     assert found["deployed"]["applied"] > 0
     assert (folder / "drafted" / RECORDS).read_text() == records

@@ -1,6 +1,5 @@
 """``--help`` says of every option what stands beside it in conf/, and starts quickly."""
 
-import os
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 from pruner.cli.shared.help import commands, comments, help_text, list_of_commands, purpose
 from pruner.cli.shared.known import groups_of, read_words
 from pruner.paths import conf_folder
+from tests.commands import python
 
 FILE = """# what the choice is
 first: 1 # beside it
@@ -76,14 +76,8 @@ for command in sys.argv[1:]:
 """
 
 
-def test_help_needs_no_heavy_library(repository):
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, *sorted(commands())],
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_help_needs_no_heavy_library():
+    done = python("-c", PROBE, *sorted(commands()))
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [f"{command} []" for command in sorted(commands())]
 

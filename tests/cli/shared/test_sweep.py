@@ -3,8 +3,6 @@
 import csv
 import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from tests.commands import ran
 from tests.paths import REPOSITORY
 
 TINY = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1", "batches.programs=8")
@@ -122,11 +121,8 @@ def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):
 
 
 def two_cells(tmp_path, *options):
-    command = [sys.executable, REPOSITORY / "train.py", "-m", *BUNDLED, *TINY, "model=tensetmlp"]
-    command += ["seed=0,1", *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    words = ("train.py", "-m", *BUNDLED, *TINY, "model=tensetmlp", "seed=0,1", *options)
+    result, _ = ran(*words, cwd=tmp_path)
     assert result["failed"] == 0
     return [(cell["run_dir"], cell["top1"]) for cell in result["cells"]]
 
@@ -135,12 +131,6 @@ def two_cells(tmp_path, *options):
 def alone(tmp_path_factory):
     """The cells of a single process."""
     return two_cells(tmp_path_factory.mktemp("alone"))
-
-
-@pytest.mark.slow
-def test_two_cells_on_the_bundled_records(alone):
-    (first, _), (second, _) = alone
-    assert first != second
 
 
 @pytest.mark.slow

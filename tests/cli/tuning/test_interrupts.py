@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from pruner.cli.tuning.interrupts import Interrupts
+from tests.commands import python
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -33,9 +32,7 @@ def test_the_second_ends_the_process():
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('not reached')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = python("-c", program)
     assert done.returncode == -signal.SIGINT
     assert "not reached" not in done.stdout
 
@@ -51,6 +48,4 @@ def test_the_second_ends_the_process_within_a_long_call_too():
         "    subprocess.Popen([sys.executable, '-c', words])\n"
         "    sum(itertools.repeat(1, 10**11))\n"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == -signal.SIGINT
+    assert python("-c", program, timeout=60).returncode == -signal.SIGINT

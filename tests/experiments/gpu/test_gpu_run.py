@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -19,7 +18,7 @@ from experiments.gpu.state import State
 from pruner.cli.shared.known import read_words
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
-from tests.paths import REPOSITORY
+from tests.commands import python
 from tests.tune.unhurried import UNHURRIED
 
 
@@ -158,11 +157,8 @@ def test_what_only_compiles_is_of_one_device_whatever_ran_there_since(campaign, 
 
 
 def rehearsed(out, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.gpu.run", f"out={out}", "small=true",
-         f"more={UNHURRIED}", *words],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    own = (f"out={out}", "small=true", f"more={UNHURRIED}")
+    done = python("-m", "experiments.gpu.run", *own, *words)
     logs = "".join(path.read_text()[-2000:] for path in sorted((out / "logs").glob("*.log")))
     assert done.returncode == 0, done.stderr + logs
     return json.loads(done.stdout.splitlines()[-1]), done.stderr, logs

@@ -153,13 +153,6 @@ def test_every_page_of_docs_is_in_the_index():
     assert [page for page in sorted(pages) if f"]({page})" not in index] == []
 
 
-def test_platforms_named_in_the_readme_exist():
-    named = re.findall(r"\bplatform=([\w-]+)", text_of("README.md"))
-    assert named
-    folder = REPOSITORY / "conf/platform"
-    assert [p for p in named if not (folder / f"{p}.yaml").is_file()] == []
-
-
 def test_every_reason_to_leave_out_a_record_is_explained():
     rooms = ("data", "program/te", "program/dag", "program/index", "features/statement")
     files = [path for room in rooms for path in (REPOSITORY / "pruner" / room).rglob("*.py")]

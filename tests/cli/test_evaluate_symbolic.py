@@ -96,23 +96,6 @@ def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
         assert everywhere["top1"] == result["top1"]
 
 
-@pytest.mark.parametrize(
-    ("experiment", "form"),
-    [
-        ("paper_draft", "paper"),
-        pytest.param("paper_draft_release", "official", marks=pytest.mark.slow),
-        pytest.param("ours_draft", "hardware", marks=pytest.mark.slow),
-    ],
-)
-def test_the_presets_of_the_draft_run(command, measured_root, experiment, form):
-    result, _ = command(
-        "evaluate", f"experiment={experiment}", "platform=v100", f"data.root={measured_root}"
-    ).done
-    tasks = direct(measured_root, form=form)
-    assert result["top1"] == pytest.approx(metrics.top_k(tasks, 1))
-    assert result["pairwise_accuracy"] == pytest.approx(metrics.pairwise_accuracy(tasks))
-
-
 def test_a_term_of_another_form_is_refused_with_the_known_ones(command, measured_root):
     common = ["evaluate", "platform=v100", f"data.root={measured_root}"]
     for experiment, known in (("paper_draft", "shared_m"), ("paper_draft_release", "wave")):

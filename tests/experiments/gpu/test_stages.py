@@ -84,19 +84,6 @@ def test_every_policy_gets_the_same_trials_of_the_same_operators(options):
     assert half.count("dtype: float16") == 3
 
 
-def test_the_operators_of_the_issue_are_there():
-    single = [task["operator"] for task in FULL.single]
-    assert sorted(single) == ["batch_matmul", "conv2d", "depthwise_conv2d", "matmul", "softmax"]
-    half = [task["operator"] for task in FULL.half]
-    assert sorted(half) == ["batch_matmul", "conv2d", "matmul"]
-    assert all(task["dtype"] == "float16" for task in FULL.half)
-
-
-def test_tasks_as_a_word_of_the_command_line():
-    word = as_words(halves([{"operator": "matmul", "m": 8, "n": 8, "k": 8}]))
-    assert word == "[{operator: matmul, m: 8, n: 8, k: 8, dtype: float16}]"
-
-
 def test_a_cpu_has_no_half_precision(options):
     names = steps_of(replace(options, device="cpu", platform="cpu-avx2"))
     assert not any("float16" in name for name in names)

@@ -69,18 +69,6 @@ def test_a_chain_of_files_is_the_chain_in_one_process(tmp_path, name):
             assert torch.equal(value, other[key]), (which, key)
 
 
-def test_the_siamese_file_is_the_average_of_the_formula(tmp_path):
-    adapted = moa(world().ranker)
-    adapted.update(world().target)
-    files = keep(adapted, tmp_path, world().target.keys, given())
-    models = {name: load_checkpoint(path)[0].network for name, path in files.items()}
-    ours = dict(models["adapted"].named_parameters())
-    for name, value in world().ranker.network.named_parameters():
-        expected = 0.5 * value + 0.5 * ours[name]
-        found = dict(models["siamese"].named_parameters())[name]
-        torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_checkpoints_say_what_is_still_in_the_weights(tmp_path, method):
     adapted = adaptation(method, world())

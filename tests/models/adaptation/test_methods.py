@@ -213,12 +213,3 @@ def test_failed_measurements_teach_nothing_wrong():
     adapted = adaptation("finetune", here)
     adapted.update(failing)
     assert np.isfinite(scores(adapted, here.others)).all()
-
-
-@pytest.mark.parametrize("method", shifted.METHODS)
-def test_every_configuration_is_as_its_constructor_wants(method):
-    setting = Setting(
-        make_network=NETWORKS["pacm"], source=world().ranker, source_store=world().store
-    )
-    made = instantiate(OmegaConf.load(shifted.FILES / f"{method}.yaml"), setting=setting)
-    assert isinstance(made, Adaptation)

@@ -260,20 +260,7 @@ def test_programs_of_every_task_are_drawn_if_wanted():
     assert [len(one.latency_s) for one in drawn] == [3] * 25
 
 
-def test_constants_survive_a_file(tmp_path):
-    constants = load_constants(CONF / "draft", "k80", GpuRates)
-    save_constants(tmp_path / "mine.yaml", constants)
-    assert load_constants(tmp_path, "mine", GpuRates) == constants
-
-
-def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
-    with pytest.raises(DataError, match="known platforms: a100"):
-        load_analyzer(CONF, "nonesuch")
-    with pytest.raises(PrunerError, match=r"use draft\.form=hardware"):
-        load_analyzer(CONF, "cpu-avx2", form="paper")
-    (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
-    with pytest.raises(DataError, match="unknown speed"):
-        load_constants(tmp_path, "x", GpuRates)
+def test_a_calibration_to_nothing_is_refused():
     with pytest.raises(PrunerError, match="measure 50"):
         calibrate([], load_analyzer(CONF, "v100"))
 

@@ -70,13 +70,6 @@ def test_programs_without_the_analyzer_are_refused_in_words():
     assert made()(batch).shape == (batch.num_programs,)
 
 
-def test_the_device_is_read_and_asked_for():
-    batch, model = normalised(), made(use_device=True).eval()
-    assert not torch.allclose(model(replace(batch, platforms=("k80",))), model(batch))
-    with pytest.raises(DataError, match="name the platform"):
-        model(replace(batch, platforms=("",)))
-
-
 def test_one_branch_of_some_programs_is_zero_and_never_two():
     drop = BranchDropout(0.3).train()
     ones = [torch.ones(20_000, width) for width in (3, 2, 1)]

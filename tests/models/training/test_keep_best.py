@@ -28,22 +28,6 @@ def test_a_resumed_run_still_compares_with_the_best_before():
     assert [entry["valid/top1"] for entry in saved] == [0.75, 0.875]
 
 
-def test_an_unknown_monitor_names_the_known_ones():
-    metrics = {"valid/top1": torch.tensor(0.5)}
-    trainer = SimpleNamespace(callback_metrics=metrics, current_epoch=0, is_global_zero=True)
-    with pytest.raises(PrunerError, match="validation logs valid/top1"):
-        KeepBest(print, monitor="valid/accuracy").on_validation_end(trainer, None)
-
-
-def test_the_last_epoch_is_kept_where_it_is_asked_for():
-    saved = []
-    keep = KeepBest(saved.append, monitor="valid/top1", last=True)
-    for epoch, value in enumerate((0.75, 0.5, 0.25)):
-        keep.consider({"valid/top1": value}, epoch)
-    assert [entry["epoch"] for entry in saved] == [0, 1, 2]
-    assert (keep.best, keep.best_epoch) == (0.25, 2)
-
-
 def test_a_flat_training_loss_ends_the_fit_and_its_average_goes_on_when_resumed():
     """Averages of 8, then 4 for ever: 8, 8 - 0.05 * 4 ...; flat only once the loss rises."""
     losses = [[8.0], [4.0], [20.0], [20.0], [20.0]]

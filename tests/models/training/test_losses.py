@@ -59,24 +59,6 @@ def test_lambda_rank_of_two_programs_by_hand():
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_ties_in_the_labels_give_no_pair():
-    score, label = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.5])
-    for loss in (LambdaRank(), RankNet()):
-        assert loss(score, label, torch.zeros(2).long()).item() == 0.0
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_programs_of_other_tasks_do_not_matter_with_task_lists(name):
-    loss = LOSSES[name][0](lists="task")
-    score = torch.tensor([0.3, -0.2, 0.9, 5.0], requires_grad=True)
-    label = torch.tensor([1.0, 0.4, 0.7, 1.0])
-    task = torch.tensor([0, 0, 0, 1])
-    alone = torch.autograd.grad(loss(score, label, task), score)[0][:3]
-    moved = torch.cat([score.detach()[:3], torch.tensor([-7.0])]).requires_grad_()
-    together = torch.autograd.grad(loss(moved, label, task), moved)[0][:3]
-    assert torch.equal(alone, together)
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_against_the_gradient_lowers_the_loss(name):
     score, label, task = (torch.tensor(x) for x in example(9))
@@ -87,13 +69,6 @@ def test_a_step_against_the_gradient_lowers_the_loss(name):
     assert torch.isfinite(gradient).all()
     # A step far too small to swap two neighbours (0.26 apart), where LambdaRank jumps.
     assert loss(score - 1e-3 * gradient / gradient.norm(), label, task) < value
-
-
-def test_lists_are_padded_not_mixed():
-    score, label, task = torch.arange(5.0), torch.arange(5.0) / 5, torch.tensor([4, 2, 4, 4, 2])
-    packed, _, mask = as_lists(score, label, task, "task")
-    assert packed[mask].tolist() == [1.0, 4.0, 0.0, 2.0, 3.0]
-    assert mask.sum(dim=1).tolist() == [2, 3]
 
 
 def test_unknown_kind_of_list_is_refused():

@@ -87,15 +87,6 @@ def test_what_a_chain_has_seen_is_added_up(tmp_path):
     assert len(last.lineage) == 1
 
 
-def test_without_an_epoch_the_scores_are_those_of_the_source_to_the_last_bit(tmp_path):
-    first = fit(recipe(), A, split(A), folder=tmp_path / "a")
-    found = fit(recipe(0), B, split(B), folder=tmp_path / "b", start=start_of(first.checkpoint))
-    assert (found.numbers["best_epoch"], found.numbers["epochs"]) == (-1, 0)
-    np.testing.assert_array_equal(scores(found.ranker, C), scores(first.ranker, C))
-    for name, value in weights(first.ranker).items():
-        assert torch.equal(value, weights(found.ranker)[name]), name
-
-
 def test_the_given_model_stays_where_no_epoch_is_better(tmp_path):
     first = fit(recipe(), A, split(A), folder=tmp_path / "a")
     useless = partial(torch.optim.SGD, lr=100.0)
@@ -160,22 +151,6 @@ def test_other_dataflow_rows_and_trees_are_refused(tmp_path):
     trees = fit(recipe(model=XGBoostRanker), A, split(A), folder=tmp_path / "trees")
     with pytest.raises(PrunerError, match="XGBoostRanker is always grown"):
         start_of(trees.checkpoint)
-
-
-def test_a_model_that_does_not_say_what_it_has_seen_stays_so(tmp_path):
-    """As an imported one: after fine-tuning its list is not whole."""
-    ranker = NeuralRanker(TenSetMLP(width=8), A.fit_scaler(torch.arange(4)))
-    info = CheckpointInfo(
-        model=ModelSpec(name="TenSetMLP", arguments={"width": 8}),
-        feature_version=features.FEATURE_SET_VERSION,
-        dataflow="paper",
-    )
-    save_checkpoint(tmp_path / "best.safetensors", ranker, info)
-    found = fit(recipe(1), B, split(B), folder=tmp_path / "b", start=start_of(tmp_path))
-    assert not found.ranker.relative  # as the given one
-    assert found.info.model == info.model
-    assert found.info.seen_tasks == {"v100": list("efg")}
-    assert not found.info.says_seen
 
 
 def test_test_tasks_that_it_has_seen_do_not_judge(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from pruner.archives import read_arrays
 from pruner.errors import DataError
+from pruner.arrays import dtype_bytes
 
 
 def npy(shape, payload, descr="<f8"):
@@ -99,3 +100,19 @@ def test_an_array_that_became_shorter_is_refused(tmp_path):
         assert stored["a"].shape == (1500,)
     with pytest.raises(DataError, match="more values than it claims"):
         read_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float32", 4),
+        ("float16", 2),
+        ("int64", 8),
+        ("uint8", 1),
+        ("int4", 1),
+        ("bool", 1),
+        ("float8_e4m3fn", 1),
+    ],
+)
+def test_bytes_of_an_element(dtype, expected):
+    assert dtype_bytes(dtype) == expected

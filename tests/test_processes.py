@@ -28,6 +28,8 @@ from pruner.processes import (
 from tests.attack.faults import forked_from
 from tests.commands import python
 from tests.paths import REPOSITORY
+import pickle
+from pruner.errors import DataError, MissingExtra, PrunerError, UnknownStep, UnsupportedProgram
 
 # Functions over jobs in worker processes.
 
@@ -534,3 +536,29 @@ def test_a_worker_whose_start_failed_can_be_stopped(monkeypatch):
     monkeypatch.setattr(context.Process, "start", lambda _: (_ for _ in ()).throw(EOFError))
     assert worker.call("ready").error == NO_WORKER
     worker.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("records/k80: no usable record"),
+        UnsupportedProgram("unknown-operator", "winograd_layer"),
+        UnknownStep("unknown-step", "PPT"),
+        MissingExtra("tvm", "tvm"),
+    ],
+)
+def test_an_error_survives_a_worker_process(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+    assert isinstance(copy, PrunerError)
+
+
+def test_a_reason_is_a_code_and_the_message_adds_what_was_found():
+    error = UnknownStep("unknown-step", "PPT")
+    assert (error.reason, str(error)) == ("unknown-step", "unknown-step: PPT")
+    assert str(UnsupportedProgram("no-graph")) == "no-graph"
+
+
+def test_a_missing_library_names_the_command():
+    assert "pip install 'pruner[wandb]'" in str(MissingExtra("wandb", "wandb"))

@@ -9,6 +9,11 @@ from pruner.cli.shared import known
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.known import nearest, read_words
 from pruner.errors import PrunerError
+from dataclasses import dataclass, field
+from omegaconf import MISSING
+from pruner.cli.shared.known import read_fields
+from pruner.cli.shared.known import read_words
+from pruner.cli.shared.runs import read_config
 
 
 @pytest.mark.parametrize(
@@ -115,3 +120,45 @@ def test_a_command_line_is_composed_once(monkeypatch, tmp_path):
 def test_the_nearest_name_counts_the_last_part():
     assert nearest("epochs", {"trainer.max_epochs", "seeds"}) == "trainer.max_epochs"
     assert nearest("qqq", {"trainer.max_epochs", "seeds"}) is None
+
+
+@dataclass(kw_only=True)
+class Options:
+    """One without default, one with."""
+
+    run: str = MISSING
+    count: int = 1
+    parts: list[str] = field(default_factory=list)
+
+
+def test_an_option_without_default_can_be_given_and_must_be():
+    assert read_fields(Options, ["run=here", "count=2"]) == Options(run="here", count=2)
+    with pytest.raises(PrunerError, match="give run=, it has no default"):
+        read_fields(Options, [])
+    with pytest.raises(PrunerError, match=r"rum is unknown; did you mean run\?"):
+        read_fields(Options, ["rum=here"])
+    with pytest.raises(PrunerError, match=r"parts: a list; write parts=\[a,b\]"):
+        read_fields(Options, ["run=here", "parts=a"])
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "now"),
+    [
+        ("deploy", "beside=[eager]", "baselines"),
+        ("tune", "measure.alone=false", "measure.exclusive"),
+    ],
+)
+def test_an_option_of_before_is_refused_with_its_new_name(command, word, now):
+    words = ["run=x"] if command == "deploy" else ["workload=matmul", "platform=cpu-avx2"]
+    with pytest.raises(PrunerError, match=rf"is now called {now}$"):
+        read_words(command, [*words, word])
+
+
+@pytest.mark.parametrize("value", ["null", "true"])
+def test_an_old_run_folder_is_read_with_the_new_names(tmp_path, value):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"measure:\n  alone: {value}\n  lag: null\n", encoding="utf-8")
+    assert read_config(path).measure == {
+        "exclusive": {"null": None, "true": True}[value],
+        "lag": None,
+    }

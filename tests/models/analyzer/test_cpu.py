@@ -19,6 +19,7 @@ from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.symbols.test_cpu import tiled_steps
 from tests.paths import CONF
+from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 
 N = 256
 
@@ -171,3 +172,22 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     (tmp_path / "x.yaml").write_text("rates: {spill: 1}\n")
     with pytest.raises(DataError, match="unknown spill; known: load, store"):
         load_constants(tmp_path, "x", CpuRates)
+
+
+def test_joules_are_arithmetic_bytes_and_time():
+    device = cpu().device
+
+    def joules(latency_s=0.0, **values):
+        return float(energy_model_j(one(**values), np.array([latency_s]), device)[0])
+
+    assert joules(comp_count=1e12) == pytest.approx(0.85)
+    assert joules(l3_traffic=8e9) == pytest.approx(1.3)
+    assert joules(latency_s=2.0) == pytest.approx(2.0 * device.num_cores * CPU.watts_per_unit)
+    assert joules(1.0, comp_count=1e12, l3_traffic=8e9) == pytest.approx(
+        0.85 + 1.3 + device.num_cores * 3.125
+    )
+
+
+def test_unrolled_statements_are_code():
+    rolled, unrolled = (float(code_bytes(one(body=body))[0]) for body in (1.0, 512.0))
+    assert unrolled - rolled == pytest.approx(511 * 40.0)

@@ -13,6 +13,7 @@ from pruner.models.training.losses import (
     as_lists,
 )
 from tests.models import oracles
+from pruner.models.training.schedules import warmup_cosine
 
 LOSSES = {
     "lambdarank": (LambdaRank, oracles.lambda_rank),
@@ -106,3 +107,17 @@ def test_another_loss_beside_is_added():
     assert both.item() == pytest.approx(alone.item(), rel=1e-6)
     with pytest.raises(ValueError, match="share is between"):
         TopShare(share=1.0)
+
+
+def test_warmup_cosine_by_hand():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    schedule = warmup_cosine(torch.optim.SGD([parameter], lr=2.0), 12, warmup=1 / 6, final=0.1)
+    rates = []
+    for _ in range(13):
+        rates.append(schedule.get_last_lr()[0])
+        schedule.optimizer.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(2.0 * 1 / 2)
+    assert rates[1] == rates[2] == pytest.approx(2.0)
+    assert rates[7] == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way of ten falling steps
+    assert rates[12] == pytest.approx(2.0 * 0.1)

@@ -84,7 +84,6 @@ def test_imports_point_one_way():
 
 
 def sizes():
-    """Lines of every file (path below pruner/) and of every function (path:function)."""
     for path in FILES:
         yield name_of(path), len(path.read_text(encoding="utf-8").splitlines()), MAX_FILE_LINES
         for node in functions(path):

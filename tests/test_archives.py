@@ -13,7 +13,6 @@ from pruner.arrays import dtype_bytes
 
 
 def npy(shape, payload, descr="<f8"):
-    """An array's file with a header of our choice."""
     buffer = io.BytesIO()
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, header)
@@ -47,7 +46,6 @@ def test_arrays_come_back_all_or_by_name(tmp_path):
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_what_is_there_is_refused(tmp_path, shape, told):
-    """Of 80 bytes; the first two claim 4 and 8 TB."""
     path = archive(tmp_path / "a.npz", a=npy(shape, bytes(80)))
     with pytest.raises(DataError, match=told):
         read_arrays(path)

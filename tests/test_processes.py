@@ -35,7 +35,6 @@ from pruner.errors import DataError, MissingExtra, PrunerError, UnknownStep, Uns
 
 
 def double(number):
-    """A job of a spawned worker."""
     return 2 * number
 
 
@@ -447,7 +446,6 @@ if __name__ == "__main__":
 
 
 def has_ended(number):
-    """Whether a process has, even if nobody has waited for it yet."""
     try:
         state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

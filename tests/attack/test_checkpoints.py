@@ -23,8 +23,6 @@ from tests.models import synthetic
 
 
 class Touch:
-    """Pickled as a call that makes a folder."""
-
     def __init__(self, path):
         self.path = path
 

@@ -40,7 +40,6 @@ class StandIn(FakeMeasurer):
         pass
 
     def begin_reference(self, module: Any, arguments: Any, path: Path) -> Future[str | None]:
-        """Written as a worker does."""
         from pruner.tune.measure.numerics import save_reference
 
         with write_atomic(path) as part, part.open("wb") as file:
@@ -50,7 +49,6 @@ class StandIn(FakeMeasurer):
         return done
 
     def results(self, batch: Any, accept: Any, check: Any, stopped: Any) -> Any:
-        """Right, as far as the reference can be read."""
         from pruner.tune.measure.numerics import load_reference
 
         assert load_reference(check.expected)["signed"][0].tolist() == [0, 1, 2, 3]
@@ -58,7 +56,6 @@ class StandIn(FakeMeasurer):
             yield position, replace(outcome, checked=outcome.error is None)
 
     def export(self, module: Any, path: Path) -> None:
-        """In two pieces and in place, as a linker writes."""
         text = module.script()
         for mode, piece in (("w", text[:100]), ("a", text[100:])):
             with path.open(mode) as file:
@@ -66,7 +63,6 @@ class StandIn(FakeMeasurer):
 
 
 def tuned(folder: Path, _: Fault) -> None:
-    """What the door does: options, run, results."""
     from omegaconf import OmegaConf
 
     from pruner.cli.shared.runs import CONFIG_FILE, read_config, save_config
@@ -123,7 +119,6 @@ def tuned_files(folder: Path) -> dict[str, Any]:
 
 
 def learnt(folder: Path, _: Fault) -> None:
-    """A network of some layers, for some epochs."""
     import torch
 
     from pruner.data.splits import TaskSplit
@@ -147,7 +142,6 @@ def learnt(folder: Path, _: Fault) -> None:
 
 
 def learnt_files(folder: Path) -> dict[str, Any]:
-    """Weights of the last epoch and of the best one."""
     from pruner.models.checkpoint.checkpoint import BEST, load_checkpoint
     from pruner.models.checkpoint.tensors import load_content
     from pruner.models.training.training import LAST

@@ -76,7 +76,6 @@ def test_what_is_not_begun_in_time_is_said(tmp_path):
 
 
 def test_parts_that_are_run_apart_make_one_table(tmp_path):
-    """Each knows what the others have not done."""
     text = ran(tmp_path, ONLY="kinds")
     assert "* not run yet, of other parts: 2 cases" in text
     assert "| all | 40 | 37 | 3 |" in text

@@ -20,7 +20,6 @@ from tests.program.tir.test_saved import DECISIONS, location_space
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A data root with one design space."""
     folder = tmp_path_factory.mktemp("traces")
     location_space().save(folder / FOLDER)
     return folder
@@ -57,7 +56,6 @@ def good(root):
 
 @pytest.fixture(scope="module")
 def known(root):
-    """The design spaces beside the lines, read once, as by a command."""
     return definitions_of(root)
 
 

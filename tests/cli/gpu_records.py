@@ -15,7 +15,6 @@ TARGET = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
 
 
 def write(root):
-    """32 programs of six shapes on two platforms; returns the data root."""
     for platform, slower in PLATFORMS.items():
         folder = root / "measure_records" / platform
         folder.mkdir(parents=True)

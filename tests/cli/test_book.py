@@ -192,7 +192,6 @@ def test_the_list_of_numbers_names_a_title_and_a_table_of_the_paper_once(write, 
 
 
 def test_a_folder_of_results_that_is_not_there_is_refused(write, command, tmp_path):
-    """It gave a page without a result, and exit code 0."""
     folder = write()
     err = command("report", f"results={tmp_path / 'nowhere'}").refusal
     assert (

@@ -46,7 +46,6 @@ WITHOUT_MEANING = {f"platform.{name}" for name in ("name", "kind", "title")} | {
 
 @cache
 def container(command, *choices):
-    """The whole configuration as plain values; not to be changed."""
     return OmegaConf.to_container(composed(command, *choices), resolve=True)
 
 
@@ -122,7 +121,6 @@ def test_every_option_of_a_command_has_a_meaning(command):
 
 
 def parts_of(value):
-    """What a factory or an object is made of."""
     if isinstance(value, partial):
         return value.func, parts_of(value.func)[1] | value.keywords
     if isinstance(value, type) or (callable(value) and not hasattr(value, "of_lists")):

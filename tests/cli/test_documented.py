@@ -30,7 +30,6 @@ def shown(text):
 
 
 def documented():
-    """All of them, each once."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     texts += [command_file(command)["hydra"]["help"]["template"] for command in COMMANDS]
     return sorted({one for text in texts for one in shown(text)})

@@ -56,7 +56,6 @@ def measured_root(tmp_path):
 
 
 def direct(root, **options):
-    """The same tasks scored one file at a time."""
     tasks = []
     for m, n, k in SIZES:
         path = root / "measure_records" / "v100" / f"matmul_{m}_{k}_{n}.json.gz"

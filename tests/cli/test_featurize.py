@@ -83,7 +83,6 @@ def test_files_already_there_are_kept_and_others_made(featurize, tmp_path):
 
 
 def flipped(content, place):
-    """With one bit changed."""
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 

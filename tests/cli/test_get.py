@@ -49,7 +49,6 @@ def hub(tmp_path):
 
 @pytest.fixture
 def write_list(hub, monkeypatch, tmp_path):
-    """Write the list of the set `tiny`; words replace parts of it."""
     monkeypatch.setattr(public, "LISTS", tmp_path)
     commit = git(hub / "team/logs", "rev-parse", "HEAD~1")
 

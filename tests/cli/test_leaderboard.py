@@ -50,7 +50,6 @@ def records(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def _read():
-    """Test programs by folder of records and track, as they were read."""
     return {}
 
 
@@ -75,7 +74,6 @@ def truth(records, _read):
 
 @pytest.fixture
 def board(tmp_path):
-    """A leaderboard without submissions."""
     folder = tmp_path / "leaderboard"
     (folder / "entries").mkdir(parents=True)
     for name in ("benchmark.yaml", "README.md"):
@@ -98,7 +96,6 @@ def submit(board, truth):
 
 @pytest.fixture(autouse=True)
 def _records_are_read_once(monkeypatch, _read):
-    """The records of a folder, whose reading most tests do not concern."""
     monkeypatch.setattr("pruner.study.leaderboard.programs_of", partial(_programs, _read))
 
 

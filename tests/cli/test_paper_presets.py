@@ -64,7 +64,6 @@ def _composed(command, *words):
 
 
 def network_items(config):
-    """Section 4.1 to 4.4: sizes."""
     network = recipe_of(config).model()
     return {
         "rows": network.num_dataflow_rows,

@@ -111,7 +111,6 @@ def test_ctrl_c_leaves_the_finished_rows(door, drafts_here, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_processes_give_the_same_table(door, tmp_path, monkeypatch):
-    """Real workers, for imports and for drafts."""
     with monkeypatch.context() as patched:
         use_no_processes(patched)
         code, _, err = door("predict", f"networks={SPACES}:one_is_refused", "out=here.csv")

@@ -20,7 +20,6 @@ ONE_EPOCH = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1")
 
 @pytest.fixture
 def sets(monkeypatch, tmp_path):
-    """Small sets in the place of the bundled ones."""
     toy_records.write(tmp_path / "sets" / "bundled", platforms=("cpu-avx2", "cpu-sse4"))
     toy_records.write(tmp_path / "sets" / "opencl-pocl", platforms=("t4",))
     toy_records.write(tmp_path / "sets" / "h200", platforms=("h200",))
@@ -123,7 +122,6 @@ def real_sets(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Features, computed once for all platforms."""
     return tmp_path_factory.mktemp("cache")
 
 

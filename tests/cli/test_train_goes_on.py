@@ -24,7 +24,6 @@ def train(command, toy_root):
 
 @pytest.fixture
 def first(trained):
-    """The result of the run that the others go on from."""
     return trained("model=pacm_narrow", "split=by_task")[0]
 
 

@@ -79,7 +79,6 @@ def assert_drafts_come_first(folder):
 
 @pytest.mark.usefixtures("quick_networks")
 def test_a_network_is_drafted_and_built_with_nothing_measured(door, tmp_path):
-    """Two products; the slow tests have an encoder."""
     network = "network=tests.tune.networks.small_networks:faint"
     words = [f"outputs={tmp_path}", "run_id=net", network, "effort=draft"]
     found, err = door("tune", *words).done

@@ -30,7 +30,6 @@ def ansor(repository):
 
 @pytest.fixture(scope="module")
 def records(ansor):
-    """(platform, task) -> list of (record, origin)."""
     found = {}
     for path in sorted((ansor / "measure_records").glob("*/*.json.gz")):
         platform, task = path.parent.name, path.name.removesuffix(".json.gz")

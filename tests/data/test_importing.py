@@ -32,7 +32,6 @@ def files(out, platform="k80"):
 
 @pytest.fixture
 def logs(write, line, tmp_path):
-    """Mixed tasks in differently packed and named logs, with damage."""
     write("logs/run1.log", [line(2), line(2, key=RELU), line(4, error_no=2), b"{broken"])
     path = write("logs/deep/er/ansor_conv2d_add_1_8.log", [line(2, key=CONV), line(4, key=CONV)])
     path.with_suffix(".log.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -141,7 +140,6 @@ def test_nothing_is_overwritten(logs, tmp_path, platform, message):
 
 
 def test_two_imports_do_not_write_into_one_folder(logs, tmp_path):
-    """The second would remove what the first has written so far."""
     out = tmp_path / "out"
     out.mkdir()
     words = "import pathlib, sys; from pruner.files import hold; hold(pathlib.Path(sys.argv[1])); "

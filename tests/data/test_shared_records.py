@@ -22,7 +22,6 @@ def gpu_records(shared):
 
 
 def read(folder):
-    """Per file: key, latencies, fused and the number of tasks; plus the quarantine."""
     files = {}
     quarantine = Quarantine()
     for task in RecordRoot(folder).read(quarantine, duplicates="keep"):
@@ -39,7 +38,6 @@ def read_once(gpu_records):
 
 
 def test_some_files_match_the_table(gpu_records, tmp_path):
-    """Every 24th, of all platforms; the slow tests take all."""
     for file in RecordRoot(gpu_records).task_files()[::24]:
         place = tmp_path / "measure_records" / file.platform
         place.mkdir(parents=True, exist_ok=True)
@@ -134,7 +132,6 @@ def test_the_same_work_is_found_across_padding_spellings(keys):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_frozen_splits_cover_all_and_test_every_platform(keys, seed):
-    """make_split runs the leak check itself."""
     split = make_split("by_task", keys, seed)
     assert sum(len(split.side(side)) for side in SIDES) == len(keys) == 366
     frozen = FrozenSplit.load("by_task", seed)

@@ -40,7 +40,6 @@ MANY = [
 
 @pytest.fixture
 def empty(tmp_path):
-    """A folder without frozen splits: everything goes by hash."""
     return tmp_path
 
 

@@ -21,8 +21,6 @@ from pruner.errors import DataError
 
 
 class Call:
-    """Pickles as the call ``function(*args)``."""
-
     def __init__(self, function: Any, *args: Any) -> None:
         self.call = (function, args)
 

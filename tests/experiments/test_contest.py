@@ -30,13 +30,11 @@ def curve(*latencies, seconds):
 
 @pytest.fixture
 def asked():
-    """How many trials each tuning had."""
     return []
 
 
 @pytest.fixture
 def ran(monkeypatch, asked):
-    """Which (rounds, seed) were tuned, instead of tuning."""
     found = []
 
     def tune(pools, model, settings, *, trials, batch, seed):

@@ -55,7 +55,6 @@ def finished(item, given, cell, latencies_s, every_s=1.0, **more):
 
 
 def composed(step):
-    """The configuration that a step's command would have."""
     return read_words(step.words[0].removesuffix(".py"), step.words[1:]).config
 
 
@@ -168,7 +167,6 @@ def test_a_checkpoint_is_compared_with_scratch_and_with_the_draft_alone(item, op
 
 
 def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):
-    """By what splits compare: shapes, whatever is fused."""
     bundled = {
         parse_workload(pool["key"]).identity
         for pool in json.loads((REPOSITORY / "datasets/bundled/about.json").read_text())["pools"]

@@ -176,7 +176,6 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
 
 
 def test_chance_has_its_own_row_and_seconds_to_the_rivals_estimate(item, options, tmp_path):
-    """Equal layouts: all have the same tasks, so estimates can be compared, too."""
     given = options("summary=true")
     ours = finished(item, given, "ours", OURS, 2.0)
     prefixes(item, given, ours)

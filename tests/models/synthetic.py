@@ -27,7 +27,6 @@ def steps(rng, speed):
 
 
 def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
-    """Random features of programs, the first `invalid` of them without any."""
     counts = rng.integers(1, max_statements + 1, num_programs).astype(np.int32)
     width = len(STATEMENT_COLUMNS)
     statement = rng.uniform(0, 20, (num_programs, max_statements, width)).astype(np.float32)
@@ -61,7 +60,6 @@ def speed_of(batch):
 
 
 def latency_of(batch):
-    """Seconds that fall with the speed."""
     return 1e-4 * np.exp(-speed_of(batch))
 
 

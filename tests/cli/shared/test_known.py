@@ -124,8 +124,6 @@ def test_the_nearest_name_counts_the_last_part():
 
 @dataclass(kw_only=True)
 class Options:
-    """One without default, one with."""
-
     run: str = MISSING
     count: int = 1
     parts: list[str] = field(default_factory=list)

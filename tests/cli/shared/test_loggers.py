@@ -105,7 +105,6 @@ def test_an_argument_that_no_logger_takes_is_told(tmp_path, name):
 
 
 def rows_of(path, run, name):
-    """The table that a run logged."""
     file = next(row[f"{name}/path"] for row in run["history"] if f"{name}/path" in row)
     return json.loads((path.parent / "files" / file).read_text())
 

@@ -129,7 +129,6 @@ def two_cells(tmp_path, *options):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The cells of a single process."""
     return two_cells(tmp_path_factory.mktemp("alone"))
 
 

@@ -233,7 +233,6 @@ WITHOUT = "[torch,nvidia-*,triton,sympy,networkx]"
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """The folder of its parts."""
     out = tmp_path_factory.mktemp("package") / "package"
     words = [f"out={out}", f"without={WITHOUT}", "part_mb=20"]
     made = subprocess.run(

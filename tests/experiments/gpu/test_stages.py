@@ -53,7 +53,6 @@ class World:
 
 
 def prepared(options):
-    """The folders that commands would make."""
     for step in steps_of(options).values():
         step.leaves.parent.mkdir(parents=True, exist_ok=True)
         if step.made is not None:

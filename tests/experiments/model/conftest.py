@@ -19,7 +19,6 @@ PROGRAMS = 16
 
 
 def steps_of(shape, rng):
-    """Steps of different programs of a matrix product."""
     m, n, k = shape
     found = {}
     while len(found) < PROGRAMS:

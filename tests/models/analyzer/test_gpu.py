@@ -116,7 +116,6 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
 
 
 def only(name):
-    """The paper's form with one penalty on."""
     return PaperSwitches(**{term: term == name for term in PaperSwitches.names()})
 
 
@@ -171,13 +170,11 @@ def test_limits_count_the_bytes_of_a_type():
 
 
 def symbols_of(dag: ComputeDAG, steps: list, dtype: str = "float32") -> Symbols:
-    """GPU symbols of step lists of one skeleton."""
     (group,) = group_programs(steps)[0]
     return gpu_symbols(in_type(lower(apply(dag, group.skeleton, group.decisions)), dtype))
 
 
 def steps_of(rng: np.random.Generator, count: int) -> list:
-    """Random perfect tilings of a 256-cube."""
     out = []
     for _ in range(count):
         rows, columns = (tuple(int(2**e) for e in rng.integers(0, 3, 4)) for _ in range(2))

@@ -24,7 +24,6 @@ WRITERS = {
 
 @contextmanager
 def disk_of(size):
-    """No file of this process grows beyond so many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -78,7 +77,6 @@ def test_a_checkpoint_of_an_earlier_version_scores_the_same(tmp_path, model):
 
 
 def old_checkpoint(path, saved, model):
-    """What earlier versions wrote: PyTorch's archive, XGBoost's binary form."""
     save_checkpoint(path.with_suffix(".safetensors"), saved, info(model))
     content = load_tensors(path.with_suffix(".safetensors"))
     if model.name == "XGBoostRanker":

@@ -51,7 +51,6 @@ def load(root, tmp_path, **kwargs):
 
 
 def same(first, second):
-    """Whether two stores hold the same, to the last bit."""
     for field in dataclasses.fields(first):
         a, b = getattr(first, field.name), getattr(second, field.name)
         if a is None:

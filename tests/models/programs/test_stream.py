@@ -32,7 +32,6 @@ TASKS = (
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Three real tasks, of many skeletons."""
     folder = tmp_path_factory.mktemp("records")
     there = folder / "measure_records" / PLATFORM
     there.mkdir(parents=True)
@@ -59,7 +58,6 @@ def streamed(root, cache):
 
 
 def equal(ours, theirs):
-    """Two batches of programs, to the last bit."""
     assert torch.equal(ours.statement, theirs.statement)
     assert torch.equal(ours.program, theirs.program)
     assert torch.equal(ours.dataflow, theirs.dataflow)

@@ -39,8 +39,6 @@ def test_the_mean_of_weights_by_hand_and_counters_of_the_last():
 
 
 class _Trace(LastEpochs):
-    """Remembers what it took in."""
-
     def __init__(self, number):
         super().__init__(number)
         self.taken = []

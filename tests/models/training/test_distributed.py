@@ -44,8 +44,6 @@ def fitted(folder, processes, epochs=2, stop_after=None, **changes):
 
 
 class Losses(pl.Callback):
-    """The loss of every batch."""
-
     def __init__(self):
         self.seen = []
 

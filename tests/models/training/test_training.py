@@ -152,8 +152,6 @@ def test_only_better_epochs_are_saved(tmp_path):
 
 
 def test_weights_of_a_unit_that_never_fires_do_not_stay_denormal(tmp_path):
-    """They made a long fit slower and slower."""
-
     class Dead(Callback):
         def on_train_start(self, trainer, pl_module):
             layer = pl_module.ranker.network.statement_encoder[0]

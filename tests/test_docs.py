@@ -38,7 +38,7 @@ def test_every_script_named_exists(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_make_target_named_exists(name):
+def test_what_a_page_names_exists(name):
     targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), flags=re.MULTILINE))
     named = {
         word
@@ -48,13 +48,25 @@ def test_every_make_target_named_exists(name):
     named = {word for word in named if "=" not in word and word.islower()}
     assert named or name not in DOCUMENTS
     assert named <= targets
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_folder_and_file_of_the_sources_named_exists(name):
     rooms = "pruner|conf|tests|datasets|experiments"
     named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text_of(name))
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
+    text = text_of(name)
+    scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
+    begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
+    modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
+    paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
+    paths += [f"pruner/cli/{name}.py" for name in begun]
+    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
+    text = text_of(name)
+    chosen = re.findall(rf"(?<![\w.+@/])({'|'.join(GROUPS)})=([a-z][\w-]*)(?![\w.:(/\[-])", text)
+    own = set(re.findall(r"\+variants\.(\w+)=", text)) | {"null", "all", "manylinux_2_28_x86_64"}
+    missing = [
+        f"{group}={choice}"
+        for group, choice in chosen
+        if choice not in own and not (REPOSITORY / f"conf/{group}/{choice}.yaml").is_file()
+    ]
+    assert missing == []
 
 
 def test_every_module_that_a_docstring_names_exists():
@@ -90,30 +102,6 @@ def test_every_link_leads_somewhere(name):
         if not target.is_file() or anchor not in anchors_of(target.read_text(encoding="utf-8")):
             wrong.append(link)
     assert wrong == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_that_a_page_names_is_there(name):
-    text = text_of(name)
-    scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
-    begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
-    modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
-    paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
-    paths += [f"pruner/cli/{name}.py" for name in begun]
-    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_choice_named_on_a_page_exists(name):
-    text = text_of(name)
-    chosen = re.findall(rf"(?<![\w.+@/])({'|'.join(GROUPS)})=([a-z][\w-]*)(?![\w.:(/\[-])", text)
-    own = set(re.findall(r"\+variants\.(\w+)=", text)) | {"null", "all", "manylinux_2_28_x86_64"}
-    missing = [
-        f"{group}={choice}"
-        for group, choice in chosen
-        if choice not in own and not (REPOSITORY / f"conf/{group}/{choice}.yaml").is_file()
-    ]
-    assert missing == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GENERATED])

@@ -127,9 +127,12 @@ def test_what_json_does_not_know_becomes_plain(tmp_path):
     files.save_metrics(tmp_path, value)
     assert files.load_metrics(tmp_path) == files.jsonable(value)
     assert files.load_metrics(tmp_path / "elsewhere") is None
+    values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
+    files.write_json(tmp_path / "x.json", values)
+    assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
 
 
-def test_a_table_reads_back_as_text_with_empty_cells(tmp_path):
+def test_a_table_reads_back_and_new_rows_replace_those_of_their_key(tmp_path):
     path = tmp_path / "new" / "folder" / "table.csv"
     assert files.read_table(path) == []
     files.write_table(path, [{"a": 1, "b": 0.1234567}, {"a": 'x,"y', "c": "ä\nö"}], floats=".3g")
@@ -139,9 +142,6 @@ def test_a_table_reads_back_as_text_with_empty_cells(tmp_path):
     ]
     files.write_table(path, [{"x": 0.1 + 0.2}])
     assert float(files.read_table(path)[0]["x"]) == 0.1 + 0.2  # all digits
-
-
-def test_rows_of_the_same_key_are_replaced_and_new_ones_come_last(tmp_path):
     path = tmp_path / "table.csv"
     rows = [{"model": m, "seed": s, "top1": 0.5} for m in "ab" for s in (0, 1)]
     files.write_table(path, rows)
@@ -151,12 +151,6 @@ def test_rows_of_the_same_key_are_replaced_and_new_ones_come_last(tmp_path):
     )  # fmt: skip
     found = [(row["model"], int(row["seed"]), float(row["top1"])) for row in merged]
     assert found == [("a", 0, 0.5), ("b", 0, 0.5), ("b", 1, 0.5), ("a", 1, 0.75), ("c", 0, 1.0)]
-
-
-def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
-    values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
-    files.write_json(tmp_path / "x.json", values)
-    assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
 
 
 @pytest.mark.parametrize("text", [b"", b'{"a": 1', b"\xff{}", b"[" * 100_000])

@@ -64,7 +64,7 @@ def write(tmp_path):
     return write
 
 
-def test_numbers_and_tables_by_hand(write):
+def test_numbers_ranges_and_tables_by_hand(write):
     item = load_item(write())
     rows = read_results(item)
     net, ahead = (measure(number, rows) for number in item.numbers)
@@ -77,6 +77,10 @@ def test_numbers_and_tables_by_hand(write):
         ["a", "tree", "0.400"],
         ["b", "net", "0.900"],
     ]
+    number = load_item(write()).numbers[0]
+    assert [KeyNumber(number=number, value=v).inside for v in (0.59, 0.6, 0.8, 0.81)] == [
+        False, True, True, False,
+    ]  # fmt: skip
 
 
 def test_a_row_without_the_value_is_no_point_of_a_plot(write):
@@ -147,13 +151,20 @@ def gaps_of(number):
     return [name for name, given in wanted.items() if not given]
 
 
-def test_every_key_number_of_the_book_has_something_beside_it(repository):
+def test_every_item_of_the_book_is_complete(repository):
     """Chance, the rival's own row, the paper's value or a reason; of a factor all of them."""
     items = load_items(repository / "experiments")
     lacking = {
         f"{i.name}, {n.name}": found for i in items for n in i.numbers if (found := gaps_of(n))
     }
     assert lacking == {}
+    assert [item.name for item in items if not (item.verdict and item.finding)] == []
+    assert len([item for item in items if item.summary]) == 5
+    for item in items:
+        assert set(item.run) == set(item.minutes)
+        assert set(item.run) in ({"full", "small"}, {"alone"}, {"gpu"})
+    assert sum(item.minutes.get("small", 0) for item in items) / 2 < 10
+    assert sum(item.minutes.get("full", 0) for item in items) / 2 < 60
 
 
 def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
@@ -232,12 +243,6 @@ def test_the_page_begins_with_its_summary_and_a_verdict_on_every_item(write, com
     assert "\n\nVerdict: partly reproduced. It is .6.\n" in page
     write({**said, "verdict": "fine"})
     assert "verdict=fine is unknown; known: reproduced, " in command("report").refusal
-
-
-def test_every_item_of_the_book_has_a_verdict_with_its_reason(repository):
-    items = load_items(repository / "experiments")
-    assert [item.name for item in items if not (item.verdict and item.finding)] == []
-    assert len([item for item in items if item.summary]) == 5
 
 
 def test_an_item_without_results_is_named(write, command):
@@ -321,23 +326,7 @@ def test_the_committed_page_agrees_with_the_committed_results(command, repositor
     assert command("report", f"experiments={repository}/experiments", "check=true").done
 
 
-def test_every_item_says_how_long_its_presets_take(repository):
-    items = load_items(repository / "experiments")
-    for item in items:
-        assert set(item.run) == set(item.minutes)
-        assert set(item.run) in ({"full", "small"}, {"alone"}, {"gpu"})
-    assert sum(item.minutes.get("small", 0) for item in items) / 2 < 10
-    assert sum(item.minutes.get("full", 0) for item in items) / 2 < 60
-
-
-def test_a_range_includes_its_ends(write):
-    number = load_item(write()).numbers[0]
-    assert [KeyNumber(number=number, value=v).inside for v in (0.59, 0.6, 0.8, 0.81)] == [
-        False, True, True, False,
-    ]  # fmt: skip
-
-
-def test_unknown_items_and_presets_are_told(write, command, toy_root):
+def test_unknown_items_and_presets_are_told(write, command, toy_root, tmp_path):
     write()
     for options, message in (
         (["only=[none]"], "known: toy"),
@@ -345,9 +334,6 @@ def test_unknown_items_and_presets_are_told(write, command, toy_root):
         (["only=[toy]", "preset=alone"], "toy has only full, small"),
     ):
         assert message in command("book", f"data.root={toy_root}", *options).refusal
-
-
-def test_results_book_errors_are_pruner_errors(tmp_path):
     with pytest.raises(PrunerError, match=r"no <item>/item\.yaml"):
         load_items(tmp_path)
 

@@ -160,14 +160,11 @@ def test_an_interrupted_step_is_not_done(world):
     assert step.done
 
 
-def test_a_budget_is_the_seconds_of_a_limited_box(world):
+def test_a_budget_is_the_seconds_of_a_limited_box_and_of_earlier_starts(world):
     step = world.step("a", budget="budget.seconds")
     assert step.within(61.9) == ["a", "budget.seconds=61"]
     assert step.within(float("inf")) == ["a"]
     assert world.step("b").within(5.0) == ["b"]
-
-
-def test_a_budget_counts_what_an_earlier_start_has_used(world):
     step = world.step("a", budget="budget.seconds", spent_s=30.5)
     assert step.within(10.0) == ["a", "budget.seconds=40"]
 

@@ -111,7 +111,7 @@ def test_the_papers_rounds_are_those_of_its_twin(item, options):
     assert rounds.draft.keep == 512
 
 
-def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
+def test_what_is_left_out_is_nowhere(item, options):
     _, ours = settings_of(item, options, "pruner_live")
     _, without = settings_of(item, options, "pruner_live_without_draft")
     assert ours.draft is not None
@@ -119,9 +119,6 @@ def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
     assert (without.draft, without.prior, without.draft_leads) == (None, 0, False)
     assert without.random_sample == ours.random_sample + ours.draft.keep
     assert without.verify == ours.verify
-
-
-def test_the_ablation_takes_one_branch_of_the_network(item, options):
     for part in ("dataflow", "statement"):
         config, _ = settings_of(item, options, f"pruner_paper_without_{part}")
         used = {name: config.model[name] for name in ("use_dataflow", "use_statement")}

@@ -47,19 +47,6 @@ def test_help_lists_the_groups_of_the_command_and_no_other(command):
     assert "$" not in text.replace("${", "")
 
 
-def test_every_option_of_training_stands_there_with_its_value_and_meaning():
-    lines = shown("train", ["model=tensetmlp", "seed=7"]).splitlines()
-    (seed,) = [line for line in lines if line.startswith("  seed=7 ")]
-    assert "of weights, batches" in seed
-    assert lines[lines.index(seed) + 1].strip() == "chooses the held-out tasks"
-    (line,) = [line for line in lines if line.startswith("  batches.tasks=")]
-    (epochs,) = [line for line in lines if line.startswith("  stop_after=")]
-    assert epochs.endswith("stop after this many epochs; resume= continues")
-    assert "model=tensetmlp" in "\n".join(lines)
-    assert any(line.startswith("  model.width=") for line in lines)
-    assert line.split(None, 1) == ["batches.tasks=8", "tasks per batch"]
-
-
 def test_the_list_of_commands_has_one_line_each():
     lines = list_of_commands().splitlines()
     for command in ("train", "evaluate", "featurize", "adapt", "tune", "collect", "import_logs"):

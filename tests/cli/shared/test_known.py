@@ -53,9 +53,10 @@ def test_names_in_a_mapping_are_options_like_any_other():
         read_words("tune", [word])
 
 
-def test_a_group_of_another_command_is_unknown():
+def test_choices_are_those_of_the_command():
     with pytest.raises(PrunerError, match="workload is unknown"):
         read_words("train", ["workload=matmul"])
+    assert read_words("import_logs", ["platform=my-gpu", "out=data"]).config.platform == "my-gpu"
 
 
 @pytest.mark.parametrize(
@@ -94,10 +95,6 @@ def test_a_sweep_over_choices_knows_the_options_of_each():
         read_words("train", ["seed=0,1"])
 
 
-def test_a_command_without_devices_takes_any_platform_by_name():
-    assert read_words("import_logs", ["platform=my-gpu", "out=data"]).config.platform == "my-gpu"
-
-
 def test_a_command_line_is_composed_once(monkeypatch, tmp_path):
     """Equal choices once a process; everybody has an own copy, with the folder of the moment."""
     known._composed.cache_clear()
@@ -117,11 +114,6 @@ def test_a_command_line_is_composed_once(monkeypatch, tmp_path):
     assert again.hydra.hydra.runtime.cwd == str(tmp_path)
 
 
-def test_the_nearest_name_counts_the_last_part():
-    assert nearest("epochs", {"trainer.max_epochs", "seeds"}) == "trainer.max_epochs"
-    assert nearest("qqq", {"trainer.max_epochs", "seeds"}) is None
-
-
 @dataclass(kw_only=True)
 class Options:
     run: str = MISSING
@@ -137,6 +129,8 @@ def test_an_option_without_default_can_be_given_and_must_be():
         read_fields(Options, ["rum=here"])
     with pytest.raises(PrunerError, match=r"parts: a list; write parts=\[a,b\]"):
         read_fields(Options, ["run=here", "parts=a"])
+    with pytest.raises(PrunerError, match="count: Value 'two'"):
+        read_fields(Options, ["run=here", "count=two"])
 
 
 @pytest.mark.parametrize(

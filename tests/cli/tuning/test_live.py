@@ -23,14 +23,11 @@ ROW = {
 BUDGET = TuneBudget(trials=300)
 
 
-def test_the_cells_of_a_row():
+def test_the_cells_of_a_row_and_of_one_before_the_first_program():
     cells = network_cells(ROW, BUDGET, 65.0)
     assert cells == ["24.3 ms", "97%", "60/300", "3", "2:05", "1:05", "conv2d_1a 1.25 ms"]
     assert line(cells).startswith("network 24.3 ms  measured 97%  trials 60/300")
     assert len(cells) == len(HEADINGS)
-
-
-def test_before_the_first_program_there_is_a_dash():
     nothing = {"best_latency_s": float("inf"), "estimate_s": float("inf"), "measured_share": 0.0}
     cells = network_cells(ROW | nothing, BUDGET, None)
     assert [cells[0], *cells[-2:]] == ["-", "?", "conv2d_1a -"]
@@ -56,14 +53,6 @@ def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
         show(ROW)
     assert "24.3 ms" in out.getvalue()
     assert "conv2d_1a 1.25 ms" in out.getvalue()
-
-
-def test_what_the_seconds_of_a_network_cover_is_told():
-    budget = TuneBudget(trials=40, seconds=60.0)
-    told = budget_line(budget, build=True)
-    assert told.startswith("budget: 40 programs or 60 s of drafting, measuring and learning; ")
-    assert told.endswith("building, checking and timing the network comes after it")
-    assert budget_line(TuneBudget(trials=40), build=False).endswith("the import is not in it")
 
 
 def test_a_round_of_operators_tells_the_time_left(capsys):

@@ -49,7 +49,7 @@ def both(options):
     return options
 
 
-def test_operators_at_equal_trials(both):
+def test_operators_groups_and_curves_of_both(both):
     rows = {(row["task"], row["policy"]): row for row in operator_rows(both)}
     assert len(rows) == 4
     ours = rows["a", "ours"]
@@ -58,9 +58,6 @@ def test_operators_at_equal_trials(both):
     assert (ours["equal_trials"], ours["best_at_equal_s"]) == (1, 4.0)
     assert rows["b", "metaschedule"]["best_at_equal_s"] == 1.0
     assert ours["raced_s"] is None
-
-
-def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     ours, rival = group_rows(both)
     # the rival ends with 2 + 1 s after 30 s; ours has 1 + 2 s after 3 s
     assert (rival["seconds_to_rival"], rival["times_less"], rival["over_rival"]) == (30.0, 1.0, 1.0)
@@ -68,6 +65,12 @@ def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     # at equal trials: of a 4 over 2, of b 1 over 1
     assert ours["over_rival"] == pytest.approx(math.sqrt(2.0))
     assert (ours["trials"], ours["total_s"]) == (4, 5.0)
+    rows = {row["policy"]: [] for row in curve_rows(both)}
+    for row in curve_rows(both):
+        rows[row["policy"]].append((row["after"], row["elapsed_s"], row["relative"]))
+    # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
+    assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
+    assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
 
 
 def test_latencies_over_those_of_chance_at_equal_trials(both):
@@ -99,15 +102,6 @@ def test_who_never_gets_there_is_told_so(options):
     ran(options.run("float32-metaschedule"), RIVAL, 31.0)
     ours, _ = group_rows(options)
     assert (ours["seconds_to_rival"], ours["times_less"]) == (None, 0.0)
-
-
-def test_curves_begin_where_all_operators_have_a_program(both):
-    rows = {row["policy"]: [] for row in curve_rows(both)}
-    for row in curve_rows(both):
-        rows[row["policy"]].append((row["after"], row["elapsed_s"], row["relative"]))
-    # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
-    assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
-    assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
 
 
 def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):

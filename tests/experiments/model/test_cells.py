@@ -23,7 +23,7 @@ from pruner.models.training.losses import RankNet, TopShare
 from pruner.models.training.recipe import Recipe
 
 
-def test_settings_are_each_alone_all_and_each_left_out():
+def test_settings_are_each_alone_all_and_each_left_out_and_several_take_longer():
     found = {one.name: (one.learned, one.judged, one.left_out) for one in settings_of(["a", "b"])}
     assert found == {
         "a": (("a",), ("a",), ()),
@@ -33,6 +33,9 @@ def test_settings_are_each_alone_all_and_each_left_out():
         "without-b": (("a",), ("b",), ("b",)),
     }
     assert [one.name for one in settings_of(["a"])] == ["a"]
+    every = settings_of(["a", "b"])[2]
+    guess = Guess(platform_s={"a": 10.0, "b": 40.0}, model={}, several=1.5)
+    assert guess.seconds(AblationCell(setting=every, model="pacm", seed=0)) == 60.0
 
 
 def test_what_is_left_is_as_what_is_made_took(tmp_path):
@@ -44,12 +47,6 @@ def test_what_is_left_is_as_what_is_made_took(tmp_path):
     first, second = planned(cells, tmp_path, guess)
     assert (first["made"], first["minutes left"]) == (1, pytest.approx(40 / 60))
     assert (second["made"], second["minutes left"]) == (0, 2.0)
-
-
-def test_several_platforms_take_as_long_as_the_slowest_and_more():
-    every = settings_of(["a", "b"])[2]
-    guess = Guess(platform_s={"a": 10.0, "b": 40.0}, model={}, several=1.5)
-    assert guess.seconds(AblationCell(setting=every, model="pacm", seed=0)) == 60.0
 
 
 def test_changes_go_together_unless_they_contradict_each_other():

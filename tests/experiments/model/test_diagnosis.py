@@ -34,6 +34,9 @@ def test_pairs_by_how_far_apart_they_are_by_hand():
     rows = gap_rows(found)
     assert [row["share of pairs"] for row in rows] == pytest.approx([1 / 3] * 3)
     assert [row["share of errors"] for row in rows] == pytest.approx([2 / 3, 0, 1 / 3])
+    (found,) = by_gap([task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])], edges=())
+    assert found.pairs == 0
+    assert found.accuracy == 1.0
 
 
 def test_all_pairs_together_are_the_pairwise_accuracy():
@@ -45,12 +48,6 @@ def test_all_pairs_together_are_the_pairwise_accuracy():
     wrong = sum(one.wrong for one in found)
     assert 1 - wrong / pairs == pytest.approx(metrics.pairwise_accuracy(tasks[:1]))
     assert sum(one.pairs for one in by_gap(tasks)) == pairs + 40 * 39 / 2 + 21
-
-
-def test_equal_latencies_are_no_pair():
-    (found,) = by_gap([task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])], edges=())
-    assert found.pairs == 0
-    assert found.accuracy == 1.0
 
 
 def test_groups_share_the_regret():

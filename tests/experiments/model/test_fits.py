@@ -144,7 +144,7 @@ def test_test_tasks_are_others_and_judged_once(ablation, tmp_path):
     assert {key.platform for key in (*left_out.train, *left_out.valid)} == {"v100"}
 
 
-def test_chance_and_a_second_timing_stand_beside():
+def test_chance_a_second_timing_and_the_analyzer_stand_beside():
     cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
     once = replace(store_of(["k80"]), draft=None)
     assert [row["model"] for row in references(cell, once, "valid")] == [CHANCE]
@@ -152,10 +152,6 @@ def test_chance_and_a_second_timing_stand_beside():
     assert [row["model"] for row in rows] == [CHANCE, CEILING]
     assert rows[0]["pairwise_accuracy"] == 0.5
     assert rows[1]["pairwise_accuracy"] > 0.9
-
-
-def test_the_analyzer_alone_stands_beside_where_programs_have_its_score():
-    cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
     store = store_of(["k80"])
     columns = torch.zeros(len(store.latency_s), NUM_DRAFT_COLUMNS)
     columns[:, SCORE] = -torch.log(store.latency_s)  # it knows everything
@@ -187,12 +183,3 @@ def test_a_diagnosis_is_a_page_and_rows_of_all_tables(ablation):
     assert operator["group"] == "matmul"
     twins = next(row for row in rows if row["table"] == "twins")
     assert twins["pairwise bound"] == 1.0  # made-up features are all different
-
-
-def test_a_folder_of_a_fit_is_its_own(ablation, tmp_path):
-    made, _ = ablation
-    (cell,) = AblationCell.product(settings_of(["k80"]), ["pacm"], [0])
-    made.fit([cell])
-    best = load_tensors(tmp_path / cell.name / "best.safetensors")
-    assert best["model"]["name"] == PaCM.__name__
-    assert partial(PaCM, **best["model"]["arguments"])().reads_draft is False

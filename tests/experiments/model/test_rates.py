@@ -84,7 +84,7 @@ def test_a_fit_is_made_once_and_read_by_the_next_run(measured, tmp_path):
         replace(nested, read=unread, num_programs=70).fit([CELL], programs)
 
 
-def test_columns_by_shipped_rates_are_those_of_the_features(measured):
+def test_columns_by_shipped_and_by_other_rates_are_those_of_the_analyzer(measured):
     root = measured()
     programs = programs_of(root)
     assert int(programs.line.max()) > programs.num_programs // len(programs.keys)  # some failed
@@ -94,11 +94,6 @@ def test_columns_by_shipped_rates_are_those_of_the_features(measured):
     some = torch.arange(0, programs.num_programs, 3)  # as if other programs had no features
     found = draft_by({"v100": gpu_analyzer("v100")}, reader_of(root), programs.subset(some))
     assert torch.equal(found, programs.draft[some])
-
-
-def test_columns_by_other_rates_have_the_score_of_that_analyzer(measured):
-    root = measured()
-    programs = programs_of(root)
     analyzer = replace(gpu_analyzer("v100"), constants=AnalyzerConstants(rates=OTHER))
     found = draft_by({"v100": analyzer}, reader_of(root), programs)
     assert not torch.equal(found[:, SCORE], programs.draft[:, SCORE])

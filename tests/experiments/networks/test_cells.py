@@ -42,16 +42,13 @@ def cells(tmp_path):
     ]
 
 
-def test_the_time_to_the_rivals_latency_counts_import_and_draft(cells):
+def test_times_to_the_rivals_latency_count_import_and_draft_and_are_set_in_proportion(cells):
     ours, rival = result_rows(cells)
     assert ours["seconds_to_rival"] == 4.0  # 1 s of tuning after 3 s
     assert rival["seconds_to_rival"] == 40.0  # its network was final after 39 s of tuning
     assert (ours["drafted_s"], ours["drafted_network_s"]) == (3.0, 5.0)
     assert (rival["drafted_s"], rival["drafted_network_s"]) == (None, None)
     assert (ours["tasks"], ours["estimate_s"], ours["build_s"]) == (2, 3.0, 30.0)
-
-
-def test_the_summary_sets_them_in_proportion(cells):
     table = summarise(result_rows(cells)).set_index("policy")
     assert table.speedup.to_dict() == {"ours": 10.0, "metaschedule": 1.0}
     assert table.network_over_rival["ours"] == 0.25
@@ -59,13 +56,16 @@ def test_the_summary_sets_them_in_proportion(cells):
     assert table.seeds.tolist() == [1, 1]
 
 
-def test_a_latency_that_is_never_reached_takes_for_ever(cells):
+def test_what_is_never_reached_takes_for_ever_and_what_was_not_timed_is_not_known(cells):
     slow = [point("ours", 2.0, 2, 4.1)]
     given = {"start_s": 3.0, "drafted_s": 3.0, "points": slow}
     never = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run, **given)
     table = summarise(result_rows([never, cells[1]])).set_index("policy")
     assert table.seconds_to_rival["ours"] == float("inf")
     assert table.speedup["ours"] == 0.0
+    alone = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run)
+    assert result_rows([alone])[0]["seconds_to_rival"] is None
+    assert prefix_rows([alone]) == []
 
 
 def test_the_draft_of_a_run_that_begins_with_it_counts_once(cells):
@@ -92,12 +92,6 @@ def test_a_run_that_began_with_a_draft_has_one_of_all_that_it_tunes(cells):
         (run.folder / "drafted").mkdir(exist_ok=True)
         write_json(run.folder / "drafted" / "drafted.json", rows[:known])
         assert drafts_first(run) == itself
-
-
-def test_what_was_not_timed_is_not_known(cells):
-    alone = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run)
-    assert result_rows([alone])[0]["seconds_to_rival"] is None
-    assert prefix_rows([alone]) == []
 
 
 def test_prefixes_are_relative_to_the_rivals_latency_and_seconds(cells):

@@ -47,7 +47,7 @@ def test_a_failed_build_reaches_nothing():
     assert failed.over_rival is None
 
 
-def test_halving_between_the_first_hit_and_the_point_before_it():
+def test_halving_ends_at_the_first_hit_and_builds_nothing_twice():
     asked = []
 
     def measure(t_s):
@@ -58,9 +58,6 @@ def test_halving_between_the_first_hit_and_the_point_before_it():
     found = halved(points, measure, lambda t_s: int(10 * t_s))
     assert asked == [6.0, 4.0, 5.0]
     assert [p.t_s for p in found if p.reached] == [6.0, 5.0]
-
-
-def test_halving_builds_nothing_twice():
     points = [point(0.0, 2.0), point(16.0, 0.8)]
     asked = []
 

@@ -106,7 +106,7 @@ def test_momentum_options_are_checked(world):
             MomentumAdaptation(setting(world), **wrong)
 
 
-def test_elastic_penalty_by_hand():
+def test_elastic_penalty_and_fisher_by_hand():
     network = TwoWeights(3.0, 1.5)
     anchor = {"a": torch.tensor(2.0), "b": torch.tensor(2.0)}
     fisher = {"a": torch.tensor(2.0), "b": torch.tensor(4.0)}
@@ -115,9 +115,6 @@ def test_elastic_penalty_by_hand():
     penalty.backward()
     assert network.a.grad.item() == pytest.approx(3.0 * 2.0 * 1.0)
     assert network.b.grad.item() == pytest.approx(3.0 * 4.0 * -0.5)
-
-
-def test_fisher_by_hand():
     store = shifted.store(0, [3], platform="old", tasks=1, programs=2)
     network = TwoWeights(0.1, 0.2)
     fit = OnlineFit(loss=MeanSquare(), batches=MixedBatches(programs=2))

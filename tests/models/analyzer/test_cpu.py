@@ -41,16 +41,13 @@ def seconds(analyzer, **values):
     return float(analyzer.latency_s(one(**values))[0])
 
 
-def test_vectors_on_all_cores_run_at_the_peak():
+def test_arithmetic_and_bytes_that_miss_a_cache_by_hand():
     device = cpu().device
     assert seconds(cpu(), comp_count=1e9) == pytest.approx(1e9 / device.peak_flops_per_s)
     assert seconds(cpu(), comp_count=1e9, lanes=1) == pytest.approx(8e9 / device.peak_flops_per_s)
     assert seconds(cpu(), comp_count=1e9, balance=0.5) == pytest.approx(
         2e9 / device.peak_flops_per_s
     )
-
-
-def test_bytes_that_miss_a_cache_take_the_time_of_the_next_one():
     device, rates = cpu().device, CpuRates()
     cores = device.clock_hz * device.num_cores
     assert seconds(cpu(), l1_traffic=1e6) == pytest.approx(1e6 / rates.l1_bytes / cores)

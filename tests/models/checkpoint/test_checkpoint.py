@@ -185,13 +185,10 @@ def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path, model):
     assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
 
 
-def test_a_name_that_is_taken_is_refused():
+def test_a_model_that_a_checkpoint_could_not_name_is_refused():
     other = type("PaCM", (Narrow,), {})
     with pytest.raises(PrunerError, match="the name is taken"):
         models_with([other])
-
-
-def test_a_model_that_a_checkpoint_could_not_name_is_refused():
     assert ModelSpec.of(partial(PaCM, width=8)) == ModelSpec(name="PaCM", arguments={"width": 8})
     for factory in (lambda: PaCM(), partial(XGBoostRanker, 3)):
         with pytest.raises(PrunerError, match=r"a class or a|by keyword"):

@@ -40,19 +40,19 @@ def tasks(draw, max_size=12):
     return scored(latency, score)
 
 
-def test_top_k_by_hand():
+def test_top_k_best_k_and_pairs_by_hand():
     a = scored([5.0, 9.0, 7.0], [1, 3, 2], weight=2)  # best 5; top-1 is 9, top-2 min(9, 7)
     b = scored([8.0, 5.0], [2, 1])  # best 5; top-1 is 8
     assert metrics.top_k([a, b], 1) == pytest.approx((2 * 5 + 1 * 5) / (2 * 9 + 1 * 8))
     assert metrics.top_k([a, b], 2) == pytest.approx((2 * 5 + 1 * 5) / (2 * 7 + 1 * 5))
     assert metrics.top_k_task_mean([a, b], 1) == pytest.approx((5 / 9 + 5 / 8) / 2)
-
-
-def test_best_k_by_hand():
     a = scored([4.0, 1.0, 3.0, 2.0], [4, 1, 3, 2])  # the 3 best-drafted: 4, 3, 2 seconds
     b = scored([6.0, 3.0], [1, 2])  # kept: 3
     assert metrics.best_k([a, b], 1, [3, 1]) == pytest.approx((1 + 3) / (2 + 3))
     assert metrics.best_k([a, b], 2, [3, 2]) == pytest.approx((1 + 3) / (3 + 6))
+    right = scored([1.0, 2.0, 3.0], [3, 2, 1])
+    wrong = scored([1.0, 2.0], [1, 2])
+    assert metrics.pairwise_accuracy([right, wrong]) == pytest.approx((3 * 1.0 + 2 * 0.0) / 5)
 
 
 @given(tasks(), st.integers(1, 6), st.integers(1, 6))
@@ -79,12 +79,6 @@ def test_pair_agreement_over_several_blocks(monkeypatch):
     assert whole == pytest.approx(oracles.pairwise_accuracy(task.latency_s, task.score))
 
 
-def test_pairwise_accuracy_weighs_by_programs():
-    right = scored([1.0, 2.0, 3.0], [3, 2, 1])
-    wrong = scored([1.0, 2.0], [1, 2])
-    assert metrics.pairwise_accuracy([right, wrong]) == pytest.approx((3 * 1.0 + 2 * 0.0) / 5)
-
-
 @given(tasks(max_size=8), st.integers(1, 8), st.integers(1, 8))
 def test_expected_random_latency_is_the_mean_over_all_subsets(task, size, k):
     size = min(size, task.num_programs)
@@ -100,17 +94,17 @@ def test_expected_random_ratio_is_the_mean_over_all_subsets(task, size):
     assert expected_ratio(task, size) == pytest.approx(np.mean(every))
 
 
-def test_rank_probabilities_by_hand():
+def test_ranks_choices_without_a_good_program_sizes_and_regret_by_hand():
     # 2 of 4 kept; the better is 1st with 3 pairs of 6, 2nd with 2, 3rd with 1.
     assert rank_probabilities(4, 2, 1) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
-
-
-def test_unreached_counts_the_choices_without_a_good_program():
     # two good of five; without them: 3 of 5 single programs, 3 of 10 pairs, 1 of 10 triples
     assert unreached(5, 2, 5) == pytest.approx([1, 3 / 5, 3 / 10, 1 / 10, 0, 0])
     orders = list(combinations(range(5), 2))  # places of the good programs, equally likely
     mean = np.mean([min(places) + 1 for places in orders])
     assert unreached(5, 2, 5)[:-1].sum() == pytest.approx(mean)
+    task = scored(np.ones(1000), np.zeros(1000))
+    assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
+    assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)
 
 
 def test_random_ratio_of_one_task_is_the_exact_mean():
@@ -132,15 +126,6 @@ def test_perfect_and_reversed_ranking():
     assert report["top1"] == report["top5"] == report["pairwise_accuracy"] == report["ndcg"] == 1.0
     assert report["top1_regret"] == 0.0
     assert full_report([reverse])["pairwise_accuracy"] == 0.0
-
-
-def test_draft_sizes_are_512_an_eighth_and_a_fiftieth():
-    task = scored(np.ones(1000), np.zeros(1000))
-    assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
-
-
-def test_regret_is_relative_to_chance():
-    assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +163,6 @@ def test_the_noise_ceiling_by_hand():
     assert found["pairwise_accuracy"] == pytest.approx(2 / 3)
     assert found["spread"] == pytest.approx(0.5)  # of 2.0, 0.25 and 0.5
     assert (found["num_tasks"], found["num_programs"]) == (1, 3)
-
-
-def test_timings_that_repeat_have_no_ceiling_below_one():
     found = noise_ceiling([task([[1.0, 1.0], [2.0, 2.0]]), task([[3.0, 3.0], [2.0, 2.0]], "b")])
     assert {found[n] for n in ("top1", "top1_task_mean", "pairwise_accuracy")} == {1.0}
     assert found["spread"] == 0.0
@@ -244,7 +226,7 @@ X = network("x@1", a=3, b=1)
 Y = network("y@1", a=1, c=5)  # c has no records
 
 
-def test_means_over_networks_by_hand():
+def test_means_and_rows_of_networks_by_hand():
     report = Report.of([A, B], [X, Y])
     of_x = (3 * 1 + 1 * 3) / (3 * 2 + 1 * 4)
     assert report.metrics["top1_network_mean"] == pytest.approx((of_x + 1 / 2) / 2)
@@ -255,9 +237,6 @@ def test_means_over_networks_by_hand():
     chance = report.metrics["random"]
     assert chance["top1_network_mean"] == pytest.approx((random_x + 3 / 4) / 2, abs=0.02)
     assert chance["top5_network_mean"] == 1.0
-
-
-def test_a_row_says_how_much_of_the_network_was_judged():
     x, y = Report.of([A, B], [X, Y]).network_rows
     assert (x["network"], x["tasks"], x["tasks_of_network"]) == ("k80/x@1", 2, 2)
     assert (x["best_latency_s"], x["chosen_latency_s"], x["top1"]) == (6.0, 10.0, 0.6)

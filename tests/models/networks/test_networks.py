@@ -63,25 +63,42 @@ def test_every_model_is_in_the_table_and_can_be_chosen():
     assert set(NETWORKS) > {"pacm", "tensetmlp", "tlp", "mtl_tlp", "attention"}
 
 
-def test_tensetmlp_parameters_by_hand():
+def test_parameters_by_hand():
     expected = (174 * 256 + 256) + 3 * (256 * 256 + 256) + (256 + 1)
     assert sum(p.numel() for p in TenSetMLP().parameters()) == expected
+    def layers(*widths):
+        return sum(a * b + b for a, b in pairwise(widths))
+
+    encoder = layers(22, 64, 128, 256, 256)
+    attention = layers(256, 3 * 256) + layers(256, 256)
+    head = layers(256, 256, 128, 64, 1)
+    single = encoder + attention + 2 * layers(256, 256) + head
+    assert sum(p.numel() for p in TLP().parameters()) == single
+    three = TLP(platforms=["a", "b", "c"])
+    assert sum(p.numel() for p in three.parameters()) == single + 2 * head
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_one_finite_score_for_each_program(name):
+def test_one_finite_score_for_each_program_and_none_for_none(name):
     batch = normalised()
     score = network(name)(batch)
     assert score.shape == (batch.num_programs,)
     assert torch.isfinite(score).all()
     assert score.std() > 0
+    batch = synthetic.store().programs(torch.zeros(0, dtype=torch.long))
+    assert network(name)(batch).shape == (0,)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_scores_follow_a_permutation_of_programs(name):
+def test_scores_follow_a_permutation_of_programs_and_need_no_company(name):
     batch, model = normalised(), network(name)
     order = torch.randperm(batch.num_programs, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(model(permuted(batch, order)), model(batch)[order])
+    whole = model(batch)
+    for i in (0, 5):
+        torch.testing.assert_close(model(permuted(batch, torch.tensor([i]))), whole[i : i + 1])
+    model.train()
+    assert torch.isfinite(model(permuted(batch, torch.tensor([2])))).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -93,35 +110,6 @@ def test_order_of_statements_and_dataflow_rows_does_not_matter(name):
         row_order[mine] = mine.flip(0)
     flipped = replace(batch, statement=batch.statement[row_order], dataflow=batch.dataflow.flip(1))
     torch.testing.assert_close(model(flipped), model(batch))
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_batch_of_one_scores_as_in_company(name):
-    batch, model = normalised(), network(name)
-    whole = model(batch)
-    for i in (0, 5):
-        torch.testing.assert_close(model(permuted(batch, torch.tensor([i]))), whole[i : i + 1])
-    model.train()
-    assert torch.isfinite(model(permuted(batch, torch.tensor([2])))).all()
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_empty_batch_gives_no_score(name):
-    batch = synthetic.store().programs(torch.zeros(0, dtype=torch.long))
-    assert network(name)(batch).shape == (0,)
-
-
-def test_tlp_parameters_by_hand():
-    def layers(*widths):
-        return sum(a * b + b for a, b in pairwise(widths))
-
-    encoder = layers(22, 64, 128, 256, 256)
-    attention = layers(256, 3 * 256) + layers(256, 256)
-    head = layers(256, 256, 128, 64, 1)
-    single = encoder + attention + 2 * layers(256, 256) + head
-    assert sum(p.numel() for p in TLP().parameters()) == single
-    three = TLP(platforms=["a", "b", "c"])
-    assert sum(p.numel() for p in three.parameters()) == single + 2 * head
 
 
 def test_masked_attention_equals_torch_attention_with_masked_padding():

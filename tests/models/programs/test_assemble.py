@@ -44,16 +44,13 @@ def test_every_task_keeps_its_share_and_its_best_whatever_the_seed():
     assert torch.equal(spread(store, index, 1.0, 0), index)
 
 
-def test_only_programs_of_the_index_are_kept():
+def test_only_programs_of_the_index_are_kept_and_the_seed_decides_which():
     store = store_of(np.arange(1.0, 31.0))
     index = torch.arange(10, 30)
     kept = spread(store, index, 0.3, 0)
     assert set(kept.tolist()) <= set(index.tolist())
     assert len(kept) == 6
     assert 10 in kept  # the best of those given
-
-
-def test_the_seed_decides_which():
     store = store_of(np.linspace(1, 1.01, 50))
     draws = [spread(store, torch.arange(50), 0.2, seed).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]

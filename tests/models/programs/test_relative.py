@@ -29,7 +29,7 @@ def test_the_mean_row_of_the_same_place_is_taken_away():
     assert not relative.dataflow[2].any()
 
 
-def test_the_mean_of_the_analyzer_is_taken_away_too():
+def test_the_mean_of_the_analyzer_is_taken_away_and_a_center_is_a_mean():
     store = synthetic.store(sizes=(3, 2))
     relative = store.relative()
     expected = store.draft[:3] - store.draft[:3].mean(dim=0)
@@ -38,6 +38,10 @@ def test_the_mean_of_the_analyzer_is_taken_away_too():
     torch.testing.assert_close(Center.of(batch).relative(batch).draft, expected)
     known = store.relative({store.keys[1]: Center.of(batch)})
     torch.testing.assert_close(known.draft[3:], store.draft[3:] - store.draft[:3].mean(dim=0))
+    batch = synthetic.store(sizes=(3,), max_statements=1).programs(torch.arange(3))
+    center = Center.of(batch)
+    torch.testing.assert_close(center.statement[0], batch.statement[:, :164].mean(dim=0))
+    torch.testing.assert_close(center.dataflow, batch.dataflow.mean(dim=0))
 
 
 def test_places_count_rows_inside_a_program():
@@ -84,13 +88,6 @@ def test_a_single_candidate_can_be_scored():
     score = ranker.score_store(store, torch.tensor([12]))
     assert score.shape == (1,)
     assert np.isfinite(score).all()
-
-
-def test_center_of_one_task_is_a_mean():
-    batch = synthetic.store(sizes=(3,), max_statements=1).programs(torch.arange(3))
-    center = Center.of(batch)
-    torch.testing.assert_close(center.statement[0], batch.statement[:, :164].mean(dim=0))
-    torch.testing.assert_close(center.dataflow, batch.dataflow.mean(dim=0))
 
 
 @pytest.mark.parametrize("relative", [True, False])

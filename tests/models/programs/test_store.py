@@ -27,13 +27,15 @@ def test_a_gathered_batch_is_what_padding_by_hand_gives():
     assert np.array_equal(found.dataflow[1].numpy(), batches[0].dataflow[2])
 
 
-def test_labels_are_best_over_latency_within_each_task():
+def test_labels_are_best_over_latency_within_each_task_and_no_program_is_an_error():
     store = synthetic.store()
     for t in range(3):
         of_task = store.programs_of([t])
         latency = store.latency_s[of_task]
         assert torch.allclose(store.label[of_task], (latency.min() / latency).float())
         assert store.label[of_task].max() == 1.0
+    with pytest.raises(DataError, match="no task has a program"):
+        ProgramTable.build([])
 
 
 def test_invalid_programs_are_left_out_and_counted():
@@ -43,11 +45,6 @@ def test_invalid_programs_are_left_out_and_counted():
     assert part.line.tolist() == [4, 5, 6, 7, 8, 9]
     assert len(part.features) == 6
     assert part.features.valid.all()
-
-
-def test_no_program_at_all_is_a_data_error():
-    with pytest.raises(DataError, match="no task has a program"):
-        ProgramTable.build([])
 
 
 def test_a_smaller_share_is_part_of_a_larger_and_every_task_keeps_two():

@@ -219,20 +219,17 @@ def test_needs_by_hand():
     assert needs_of(task, []) == ([], {})
 
 
-def test_an_entry_that_is_gone_is_told(root, tmp_path):
+def test_a_cache_that_is_gone_or_missing_is_told(root, tmp_path):
     streamed = load_programs(root, [PLATFORM], ReadSpec(cache=tmp_path, stream=True)).store
     for path in tmp_path.rglob("*.zst"):
         path.unlink()
     with pytest.raises(DataError, match="removed or changed since the start"):
         list(streamed.each_task(torch.arange(3)))
+    with pytest.raises(PrunerError, match=r"data\.cache="):
+        ReadSpec(stream=True)
 
 
 def test_trees_take_all_features_into_memory(store, streamed):
     same, index = streamed.in_memory(), torch.arange(store.num_programs)
     assert torch.equal(same.rows, store.rows)
     equal(same.programs(index), store.programs(index))
-
-
-def test_features_stay_nowhere_without_a_cache():
-    with pytest.raises(PrunerError, match=r"data\.cache="):
-        ReadSpec(stream=True)

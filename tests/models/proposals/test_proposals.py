@@ -41,7 +41,7 @@ def every_vector(tiles, choices):
 TILES, CHOICES = [(12, 3, 4), (10, 2, 64), (7, 4, 64)], (3,)
 
 
-def test_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
+def test_priors_and_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
     space, rows = tiny_space(TILES, CHOICES), every_vector(TILES, CHOICES)
     prior = 1 / len(rows)  # MetaSchedule draws every factorisation with the same probability
     untrained, trained = (model_of(space, trained=one) for one in (False, True))
@@ -49,10 +49,6 @@ def test_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
     ratio = trained.log_ratio(space, rows)
     assert np.exp(ratio).std() > 0.1
     assert np.isclose((prior * np.exp(ratio)).sum(), 1, atol=1e-4)
-
-
-def test_the_prior_of_each_vector_is_one_over_their_number():
-    space, rows = tiny_space(TILES, CHOICES), every_vector(TILES, CHOICES)
     sequences, legal = encode(space, rows)
     assert legal.all()
     chosen = np.take_along_axis(sequences.prior, sequences.chosen[..., None], axis=2)[..., 0]

@@ -39,26 +39,25 @@ def test_every_script_named_exists(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_page_names_exists(name):
+    text = text_of(name)
     targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), flags=re.MULTILINE))
     named = {
         word
-        for command in re.findall(r"(?:`|^ +|\$ )make ([a-z][a-z -]*)", text_of(name), re.MULTILINE)
+        for command in re.findall(r"(?:`|^ +|\$ )make ([a-z][a-z -]*)", text, re.MULTILINE)
         for word in command.split()
     }
     named = {word for word in named if "=" not in word and word.islower()}
     assert named or name not in DOCUMENTS
     assert named <= targets
     rooms = "pruner|conf|tests|datasets|experiments"
-    named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text_of(name))
+    named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text)
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
-    text = text_of(name)
     scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
     begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
     modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
     paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
     paths += [f"pruner/cli/{name}.py" for name in begun]
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
-    text = text_of(name)
     chosen = re.findall(rf"(?<![\w.+@/])({'|'.join(GROUPS)})=([a-z][\w-]*)(?![\w.:(/\[-])", text)
     own = set(re.findall(r"\+variants\.(\w+)=", text)) | {"null", "all", "manylinux_2_28_x86_64"}
     missing = [

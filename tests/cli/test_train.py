@@ -85,12 +85,6 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_resume_refuses_another_computation(train, command):
-    _, stopped, _ = train("model=tensetmlp", "stop_after=1")
-    err = command("train", f"resume={stopped['run_dir']}", "loss=mse").refusal
-    assert "leave out loss=mse" in err
-
-
 @pytest.mark.slow
 def test_several_seeds_give_mean_and_spread(train):
     _, result, _ = train("seeds=[0,1,2]", "model=tensetmlp")
@@ -139,15 +133,6 @@ def test_one_thread_unless_told_otherwise(command, toy_root):
         assert (result["num_threads"], torch.get_num_threads()) == (1, 2)  # and given back
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
-def test_a_number_of_threads_that_is_none_is_refused(train, value):
-    code, _, err = train(f"num_threads={value}")
-    assert (code, err.splitlines()[-1]) == (
-        2,
-        f"error: num_threads={value}: it must be a whole number from 1 to 1024, or null",
-    )
 
 
 @pytest.mark.slow
@@ -316,6 +301,14 @@ def test_a_run_id_is_never_overwritten(train):
         (["monitor=valid/accuracy"], "validation logs"),
         (["min_programs=1000"], "lower min_programs"),
         (["split=by_operator", "split.held_out=[softmax]"], "operators here: matmul"),
+        (["num_threads=0"], "num_threads=0: it must be a whole number from 1 to 1024, or null"),
+        (["num_threads=-1"], "num_threads=-1: it must be a whole number from 1 to 1024"),
+        (["num_threads=1.5"], "num_threads=1.5: it must be"),
+        (["num_threads=many"], "num_threads=many: it must be"),
+        (["model.branch_dropout=1"], "below 1"),
+        (["schedule.soup_epochs=0"], "1 or more"),
+        (["train_failures=2"], "true or false"),
+        (["model.draft_width=0"], "a whole number from 1"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(train, arguments, message):
@@ -340,8 +333,10 @@ def test_a_wrong_choice_is_told_before_records_are_read(train, tmp_path, argumen
     assert not list(tmp_path.glob("outputs/train/*"))
 
 
-def test_a_damaged_last_checkpoint_is_one_line(train, command):
-    _, stopped, _ = train("trainer.max_epochs=2", "stop_after=1", "model=tensetmlp")
+def test_resume_refuses_another_computation_and_a_damaged_last_checkpoint(train, command):
+    _, stopped, _ = train("model=tensetmlp", "stop_after=1")
+    again = f"resume={stopped['run_dir']}"
+    assert "leave out loss=mse" in command("train", again, "loss=mse").refusal
     last = Path(stopped["run_dir"]) / "last.safetensors"
     last.write_bytes(last.read_bytes()[:1000])
     err = command("train", f"resume={stopped['run_dir']}").refusal
@@ -437,16 +432,3 @@ def test_a_table_has_variants_that_read_other_things(command, toy_root):
         "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']",
     ).done
     assert set(result["mean"]) == {"v100/residual", "v100/failed", "v100/random"}
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("model.branch_dropout=1", "below 1"),
-        ("schedule.soup_epochs=0", "1 or more"),
-        ("train_failures=2", "true or false"),
-        ("model.draft_width=0", "a whole number from 1"),
-    ],
-)
-def test_mistakes_are_one_line(train, option, says):
-    assert says in train(option).refusal

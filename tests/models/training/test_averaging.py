@@ -38,6 +38,17 @@ def test_the_mean_of_weights_by_hand_and_counters_of_the_last():
         mean_weights([parts[0], {"w": torch.zeros(3), "seen": torch.tensor(0)}])
 
 
+@pytest.fixture
+def made(monkeypatch):
+    """What the fits of a test averaged."""
+    found = []
+    monkeypatch.setattr(
+        "pruner.models.training.training.LastEpochs",
+        lambda number: found.append(_Trace(number)) or found[-1],
+    )
+    return found
+
+
 class _Trace(LastEpochs):
     def __init__(self, number):
         super().__init__(number)
@@ -48,12 +59,7 @@ class _Trace(LastEpochs):
         super().add(weights)
 
 
-def test_the_last_epochs_of_a_fit_are_averaged_and_count_as_one_more(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "pruner.models.training.training.LastEpochs",
-        lambda number: made.append(_Trace(number)) or made[-1],
-    )
+def test_the_last_epochs_of_a_fit_are_averaged_and_count_as_one_more(tmp_path, made):
     module, result, saved = fit_plain(tmp_path, synthetic.store(), epochs=5, average_epochs=2)
     (trace,) = made
     assert len(trace.taken) == 2
@@ -74,12 +80,7 @@ def test_a_resumed_fit_has_the_mean_of_an_uninterrupted_one(tmp_path):
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "pruner.models.training.training.LastEpochs",
-        lambda number: made.append(_Trace(number)) or made[-1],
-    )
+def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, made):
     store = synthetic.store()
     fit_plain(tmp_path, store, epochs=3, average_epochs=2)
     module, _, _ = fit_plain(tmp_path, store, epochs=7, average_epochs=2)

@@ -56,7 +56,7 @@ def scores(ranker, store):
     return np.concatenate([one.score for one in ranker.score_tasks(store, every)])
 
 
-def test_a_chain_of_files_is_the_chain_in_one_process(tmp_path):
+def test_a_chain_of_files_is_the_chain_in_one_process_and_adds_up_what_it_has_seen(tmp_path):
     first = fit(recipe(), A, split(A), folder=tmp_path / "a")
     given = Start(ranker=first.ranker, info=first.info)
     second = fit(recipe(), B, split(B), folder=tmp_path / "b", start=given)
@@ -69,21 +69,15 @@ def test_a_chain_of_files_is_the_chain_in_one_process(tmp_path):
     for name, value in weights(third.ranker).items():
         assert torch.equal(value, weights(final.ranker)[name]), name
     assert not np.array_equal(scores(third.ranker, C), scores(first.ranker, C))
-
-
-def test_what_a_chain_has_seen_is_added_up(tmp_path):
-    path = fit(recipe(), A, split(A), folder=tmp_path / "a").checkpoint
-    path = fit(recipe(), B, split(B), folder=tmp_path / "b", start=start_of(path)).checkpoint
-    found = fit(recipe(), C, split(C), folder=tmp_path / "c", start=start_of(path)).checkpoint
-    _, info = load_checkpoint(found)
+    # what it has seen is added up
+    _, info = load_checkpoint(final.checkpoint)
     assert info.seen_tasks == {"k80": list("abc"), "mi50": list("ijk"), "v100": list("efg")}
     assert info.identities == {'["x"]'}
     assert info.seen_workloads["v100"] == dict.fromkeys("efg", '["x"]')
     ancestors = [one["checkpoint"] for one in info.lineage]
-    assert ancestors == ["a/best.safetensors", "b/best.safetensors"]
+    assert ancestors == ["a/best.safetensors", "b2/best.safetensors"]
     assert info.says_seen
-    last = load_checkpoint(path)[1]
-    assert len(last.lineage) == 1
+    assert len(load_checkpoint(again.checkpoint)[1].lineage) == 1
 
 
 def test_the_given_model_stays_where_no_epoch_is_better(tmp_path):

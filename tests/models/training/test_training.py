@@ -107,17 +107,17 @@ def overfitted(ranker, store):
     assert metrics.pairwise_accuracy(scored) > 0.9
 
 
-@pytest.mark.parametrize("objective", ["rank:pairwise", "reg:squarederror"])
-def test_xgboost_overfits_a_dozen_programs(objective):
-    overfits(XGBoostRanker(objective=objective, min_child_weight=0, subsample=1.0))
+TREES = [
+    (XGBoostRanker, {"objective": "rank:pairwise", "min_child_weight": 0}),
+    (XGBoostRanker, {"objective": "reg:squarederror", "min_child_weight": 0}),
+    (LightGBMRanker, {"objective": "lambdarank", "min_data_in_leaf": 1}),
+    (LightGBMRanker, {"objective": "regression", "min_data_in_leaf": 1}),
+]
 
 
-@pytest.mark.parametrize("objective", ["lambdarank", "regression"])
-def test_lightgbm_overfits_a_dozen_programs(objective):
-    overfits(LightGBMRanker(objective=objective, min_data_in_leaf=1, subsample=1.0))
-
-
-def overfits(trees):
+@pytest.mark.parametrize(("kind", "options"), TREES, ids=str)
+def test_trees_overfit_a_dozen_programs(kind, options):
+    trees = kind(subsample=1.0, **options)
     store = synthetic.store(sizes=(12,))
     told = []
     trees.fit(

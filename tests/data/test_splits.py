@@ -93,12 +93,6 @@ def test_a_few_tasks_still_fill_every_side(empty, count, seed):
     assert all(split.side(side) for side in SIDES)
 
 
-def test_too_few_workloads_say_what_to_do(empty):
-    tasks = [key("matmul", 1), key("matmul", 1, "v100"), key("matmul", 2)]
-    with pytest.raises(DataError, match=r"2 different workloads, at least 3.*split=within_task"):
-        make_split("by_task", tasks, folder=empty)
-
-
 def frozen(**sides):
     lists = {side: tuple(task.identity for task in sides.get(side, ())) for side in SIDES}
     return FrozenSplit(name="by_task", seed=0, how="by hand", **lists)
@@ -219,12 +213,6 @@ def test_by_operator_holds_out_the_operator(empty):
     assert {task.workload.short_op for task in family.test} == {"matmul", "batch_matmul"}
 
 
-@pytest.mark.parametrize("held_out", [[], ["conv2d"], ["matmul", "relu", "pool"]])
-def test_by_operator_needs_two_sides(empty, held_out):
-    with pytest.raises(DataError, match="operators here: batch_matmul, matmul, pool, relu"):
-        make_split("by_operator", MANY, held_out=held_out, folder=empty)
-
-
 def test_by_platform_judges_on_unseen_work(empty):
     split = make_split("by_platform", MANY, held_out=["v100"], folder=empty)
     by_task = make_split("by_task", MANY, folder=empty)
@@ -238,12 +226,6 @@ def test_by_platform_can_judge_on_everything(empty):
     split = make_split("by_platform", MANY, held_out=["v100"], workloads="all", folder=empty)
     assert len(split.test) == 100
     assert len(split.train) + len(split.valid) == 100
-
-
-@pytest.mark.parametrize("held_out", [[], ["orin"], ["k80", "v100"]])
-def test_by_platform_needs_two_sides(empty, held_out):
-    with pytest.raises(DataError, match="leaves a side empty of k80, v100; name some, such as"):
-        make_split("by_platform", MANY, held_out=held_out, folder=empty)
 
 
 def nets(**sizes):
@@ -282,21 +264,6 @@ def test_by_network_holds_out_every_size_and_judges_the_named(empty):
     assert [network.name for network in again.networks] == ["small@1", "small@4"]
 
 
-@pytest.mark.parametrize(
-    ("held_out", "networks", "message"),
-    [
-        ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
-        (["huge"], NETS, "networks huge are not with these records; known: large@1"),
-        (["small"], [], "these records have no networks"),
-        (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
-        (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
-    ],
-)
-def test_by_network_tells_what_it_lacks(empty, held_out, networks, message):
-    with pytest.raises(DataError, match=message):
-        make_split("by_network", MANY, held_out=held_out, networks=lambda: networks)
-
-
 def test_other_splits_do_not_read_networks(empty):
     def read():
         raise AssertionError("read")
@@ -304,11 +271,39 @@ def test_other_splits_do_not_read_networks(empty):
     assert make_split("by_task", MANY, folder=empty, networks=read).networks == ()
 
 
+OPERATORS = "operators here: batch_matmul, matmul, pool, relu"
+PLATFORMS = "leaves a side empty of k80, v100; name some, such as"
+
+
 @pytest.mark.parametrize(
     ("name", "tasks", "options", "message"),
     [
         ("by_networks", MANY, {}, "'by_networks' is unknown; known: by_task"),
         ("by_task", [], {}, "no task given"),
+        (
+            "by_task",
+            [key("matmul", 1), key("matmul", 1, "v100"), key("matmul", 2)],
+            {},
+            r"2 different workloads, at least 3.*split=within_task",
+        ),
+        *(
+            ("by_operator", MANY, {"held_out": names}, OPERATORS)
+            for names in ([], ["conv2d"], ["matmul", "relu", "pool"])
+        ),
+        *(
+            ("by_platform", MANY, {"held_out": names}, PLATFORMS)
+            for names in ([], ["orin"], ["k80", "v100"])
+        ),
+        *(
+            ("by_network", MANY, {"held_out": names, "networks": lambda n=n: n}, message)
+            for names, n, message in (
+                ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
+                (["huge"], NETS, "networks huge are not with these records; known: large@1"),
+                (["small"], [], "these records have no networks"),
+                (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
+                (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
+            )
+        ),
         ("by_platform", MANY, {"held_out": ["k80"], "workloads": "some"}, "known: unseen, all"),
     ],
 )

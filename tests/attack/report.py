@@ -1,15 +1,8 @@
 """``make attack``: everything under tests/attack, slow tests too, as a table of what held.
 
-A test that tries many things says how many with ``record_property("tried", n)``, and of a partial
-success ``("failed", n)``, as often as it likes; without them it counts as one. A new attack is a
-new test here: kills of running commands belong into ``test_kills.py``. A second table has a row for
-each finding of docs/reliability.md, with the tests that the page names, wherever they are.
-
-What came of a case is a file in a folder of its commit and sizes. The same command therefore goes
-on where it was ended (cases that held are not run again), parts may run one after another or at the
-same time (``ONLY=kills``), and the table is whole whatever fails. ``SECONDS=`` begins no further
-case after that time; ``RUN=`` names the folder, where cases of several commits shall count (the
-table names them).
+A test that tries many things says how many with ``record_property("tried", n)``, and how many
+``"failed"``; without them it counts as one. What came of a case is a file in a folder of its commit
+and sizes, so the same command goes on where it was ended, and parts make one table.
 """
 
 import json

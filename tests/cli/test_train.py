@@ -85,17 +85,6 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.slow
-def test_several_seeds_give_mean_and_spread(train):
-    _, result, _ = train("seeds=[0,1,2]", "model=tensetmlp")
-    values = [part["pairwise_accuracy"] for part in result["parts"].values()]
-    assert len(values) == 3
-    assert result["pairwise_accuracy"] == pytest.approx(sum(values) / 3)
-    mean = sum(values) / 3
-    variance = sum((value - mean) ** 2 for value in values) / 2
-    assert result["spread"]["pairwise_accuracy"] == pytest.approx(variance**0.5)
-
-
 def test_seeds_in_two_processes_are_those_of_one(train):
     (_, one, _), (_, two, _) = (
         train("seeds=[0,1]", "model=tensetmlp", f"num_workers={number}") for number in (1, 2)

@@ -102,13 +102,6 @@ def test_prefixes_are_relative_to_the_rivals_latency_and_seconds(cells):
     assert (theirs["policy"], theirs["seconds"], theirs["share"]) == ("metaschedule", 20.0, 0.5)
 
 
-def test_prefixes_are_read_back(tmp_path):
-    assert prefixes_of(tmp_path) == ([], None)
-    rows = [asdict(one) for one in [*POINTS, *RIVALS]]
-    write_json(tmp_path / "prefixes.json", {"rival": "x", "settled_s": 39.0, "points": rows})
-    assert prefixes_of(tmp_path) == ([*POINTS, *RIVALS], 39.0)
-
-
 def test_a_curve_begins_when_all_tuned_tasks_have_a_program(tmp_path):
     """dense_b is tuned but was not tried; copy_c has no arithmetic and is not waited for."""
     assert read_network_run(fabricate(tmp_path / "part", OURS[:1])).curve is None

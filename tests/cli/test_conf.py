@@ -7,8 +7,6 @@ from functools import cache, partial
 from itertools import pairwise
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 
@@ -17,6 +15,7 @@ from pruner.cli.shared.known import read_words
 from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
+from tests.cli.outcome import composed
 from tests.paths import CONF
 
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
@@ -47,12 +46,6 @@ WITHOUT_MEANING = {f"platform.{name}" for name in ("name", "kind", "title")} | {
 @cache
 def container(command, *choices):
     return OmegaConf.to_container(composed(command, *choices), resolve=True)
-
-
-def composed(command, *overrides):
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(command, overrides=list(overrides))
 
 
 def targets(node):
@@ -125,7 +118,6 @@ def parts_of(value):
 
 
 def test_a_recipe_from_python_is_that_of_the_command():
-    GlobalHydra.instance().clear()
     given, default = recipe_of(composed("train")), Recipe()
     for name in (field.name for field in fields(Recipe) if field.name != "trainer"):
         assert parts_of(getattr(given, name)) == parts_of(getattr(default, name)), name

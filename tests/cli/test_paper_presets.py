@@ -10,8 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from pruner.cli import adapt
 from pruner.cli.adapt import known_methods
@@ -29,11 +27,11 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.fit import TRAINER
 from pruner.program.device import load_device
 from pruner.search.history import History
 from pruner.study.adaptation.context import Budget
 from tests.cli import gpu_records
+from tests.cli.outcome import composed as by_hydra
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.paths import CONF
 from tests.search.tile_space import TileScore, TileSpace
@@ -160,18 +158,32 @@ def test_the_fine_tuning_preset_is_the_release_s():
     assert config.scaler == "keep"
 
 
-def test_our_preset_is_the_default():
-    GlobalHydra.instance().clear()
-    ours = plain(composed("train", "ours_training"))
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert plain(compose("train")) == ours
-    assert recipe_of(composed("train", "ours_training")).trainer == TRAINER
-
-
 def made(config, name):
     ranker = NeuralRanker(PaCM(num_dataflow_rows=8), ColumnScaler())
     methods = known_methods(plain(config.variants))
     return build(methods[name], setting=Setting(make_network=PaCM, source=ranker))
+
+
+def fit_items(fit):
+    """Sections 4.5, 4.6: a fit of a round."""
+    optimizer = fit.optimizer([torch.zeros(1, requires_grad=True)])
+    (group,) = optimizer.param_groups
+    return {
+        "optimizer": type(optimizer).__name__,
+        "rate": group["lr"],
+        "decay": group["weight_decay"],
+        "momentum": group.get("momentum", 0),
+        "epochs": fit.epochs,
+        "steps": fit.max_steps,
+        "programs": fit.batches.programs,
+        "lists": fit.loss.lists,
+        "clip": fit.clip,
+    }
+
+
+OF_ROUNDS = ("optimizer", "rate", "decay", "momentum", "epochs", "lists", "clip")
+PUBLISHED_FIT = {name: RELEASE[name] for name in OF_ROUNDS} | {"steps": None, "programs": 512}
+PUBLISHED_SGD = {**PUBLISHED_FIT, "optimizer": "SGD", "decay": 0, "clip": None}
 
 
 @pytest.mark.parametrize(
@@ -186,11 +198,7 @@ def test_the_adaptation_presets_fit_as_published(name, period, normalisation):
     assert adaptation.momentum == 0.99
     assert (adaptation.period, adaptation.normalisation) == (period, normalisation)
     assert not adaptation.average_buffers  # parameters only, BN buffers never
-    fit = adaptation.fit
-    (group,) = fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
-    found = (fit.epochs, fit.max_steps, fit.batches.programs, fit.loss.lists, fit.clip)
-    assert found == (50, None, 512, "batch", 0.5)
-    assert (group["lr"], group["weight_decay"]) == (7e-4, 1e-6)
+    assert fit_items(adaptation.fit) == PUBLISHED_FIT
     budget = Budget(**plain(config.budget))
     assert (budget.trials, budget.batch, budget.max_steps) == (2000, 10, None)  # 200 rounds of 10
     assert {**recipe_items(config)} == RELEASE  # of the source model
@@ -205,12 +213,7 @@ def test_the_baseline_of_the_adaptation_preset_begins_anew_as_released():
     assert (config.baseline, config.references) == ("scratch_official", ["random"])
     baseline = made(config, config.baseline)
     assert type(baseline).__name__ == "Scratch"
-    (group,) = baseline.fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
-    fit = baseline.fit
-    assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.loss.lists, fit.clip) == (
-        50, None, 512, "batch", 0.5,
-    )  # fmt: skip
-    assert (group["lr"], group["weight_decay"]) == (7e-4, 1e-6)
+    assert fit_items(baseline.fit) == PUBLISHED_FIT
 
 
 @pytest.mark.slow
@@ -240,26 +243,23 @@ def test_the_adaptation_presets_run(door, monkeypatch, tmp_path):
 
 def test_the_released_fine_tuning_of_a_round():
     adaptation = made(composed("adapt", "paper_adaptation"), "finetune_official")
-    optimizer = adaptation.fit.optimizer([torch.zeros(1, requires_grad=True)])
-    (group,) = optimizer.param_groups
-    assert type(optimizer).__name__ == "SGD"
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (7e-4, 0, 0)
-    assert (adaptation.fit.epochs, adaptation.fit.max_steps, adaptation.fit.clip) == (
-        50,
-        None,
-        None,
-    )
+    assert fit_items(adaptation.fit) == PUBLISHED_SGD
 
 
-def test_our_adaptation_preset_is_the_default_but_for_its_methods():
-    GlobalHydra.instance().clear()
-    ours = plain(composed("adapt", "ours_adaptation", "source=a", "target=b"))
-    assert ours.pop("method") == ["none", "finetune", "distill", "moa"]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        default = plain(compose("adapt", ["source=a", "target=b"]))
-    assert default.pop("method") == "moa"
+
+OURS = {"train": "ours_training", "tune": "ours_tuning", "adapt": "ours_adaptation"}
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_our_preset_is_the_default_but_for_the_methods_of_adaptation(command):
+    words = ["source=a", "target=b"] if command == "adapt" else []
+    ours = plain(composed(command, OURS[command], *words))
+    default = plain(by_hydra(command, *words))
+    if command == "adapt":
+        assert ours.pop("method") == ["none", "finetune", "distill", "moa"]
+        assert default.pop("method") == "moa"
     assert default == ours
+
 
 
 PENALTIES = {  # 2.3: two groups, three levels each (P_l1,c has whole warps and schedulers in one)
@@ -356,10 +356,7 @@ def test_the_tuning_presets_spend_and_learn_as_published(name):
     assert (config.inputs.relative, config.inputs.scale) == (False, "max")  # 4.3
     adaptation = adaptation_of(config)(setting=Setting(make_network=PaCM))
     assert type(adaptation).__name__ == "Scratch"  # 4.6: a new network after every round
-    fit = adaptation.fit
-    (group,) = fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
-    assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.clip) == (50, None, 512, 0.5)
-    assert (group["lr"], group["weight_decay"], fit.loss.lists) == (7e-4, 1e-6, "batch")
+    assert fit_items(adaptation.fit) == PUBLISHED_FIT
 
 
 @pytest.mark.parametrize(
@@ -435,13 +432,6 @@ def test_rounds_of_the_release():
     assert rounds_of(config) == RELEASED_ROUNDS
     verify = build(config.policy).verify
     assert (verify.population, verify.generations) == (1536, 1)  # GA with PaCM: one iteration
-
-
-def test_our_tuning_preset_is_the_default():
-    GlobalHydra.instance().clear()
-    ours = plain(composed("tune", "ours_tuning"))
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert plain(compose("tune")) == ours
 
 
 def test_a_published_run_has_200_rounds_and_verifies_only_what_is_drafted_or_random():

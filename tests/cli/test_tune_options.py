@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from pruner.cli.shared.known import read_words
@@ -25,6 +24,7 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.paths import conf_folder
 from pruner.tune.run.budget import TuneBudget
+from tests.cli.outcome import composed
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -83,10 +83,7 @@ def test_a_model_that_is_not_the_checkpoints_is_refused(tmp_path, door, word):
 
 def test_a_model_that_is_the_checkpoints_may_be_named(tmp_path, monkeypatch):
     words = [f"checkpoint={run_folder(tmp_path)}", "model=tensetmlp"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        whole, config = (
-            compose("tune", words, return_hydra_config=given) for given in (True, False)
-        )
+    whole, config = (composed("tune", *words, whole=given) for given in (True, False))
     monkeypatch.setattr(HydraConfig.instance(), "cfg", whole)
     check_contradicted(config, ())
 
@@ -263,8 +260,7 @@ def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "load_draft", lambda *_: None)
     with pytest.raises(PrunerError, match=r"policy=gradient follows .* needs a description"):
         plan("policy=gradient", "platform=cpu-avx2")
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        config = compose("tune", ["network=dcgan", "variants=true"])
+    config = composed("tune", "network=dcgan", "variants=true")
     with pytest.raises(PrunerError, match=r"variants=true: the draft .* needs a description"):
         network.network_tasks(config, SimpleNamespace(device="cpu"), tmp_path)
     assert not list(tmp_path.iterdir())

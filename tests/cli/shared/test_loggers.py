@@ -6,8 +6,6 @@ from threading import Timer
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 pytest.importorskip("wandb")
 
@@ -15,6 +13,7 @@ from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
 from pruner.errors import PrunerError
 from tests.cli import toy_records
+from tests.cli.outcome import composed
 from tests.cli.test_adapt import TINY
 from tests.cli.test_book import ITEM
 from tests.cli.wandb_file import FULL, contents
@@ -187,19 +186,16 @@ QUICK = ("dataflow", "penalties")  # of each command the one with the fewest cel
         for name in SWEEPS
     ],
 )
-def test_every_choice_of_a_committed_sweep_composes(repository, name):
+def test_every_choice_of_a_committed_sweep_composes(name):
     command = "evaluate" if name == "ablation_penalties" else "train"
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-        whole = compose(command, [f"experiment={name}"], return_hydra_config=True)
-        choices = whole.hydra.sweeper.params
-        words = [f"{given}".split(",") for given in choices.values()]
-        for number in range(max(map(len, words))):  # every choice is in a cell
-            picked = [found[number % len(found)] for found in words]
-            cell = [f"{option}={word}" for option, word in zip(choices, picked, strict=True)]
-            config = compose(command, [f"experiment={name}", *cell])
-            check_options(config)
-            build(config.model)
+    choices = composed(command, f"experiment={name}", whole=True).hydra.sweeper.params
+    words = [f"{given}".split(",") for given in choices.values()]
+    for number in range(max(map(len, words))):  # every choice is in a cell
+        picked = [found[number % len(found)] for found in words]
+        cell = [f"{option}={word}" for option, word in zip(choices, picked, strict=True)]
+        config = composed(command, f"experiment={name}", *cell)
+        check_options(config)
+        build(config.model)
 
 
 def test_the_example_of_a_wandb_sweep_names_options_of_train(repository):
@@ -209,8 +205,6 @@ def test_the_example_of_a_wandb_sweep_names_options_of_train(repository):
         f"{name}={(given.get('values') or [given.get('value', given.get('min'))])[0]}"
         for name, given in sweep["parameters"].items()
     ]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-        config = compose("train", [*first, "logger=wandb"])
+    config = composed("train", *first, "logger=wandb")
     assert config.optimizer.lr == 0.0001
     assert (repository / sweep["program"]).is_file()

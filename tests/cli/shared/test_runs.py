@@ -11,6 +11,7 @@ from pruner.cli.shared import runs
 from pruner.cli.shared.runs import last_checkpoint, save_config
 from pruner.errors import DataError, PrunerError
 from pruner.files import LOCK_FILE
+from tests.cli.outcome import give_words
 
 
 def finished(outputs, command, run, when, **metrics):
@@ -31,6 +32,7 @@ def test_the_last_checkpoint_is_of_the_newest_finished_training(tmp_path):
     finished(tmp_path, "train", "gone", 4_000, checkpoint=str(tmp_path / "no.pt"))
     finished(tmp_path, "evaluate", "c", 5_000)  # has one, but did not make it
     (tmp_path / "train" / "unfinished").mkdir()
+    finished(tmp_path, "train", "number", 6_000, checkpoint=5)  # no path
     assert last_checkpoint(tmp_path) == newest
 
 
@@ -48,8 +50,7 @@ def test_evaluate_takes_the_last_run(command, toy_root):
 
 def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeypatch):
     def given(*words):
-        overrides = SimpleNamespace(overrides=SimpleNamespace(task=list(words)))
-        monkeypatch.setattr(runs.HydraConfig, "get", lambda: overrides)
+        give_words(monkeypatch, *words)
         return OmegaConf.from_dotlist([*words])
 
     save_config(tmp_path, OmegaConf.create({"budget": {"trials": 8}, "stop_after": 1}))
@@ -65,10 +66,7 @@ def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeyp
 
 
 def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        runs.HydraConfig, "get",
-        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
-    )  # fmt: skip
+    give_words(monkeypatch)
     config = OmegaConf.create({"budget": {"trials": 8}, "stop_after": None, "lr": 1e-3})
     save_config(tmp_path, config)
     path = tmp_path / runs.CONFIG_FILE
@@ -139,10 +137,7 @@ def test_a_configuration_of_somebody_else_is_looked_at(tmp_path, text, told):
 
 
 def test_a_run_folder_with_links_out_of_it_is_not_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        runs.HydraConfig, "get",
-        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
-    )  # fmt: skip
+    give_words(monkeypatch)
     config, folder = OmegaConf.create({"stop_after": None}), tmp_path / "run"
     folder.mkdir()
     save_config(folder, config)
@@ -163,9 +158,3 @@ def test_a_label_with_separators_stays_in_the_folder(tmp_path):
     folder = runs.new_run_folder(tmp_path, "tune", None, "cpu-../../etc/passwd-policy")
     assert folder.parent == tmp_path / "tune"
     assert folder.name.endswith("-cpu-..-..-etc-passwd-policy")
-
-
-def test_a_checkpoint_that_is_no_path_is_passed_over(tmp_path):
-    older = finished(tmp_path, "train", "a", 1_000)
-    finished(tmp_path, "train", "b", 2_000, checkpoint=5)
-    assert last_checkpoint(tmp_path) == older

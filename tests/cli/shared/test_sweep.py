@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from tests.cli.outcome import composed
 from tests.commands import ran
 from tests.paths import REPOSITORY
 
@@ -110,10 +109,8 @@ def test_a_sweep_reaches_the_doors_that_take_long(command, monkeypatch, name, ch
     assert [config.target for config in seen] == targets[name]
 
 
-def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
-        config = compose("train", ["experiment=models_by_seed"], return_hydra_config=True)
+def test_the_example_experiment_is_six_cells_on_bundled_data():
+    config = composed("train", "experiment=models_by_seed", whole=True)
     assert config.hydra.mode.name == "MULTIRUN"
     cells = [len(choices.split(",")) for choices in config.hydra.sweeper.params.values()]
     assert cells == [2, 3]

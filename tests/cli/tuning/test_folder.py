@@ -1,17 +1,13 @@
 """What a run that is gone on with may be given: more budget, also where it only drafted."""
 
-from types import SimpleNamespace
-
 import pytest
-from hydra import compose, initialize_config_dir
 
-from pruner.cli.shared import runs
 from pruner.cli.shared.options import build
 from pruner.cli.shared.runs import save_config
 from pruner.cli.tune import resumed
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
 from pruner.tune.run.journal import JOURNAL_FILE
+from tests.cli.outcome import composed, give_words
 
 
 @pytest.fixture
@@ -20,10 +16,8 @@ def go_on(tmp_path, monkeypatch):
     and the configuration."""
 
     def given(words):
-        asked = SimpleNamespace(overrides=SimpleNamespace(task=list(words)))
-        monkeypatch.setattr(runs.HydraConfig, "get", lambda: asked)
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            return compose("tune", list(words))
+        give_words(monkeypatch, *words)
+        return composed("tune", *words)
 
     def run(first, *words):
         save_config(tmp_path, given(["network=resnet18", *first]))

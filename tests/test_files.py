@@ -177,7 +177,14 @@ HOLD = "import sys, time; from pathlib import Path; from pruner.files import hol
 HOLD += "hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 
 
-def test_a_folder_has_one_owner_until_that_dies(tmp_path):
+def test_a_folder_has_one_owner_until_that_dies_or_gives_it_back(tmp_path):
+    with files.held(tmp_path):
+        pass
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"held\n"
+        child.kill()
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
     with child.stdout:
         assert child.stdout.readline() == b"held\n"
@@ -190,16 +197,6 @@ def test_a_folder_has_one_owner_until_that_dies(tmp_path):
     with files.held(tmp_path, tmp_path / "."):  # and stays so
         pass
     assert (tmp_path / files.LOCK_FILE).read_text().split()[0] == str(os.getpid())
-
-
-def test_a_folder_is_given_back_after_what_needed_it(tmp_path):
-    with files.held(tmp_path):
-        pass
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout.readline() == b"held\n"
-        child.kill()
 
 
 def test_where_the_system_has_no_locks_the_process_that_is_named_counts(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_leaving_the_body_ends_the_workers_and_waiting_has_a_limit():
 # Programs with logs.
 
 
-def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_are(tmp_path):
+def test_results_come_as_the_jobs_end_arguments_stay_and_output_and_errors_go_to_the_log(tmp_path):
     log = tmp_path / "logs" / "log.txt"
     with Commands(tmp_path) as commands:
         codes = dict(
@@ -107,9 +107,6 @@ def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_
         assert codes == {2: 2, 0: 0}
         assert commands.run(["touch", str(tmp_path / "two words; $HOME")], log) == 0
     assert (tmp_path / "two words; $HOME").is_file()
-
-
-def test_output_and_errors_go_to_the_log_and_the_environment_is_that_given(tmp_path):
     commands, log = Commands(tmp_path, {"OF_THIS_TEST": "here"}), tmp_path / "log"
     commands.run("pwd", log)
     commands.run("echo $OF_THIS_TEST >&2", log, append=True)
@@ -189,12 +186,11 @@ def ready(tmp_path, monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_command_whose_time_is_over_may_keep_its_best(tmp_path, ready):
+def test_a_command_whose_time_is_over_may_keep_its_best_and_is_killed_where_it_does_not_listen(
+    tmp_path, ready
+):
     assert Commands().run(KEEPS, tmp_path / "log", limit_s=0.1) is None
     assert (tmp_path / "log").read_text() == "ready\nkept\n"
-
-
-def test_a_command_that_does_not_listen_is_killed(tmp_path, ready):
     start = time.monotonic()
     assert Commands().run(DEAF, tmp_path / "log", limit_s=0.1, patience_s=0.1) is None
     assert time.monotonic() - start < 30  # not the minute that it sleeps
@@ -552,11 +548,8 @@ def test_an_error_survives_a_worker_process(error):
     assert isinstance(copy, PrunerError)
 
 
-def test_a_reason_is_a_code_and_the_message_adds_what_was_found():
+def test_a_reason_is_a_code_and_a_missing_library_names_the_command():
     error = UnknownStep("unknown-step", "PPT")
     assert (error.reason, str(error)) == ("unknown-step", "unknown-step: PPT")
     assert str(UnsupportedProgram("no-graph")) == "no-graph"
-
-
-def test_a_missing_library_names_the_command():
     assert "pip install 'pruner[wandb]'" in str(MissingExtra("wandb", "wandb"))

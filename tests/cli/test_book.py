@@ -289,13 +289,12 @@ def test_the_book_runs_items_and_repeats_none(write, command, toy_root, tmp_path
     assert "0.5" in (tmp_path / "experiments/toy/results.csv").read_text()  # small: not published
 
 
-def test_a_failing_item_leaves_the_results_as_they_were(write, command, toy_root, tmp_path):
+def test_the_full_preset_publishes_and_a_failing_item_leaves_the_results_as_they_were(
+    write, command, toy_root, tmp_path
+):
     write({"run": {"full": ["echo broken > {out}/results.csv; exit 3"]}})
     assert "failed: toy" in command("book", f"data.root={toy_root}").refusal
     assert (tmp_path / "experiments/toy/results.csv").read_text() == CSV
-
-
-def test_the_full_preset_publishes(write, command, toy_root, tmp_path):
     write({"run": {"full": [f"printf '{CSV.replace('0.9', '0.8')}' > {{out}}/results.csv"]}})
     assert command("book", f"data.root={toy_root}")[0] == 0
     assert "b,net,0,1,0.8" in (tmp_path / "experiments/toy/results.csv").read_text()

@@ -114,16 +114,13 @@ def test_networks_of_ten_and_of_eight_rows_run_live(name):
     assert plan(f"model={name}").make_model().dataflow == rows[name]
 
 
-def test_a_checkpoint_of_the_official_dataflow_runs_live(tmp_path):
+def test_checkpoints_of_the_official_dataflow_run_live_and_of_primitives_do_not(tmp_path):
     network = partial(PaCM, num_dataflow_rows=8, width=8)
     folder = run_folder(tmp_path, "official", network=network)
     ways = (FINETUNE, *(f"adaptation={name}" for name in ("moa_official", "none", "residual")))
     for adaptation in ways:
         model = plan(f"checkpoint={folder}", adaptation).make_model()
         assert model.dataflow == "official"
-
-
-def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
     folder = run_folder(tmp_path, network=TLP)
     told = "TLP reads primitives of Ansor's records, which live spaces do not have"
     with pytest.raises(PrunerError, match=told):
@@ -302,7 +299,7 @@ def test_an_operator_with_variants_is_the_network_of_a_file(monkeypatch, tmp_pat
     assert read_config(folder / CONFIG_FILE).network == config.network
 
 
-def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
+def test_a_finished_run_takes_no_more_and_says_how_to_get_its_missing_library(tmp_path):
     from pruner.cli.tuning.measured_run import _check_unfinished
 
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=True)
@@ -314,11 +311,6 @@ def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
                 _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
         else:
             _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
-
-
-def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
-    from pruner.cli.tuning.measured_run import _check_unfinished
-
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)
     save_metrics(tmp_path, {"trials": 4, "seconds": {"run": 9.0}, "total_seconds": 9.0})

@@ -244,19 +244,15 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         ("trials=0", "trials=0: at least 1"),
         ("seeds=0", "seeds=0: at least 1"),
         ("hours=-3", "hours=-3: more than 0, or null"),
+        ("plan=true parts=[value] contenders=[moa]", r"none of them is of parts=\['value'\]"),
     ],
 )
 def test_unknown_names_are_refused(item, options, word, told):
     with pytest.raises(PrunerError, match=told):
-        item["run"](options(word))
+        item["run"](options(*word.split()))
 
 
-def test_contenders_of_no_part_that_is_asked_for_are_told(item, options):
-    with pytest.raises(PrunerError, match=r"none of them is of parts=\['value'\]"):
-        item["run"](options("plan=true", "parts=[value]", "contenders=[moa]"))
-
-
-def test_another_machine_is_at_home_where_the_records_never_were(item, options):
+def test_another_machine_is_at_home_or_told_before_anything_starts(item, options, monkeypatch):
     steps = steps_of(item, options("home=cpu-epyc", "seeds=1", "operators=[matmul]"))
     assert not [name for name in steps if "offline" in name or "avx512" in name]
     config = composed(steps["cpu-epyc-matmul-pretrained-200-0"])
@@ -268,9 +264,6 @@ def test_another_machine_is_at_home_where_the_records_never_were(item, options):
     assert "platform=cpu-epyc" in listing.words
     with pytest.raises(PrunerError, match="no bundled records of home=cpu-epyc"):
         item["run"](options("home=cpu-epyc", "parts=[offline]"))
-
-
-def test_a_machine_that_cannot_run_it_is_told_before_anything_starts(item, options, monkeypatch):
     check = item["run"].__globals__
     monkeypatch.setitem(check, "missing_flags", lambda _: ["avx512f"])
     with pytest.raises(PrunerError, match="this CPU lacks avx512f; known: cpu-epyc, cpu-zen5"):
@@ -297,7 +290,7 @@ def adapted(item, options, *words):
     return given
 
 
-def test_moa_against_the_others_with_p_values(item, options, tmp_path):
+def test_moa_against_the_others_with_p_values_trials_and_time(item, options, tmp_path):
     given = adapted(item, options)
     assert item["run"](given)["cells"] == 16
     tests = pd.read_csv(tmp_path / "live" / "tests.csv").set_index(["method", "other"])
@@ -311,10 +304,6 @@ def test_moa_against_the_others_with_p_values(item, options, tmp_path):
     # one pair of four is equal: both of its signs count, 2 of 16
     assert tests.final_p["moa", "finetune"] == 2 / 16
     assert tests.final_low["moa", "finetune"] < tests.final_gain["moa", "finetune"]
-
-
-def test_trials_and_time_to_the_rivals_latency(item, options, tmp_path):
-    item["run"](adapted(item, options))
     summary = pd.read_csv(tmp_path / "live" / "summary.csv").set_index(["workload", "method"])
     moa = summary.loc["matmul", "moa"]
     assert moa.against == "scratch"

@@ -1,6 +1,5 @@
 """``evaluate.py model=symbolic`` against scores and metrics taken directly."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -11,61 +10,33 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
-from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.matmul_skeleton import matmul_dag
+from tests.matmul_logs import record, steps_of, write
 from tests.paths import CONF
 
-SIZES = [(256, 256, 256), (512, 128, 256), (128, 512, 512), (512, 512, 512)]
-HARDWARE = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
-
-
-def programs(size, rng, count=60):
-    return [
-        matmul_steps(
-            *size,
-            *(tuple(int(2**e) for e in rng.integers(0, 3, 4)) for _ in range(2)),
-            tuple(int(2**e) for e in rng.integers(0, 4, 2)),
-            unroll=int(rng.choice([0, 64, 512])),
-        )
-        for _ in range(count)
-    ]
+SIZES = [(256, 256, 256), (512, 256, 128), (128, 512, 512), (512, 512, 512)]  # m, k, n
+FOLDER = "root/measure_records/v100"
 
 
 @pytest.fixture
 def measured_root(tmp_path):
     """Some matrix products on a V100 whose latencies are the analyzer's with noise."""
-    rng, folder = np.random.default_rng(0), tmp_path / "root" / "measure_records" / "v100"
-    folder.mkdir(parents=True)
-    analyzer = load_analyzer(CONF, "v100")
+    rng, analyzer = np.random.default_rng(0), load_analyzer(CONF, "v100")
     for size in SIZES:
-        m, n, k = size
-        steps = programs((m, k, n), rng)
-        seconds = np.exp(rng.normal(0, 0.2, len(steps)) - analyzer.score_steps(
-            matmul_dag(m, k, n), steps))  # fmt: skip
-        key = json.dumps(["matmul_layer", m, k, n])
-        lines = [
-            {
-                "i": [[key, "cuda", HARDWARE, "", 0, []], [[], program]],
-                "r": [[latency_s], 0, 1.0, 1700000000],
-                "v": "v0.6",
-            }
-            for program, latency_s in zip(steps, seconds.tolist(), strict=True)
-        ]
-        text = "\n".join(map(json.dumps, lines)) + "\n"
-        (folder / f"matmul_{m}_{k}_{n}.json.gz").write_bytes(gzip.compress(text.encode()))
+        steps = steps_of(size, rng, 60)
+        seconds = np.exp(rng.normal(0, 0.2, 60) - analyzer.score_steps(matmul_dag(*size), steps))
+        write(tmp_path / FOLDER, size, map(record, [size] * 60, steps, seconds))
     return tmp_path / "root"
 
 
 def direct(root, **options):
     tasks = []
-    for m, n, k in SIZES:
-        path = root / "measure_records" / "v100" / f"matmul_{m}_{k}_{n}.json.gz"
-        rows = {}
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            record = json.loads(line)
-            rows.setdefault(json.dumps(record["i"][1]), record)
-        steps = [record["i"][1][1] for record in rows.values()]
-        latency_s = np.array([record["r"][0][0] for record in rows.values()])
-        score = load_analyzer(CONF, "v100", **options).score_steps(matmul_dag(m, k, n), steps)
+    for size in SIZES:
+        path = root.parent / FOLDER / f"matmul_{'_'.join(map(str, size))}.json"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        steps = [record["i"][1][1] for record in records]
+        latency_s = np.array([record["r"][0][0] for record in records])
+        score = load_analyzer(CONF, "v100", **options).score_steps(matmul_dag(*size), steps)
         tasks.append(ScoredTask(name=path.name, latency_s=latency_s, score=score))
     return tasks
 
@@ -128,7 +99,7 @@ def test_calibration_fits_on_the_other_half_and_saves_a_platform_file(command, m
 
 def test_tasks_of_unknown_operators_are_told_and_counted(command, measured_root):
     folder = measured_root / "measure_records" / "v100"
-    text = gzip.decompress(next(iter(sorted(folder.iterdir()))).read_bytes()).decode()
+    text = next(iter(sorted(folder.iterdir()))).read_text()
     (folder / "odd.json").write_text(text.replace("matmul_layer", "strange_layer"))
     result, err = command(
         "evaluate", "model=symbolic", "platform=v100", f"data.root={measured_root}"
@@ -141,8 +112,7 @@ def test_tasks_of_unknown_operators_are_told_and_counted(command, measured_root)
 def test_records_of_another_gpu_are_told_and_counted(command, measured_root):
     folder = measured_root / "measure_records" / "v100"
     path = sorted(folder.iterdir())[0]
-    text = gzip.decompress(path.read_bytes()).decode()
-    path.write_bytes(gzip.compress(text.replace('"cuda"', '"cuda -arch=sm_75"').encode()))
+    path.write_text(path.read_text().replace('"cuda"', '"cuda -arch=sm_75"'))
     common = ["evaluate", "model=symbolic", f"data.root={measured_root}"]
     result, err = command(*common, "platform=v100").done
     assert result["num_tasks"] == len(SIZES) - 1

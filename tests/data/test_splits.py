@@ -146,12 +146,6 @@ def test_committed_lists_load_and_are_disjoint(path):
         assert parse_workload(identity).identity == identity  # canonical spelling
 
 
-def test_committed_draws_differ():
-    draws = [FrozenSplit.load("by_task", seed) for seed in range(5)]
-    assert len({draw.test for draw in draws}) == 5
-    assert len({frozenset(draw.train + draw.valid + draw.test) for draw in draws}) == 1
-
-
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=6),
     st.integers(0, 1000),

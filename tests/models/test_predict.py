@@ -29,16 +29,6 @@ def fitted(tmp_path, monkeypatch):
     return root, programs, fit(recipe, programs, split, folder=tmp_path / "run")
 
 
-def test_a_fit_from_python_is_one_call(fitted, tmp_path):
-    _, _, found = fitted
-    assert found.finished
-    assert found.info.model == ModelSpec(name="TenSetMLP")
-    assert found.info.dataflow == "paper"
-    assert found.numbers["epochs"] == 1
-    assert (tmp_path / "run" / "best.safetensors") == found.checkpoint
-    assert found.checkpoint.is_file()
-
-
 def test_scores_are_those_of_the_ranker_and_rank_one_is_the_best(fitted, tmp_path):
     root, programs, found = fitted
     for platform in root.platforms:  # without the failed records the candidates are the same

@@ -192,11 +192,8 @@ def repeated(names):
     return {name for name, times in Counter(names).items() if times > 1}
 
 
-def test_no_public_class_name_is_used_twice():
+def test_no_public_class_name_is_used_twice_and_module_names_mean_the_same():
     trees = [parsed(path) for path in FILES]
     classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     assert repeated(name for name in classes if name[0] != "_") == set()
-
-
-def test_a_module_name_in_several_folders_means_the_same():
     assert repeated(path.stem for path in FILES if path.stem != "__init__") == SHARED_MODULES

@@ -177,12 +177,10 @@ def test_no_path_of_a_machine_is_in_a_notebook_or_its_records(repository):
     assert found == []
 
 
-def test_nbmake_is_asked_to_execute_them(pytestconfig):
+def test_nbmake_executes_notebooks_and_the_one_that_tunes_has_a_time_limit(
+    pytestconfig, repository
+):
     assert pytestconfig.getoption("nbmake")
     assert [path.stem for path in NOTEBOOKS] == ["network", "tour", "tuning_run"]
-
-
-def test_the_notebook_that_tunes_has_a_time_limit(repository):
-    """Seconds of a cell, after which nbmake gives up; all of it takes about two minutes."""
     text = (repository / "notebooks" / "network.ipynb").read_text(encoding="utf-8")
     assert json.loads(text)["metadata"]["execution"]["timeout"] == 240

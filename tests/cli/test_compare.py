@@ -14,7 +14,7 @@ def run_folder(path, metrics, options):
     return path
 
 
-def test_numbers_and_differing_options_stand_beside_each_other(command, tmp_path):
+def test_numbers_and_differing_options_stand_beside_each_other_of_finished_runs(command, tmp_path):
     one = run_folder(
         tmp_path / "a=1", {"top1": 0.5, "random": {"top1": 0.25}}, {"seed": 0, "model": {"w": 1}}
     )
@@ -27,9 +27,6 @@ def test_numbers_and_differing_options_stand_beside_each_other(command, tmp_path
     ]
     assert result["options"] == [{"option": "model.w", "a=1": 1, "b": 2}]
     assert "model.w  1    2" in err
-
-
-def test_a_folder_that_is_no_finished_run_is_named(command, tmp_path):
     one = run_folder(tmp_path / "a", {"top1": 0.5}, {})
     assert "nothing: no metrics.json there" in command("compare", one, tmp_path / "nothing").refusal
     assert "given twice" in command("compare", one, f"{one}/").refusal

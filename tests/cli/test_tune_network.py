@@ -103,8 +103,3 @@ def test_a_drafted_network_is_tuned_with_more_budget(tmp_path):
     assert (folder / "drafted" / RECORDS).read_text() == records
     assert_drafts_come_first(folder)
     assert "With the first program of each" in (folder / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_list_needs_a_network(command):
-    err = command("tune", "list=true").refusal
-    assert err.strip().splitlines()[-1].startswith("error: list=true lists the tasks")

@@ -213,6 +213,8 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["spaces=quick"], "spaces=quick"),
         (["workload=file", "workload.path=absent.py"], "no such file"),
         (["plot=[]"], "name at least one run folder"),
+        (["list=true"], "list=true lists the tasks"),
+        (["experiment=paper_tuning", "platform=cpu"], "use draft.form=hardware"),
         (["plot=absent"], "absent: no trials.jsonl"),
         (["input=1x3"], "add network=NAME"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),

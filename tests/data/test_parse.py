@@ -194,7 +194,7 @@ def test_structures_beyond_the_limit_are_checked_all_the_same(monkeypatch):
         checker.check([["CR", -1]])
 
 
-def test_a_good_line_is_read_as_written(record):
+def test_a_good_line_is_read_as_written_and_timings_are_kept(record):
     raw = record(4, origin="evolved", later_addition={"x": 1})
     parsed = LineParser().parse(orjson.dumps(raw))
     assert parsed.header.workload_key == '["matmul_layer", 16, 1024, 1024]'
@@ -203,6 +203,10 @@ def test_a_good_line_is_read_as_written(record):
     assert (parsed.costs_s, parsed.error_no) == ((0.002, 0.004), 0)
     assert (parsed.all_cost_s, parsed.timestamp) == (1.5, 1700000000)
     assert parsed.origin == "evolved"
+    raw = {**record(), "timings": [[5.0, [1e-3, 2e-3]], [300, [2e-3]]]}
+    parsed = LineParser().parse(json.dumps(raw).encode())
+    assert parsed.timings == ((1e-3, 2e-3), (2e-3,))
+    assert LineParser().parse(json.dumps(record()).encode()).timings == ()
 
 
 @pytest.mark.parametrize("costs", [[1e10], [], [0], ["x"]])
@@ -258,13 +262,6 @@ def doubled(value):
     if isinstance(value, list):
         return [doubled(item) for item in value]
     return 2 * value if type(value) is int else value
-
-
-def test_timings_are_kept_beside_the_costs(record):
-    raw = {**record(), "timings": [[5.0, [1e-3, 2e-3]], [300, [2e-3]]]}
-    parsed = LineParser().parse(json.dumps(raw).encode())
-    assert parsed.timings == ((1e-3, 2e-3), (2e-3,))
-    assert LineParser().parse(json.dumps(record()).encode()).timings == ()
 
 
 @pytest.mark.parametrize("decision", [-3, -9999, 2**31 + 1, 2**63, 2**64 - 1])

@@ -10,7 +10,7 @@ import json
 from pruner.study.draft_quality import found_by
 
 
-def test_layout_is_listed_in_order(data_root):
+def test_layout_is_listed_in_order_and_every_task_read(data_root):
     root = RecordRoot(data_root)
     assert root.platforms == ("a", "b")
     assert [(file.platform, file.task) for file in root.task_files()] == [
@@ -22,6 +22,16 @@ def test_layout_is_listed_in_order(data_root):
     ]
     assert len(root.task_files("b")) == 2
     assert len(root.task_files(["b", "a"])) == 5
+    quarantine = Quarantine()
+    tasks = list(RecordRoot(data_root).read(quarantine))
+    assert [(task.key.platform, len(task), int(task.valid.sum())) for task in tasks] == [
+        ("a", 1, 1),
+        ("a", 2, 2),
+        ("a", 2, 1),
+        ("b", 2, 2),
+        ("b", 1, 1),
+    ]
+    assert quarantine.total == 0
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.xz", ".json.zst"])
@@ -42,49 +52,28 @@ def test_the_same_task_twice_is_read_once(data_root, caplog):
     assert "relu_4096_4096.json.gz ignored" in caplog.text
 
 
-def test_read_gives_every_task(data_root):
-    quarantine = Quarantine()
-    tasks = list(RecordRoot(data_root).read(quarantine))
-    assert [(task.key.platform, len(task), int(task.valid.sum())) for task in tasks] == [
-        ("a", 1, 1),
-        ("a", 2, 2),
-        ("a", 2, 1),
-        ("b", 2, 2),
-        ("b", 1, 1),
-    ]
-    assert quarantine.total == 0
-
-
 def one_line(error):
     message = str(error.value)
     assert "\n" not in message
     return message
 
 
-def test_no_folder(tmp_path):
-    with pytest.raises(DataError) as error:
-        RecordRoot(tmp_path / "nowhere")
-    assert "no such folder" in one_line(error)
-    assert "pruner import_logs logs=DIR" in one_line(error)
+def test_wrong_folders_and_platforms_are_one_line(data_root, tmp_path):
+    (tmp_path / "other" / "measure_records" / "empty").mkdir(parents=True)
+    for make, told in (
+        (lambda: RecordRoot(tmp_path / "nowhere"), "no such folder.*pruner import_logs logs=DIR"),
+        (lambda: RecordRoot(data_root / "measure_records"), "name its parent instead"),
+        (lambda: RecordRoot(data_root / "measure_records/a"), "name its parent instead"),
+        (lambda: RecordRoot(tmp_path / "other"), "no platform folder"),
+        (
+            lambda: RecordRoot(data_root).task_files("orin"),
+            "no records for platform 'orin'; there are records for: a, b",
+        ),
+    ):
+        with pytest.raises(DataError, match=told) as error:
+            make()
+        one_line(error)
 
-
-@pytest.mark.parametrize("inside", ["measure_records", "measure_records/a"])
-def test_one_folder_too_deep(data_root, inside):
-    with pytest.raises(DataError) as error:
-        RecordRoot(data_root / inside)
-    assert "name its parent instead" in one_line(error)
-
-
-def test_no_platform(tmp_path):
-    (tmp_path / "measure_records" / "empty").mkdir(parents=True)
-    with pytest.raises(DataError, match="no platform folder"):
-        RecordRoot(tmp_path)
-
-
-def test_unknown_platform(data_root):
-    with pytest.raises(DataError) as error:
-        RecordRoot(data_root).task_files("orin")
-    assert "no records for platform 'orin'; there are records for: a, b" in one_line(error)
 
 
 @pytest.mark.parametrize("kind", ["rubbish", "empty", "failed"])

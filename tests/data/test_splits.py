@@ -249,11 +249,18 @@ def test_by_network_holds_out_every_size_and_judges_the_named(empty):
     assert [network.name for network in again.networks] == ["small@1", "small@4"]
 
 
-def test_other_splits_do_not_read_networks(empty):
+def test_every_split_of_tasks_is_checked_and_few_read_networks(empty, monkeypatch):
     def read():
         raise AssertionError("read")
 
     assert make_split("by_task", MANY, folder=empty, networks=read).networks == ()
+    checked = []
+    monkeypatch.setattr(splits, "check_no_leak", lambda split: checked.append(split.name))
+    make_split("by_task", MANY, folder=empty)
+    make_split("by_operator", MANY, held_out=["pool"], folder=empty)
+    make_split("by_platform", MANY, held_out=["v100"], folder=empty)
+    make_split("by_network", MANY, held_out=["small"], networks=lambda: NETS)
+    assert checked == ["by_task", "by_operator", "by_platform", "by_network"]
 
 
 OPERATORS = "operators here: batch_matmul, matmul, pool, relu"
@@ -295,16 +302,6 @@ PLATFORMS = "leaves a side empty of k80, v100; name some, such as"
 def test_wrong_settings_are_told(empty, name, tasks, options, message):
     with pytest.raises(DataError, match=message):
         make_split(name, tasks, folder=empty, **options)
-
-
-def test_every_split_of_tasks_is_checked(empty, monkeypatch):
-    checked = []
-    monkeypatch.setattr(splits, "check_no_leak", lambda split: checked.append(split.name))
-    make_split("by_task", MANY, folder=empty)
-    make_split("by_operator", MANY, held_out=["pool"], folder=empty)
-    make_split("by_platform", MANY, held_out=["v100"], folder=empty)
-    make_split("by_network", MANY, held_out=["small"], networks=lambda: NETS)
-    assert checked == ["by_task", "by_operator", "by_platform", "by_network"]
 
 
 def test_the_leak_check_sees_a_leak(empty):

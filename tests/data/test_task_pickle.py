@@ -77,12 +77,7 @@ def test_hostile_pickles_are_refused_and_run_nothing(tmp_path: Path) -> None:
         with pytest.raises(UnsafePickle, match="refused"):
             load_inert(payload)
         assert not marker.exists(), name
-
-
-def test_the_marker_would_have_been_created(tmp_path: Path) -> None:
-    """The hostile payloads do work on an ordinary unpickler, so the test above can fail."""
-    marker = tmp_path / "executed"
-    pickle.loads(hostile_payloads(marker)["builtins.exec, protocol 4"])
+    pickle.loads(payloads["builtins.exec, protocol 4"])  # by an ordinary unpickler it runs
     assert marker.exists()
 
 

@@ -33,7 +33,7 @@ def test_the_cells_of_a_row_and_of_one_before_the_first_program():
     assert [cells[0], *cells[-2:]] == ["-", "?", "conv2d_1a -"]
 
 
-def test_time_left_is_the_pace_or_the_budget_of_seconds():
+def test_time_left_is_the_pace_or_the_budget_of_seconds(capsys):
     pace = Pace(BUDGET)
     assert pace.left_s(10, 50.0) is None
     assert pace.left_s(60, 150.0) == pytest.approx(240 * 100 / 50)  # 2 s a trial
@@ -41,6 +41,14 @@ def test_time_left_is_the_pace_or_the_budget_of_seconds():
     assert timed.left_s(10, 50.0) == 150.0
     assert timed.left_s(60, 150.0) == 50.0
     assert timed.left_s(70, 230.0) == 0.0
+    budget = TuneBudget(trials=64)
+    pace = Pace(budget)
+    for trials, seconds in ((16, 10.0), (32, 20.0)):
+        row = {"task": "matmul", "trials": trials, "best_latency_s": 1e-3, "failed": 0}
+        say_operator(budget, pace, {**row, "seconds": seconds})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "[16/64] matmul: best 1 ms  failed 0  10.0 s"
+    assert second.endswith("20.0 s  left 0:20")  # 32 more at 16 in 10 s
 
 
 def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
@@ -53,14 +61,3 @@ def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
         show(ROW)
     assert "24.3 ms" in out.getvalue()
     assert "conv2d_1a 1.25 ms" in out.getvalue()
-
-
-def test_a_round_of_operators_tells_the_time_left(capsys):
-    budget = TuneBudget(trials=64)
-    pace = Pace(budget)
-    for trials, seconds in ((16, 10.0), (32, 20.0)):
-        row = {"task": "matmul", "trials": trials, "best_latency_s": 1e-3, "failed": 0}
-        say_operator(budget, pace, {**row, "seconds": seconds})
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "[16/64] matmul: best 1 ms  failed 0  10.0 s"
-    assert second.endswith("20.0 s  left 0:20")  # 32 more at 16 in 10 s

@@ -49,7 +49,7 @@ def test_what_is_left_is_as_what_is_made_took(tmp_path):
     assert (second["made"], second["minutes left"]) == (0, 2.0)
 
 
-def test_changes_go_together_unless_they_contradict_each_other():
+def test_changes_go_together_unless_they_contradict_each_other_or_were_tried():
     one = Change(arguments={"residual": True}, failures=True)
     two = Change(arguments={"branch_dropout": 0.1}, fields={"loss": RankNet()})
     both = together({"one": one, "two": two})
@@ -63,9 +63,6 @@ def test_changes_go_together_unless_they_contradict_each_other():
         together({"two": two, "more": Change(fields={"loss": TopShare()})})
     with pytest.raises(PrunerError, match="other models"):
         together({"one": one, "mlp": Change(model=TenSetMLP)})
-
-
-def test_what_goes_together_may_have_been_tried_by_itself():
     both = together({name: EVERY[name] for name in ("draft", "draft_residual")})
     assert both.same_as(EVERY["draft_residual"])
     assert not both.same_as(EVERY["draft"])

@@ -171,7 +171,7 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
         load_constants(tmp_path, "x", CpuRates)
 
 
-def test_joules_are_arithmetic_bytes_and_time():
+def test_code_and_joules_by_hand():
     device = cpu().device
 
     def joules(latency_s=0.0, **values):
@@ -183,8 +183,5 @@ def test_joules_are_arithmetic_bytes_and_time():
     assert joules(1.0, comp_count=1e12, l3_traffic=8e9) == pytest.approx(
         0.85 + 1.3 + device.num_cores * 3.125
     )
-
-
-def test_unrolled_statements_are_code():
     rolled, unrolled = (float(code_bytes(one(body=body))[0]) for body in (1.0, 512.0))
     assert unrolled - rolled == pytest.approx(511 * 40.0)

@@ -153,9 +153,19 @@ def test_each_platform_has_its_own_head_and_only_its_programs_train_it():
         TLP(platforms=["a", "c"])(batch)
 
 
-def test_tlp_names_what_is_missing():
+def test_what_a_network_cannot_read_or_do_is_named():
     with pytest.raises(DataError, match="schedule primitives"):
         TLP()(replace(normalised(), tokens=None))
+    batch = normalised()
+    with pytest.raises(PrunerError, match=r"10 dataflow rows.*made for 8.*features\.dataflow"):
+        PaCM(num_dataflow_rows=8)(batch)
+    with pytest.raises(ValueError, match="turn one on"):
+        PaCM(use_statement=False, use_dataflow=False)
+    batch = replace(standardised(), draft=None)
+    for options in ({"use_draft": True}, {"residual": True}):
+        with pytest.raises(PrunerError, match="reads the analyzer's terms"):
+            made(**options)(batch)
+    assert made()(batch).shape == (batch.num_programs,)
 
 
 def test_pooled_attention_equals_torch_attention_plus_residual_summed():
@@ -171,12 +181,6 @@ def test_pooled_attention_equals_torch_attention_plus_residual_summed():
     torch.testing.assert_close(ours(x), (x + attended).sum(dim=1))
 
 
-def test_wrong_number_of_dataflow_rows_names_the_setting():
-    batch = normalised()
-    with pytest.raises(PrunerError, match=r"10 dataflow rows.*made for 8.*features\.dataflow"):
-        PaCM(num_dataflow_rows=8)(batch)
-
-
 def test_norm_uses_running_statistics_unless_asked():
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2
     running = ProgramNorm(3).eval()
@@ -189,11 +193,6 @@ def test_norm_uses_running_statistics_unless_asked():
     running.train()
     torch.testing.assert_close(running(x), reference(x))
     torch.testing.assert_close(running.running_var, reference.running_var)
-
-
-def test_ablations_need_a_branch():
-    with pytest.raises(ValueError, match="turn one on"):
-        PaCM(use_statement=False, use_dataflow=False)
 
 
 @pytest.mark.parametrize("name", ["attention", "pacm-device"])
@@ -251,14 +250,6 @@ def test_the_draft_branch_reads_every_column_of_the_analyzer():
     batch = replace(batch, draft=batch.draft.clone().requires_grad_())
     (gradient,) = torch.autograd.grad(model.eval()(batch).sum(), batch.draft)
     assert (gradient.abs().sum(dim=0) > 0).all()
-
-
-def test_programs_without_the_analyzer_are_refused_in_words():
-    batch = replace(standardised(), draft=None)
-    for options in ({"use_draft": True}, {"residual": True}):
-        with pytest.raises(PrunerError, match="reads the analyzer's terms"):
-            made(**options)(batch)
-    assert made()(batch).shape == (batch.num_programs,)
 
 
 def test_one_branch_of_some_programs_is_zero_and_never_two():

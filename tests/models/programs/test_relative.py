@@ -27,6 +27,7 @@ def test_the_mean_row_of_the_same_place_is_taken_away():
     # A task with one candidate has nothing to compare it with.
     assert not rows_of(relative, 2).any()
     assert not relative.dataflow[2].any()
+    assert rank_in_task(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
 
 
 def test_the_mean_of_the_analyzer_is_taken_away_and_a_center_is_a_mean():
@@ -42,10 +43,6 @@ def test_the_mean_of_the_analyzer_is_taken_away_and_a_center_is_a_mean():
     center = Center.of(batch)
     torch.testing.assert_close(center.statement[0], batch.statement[:, :164].mean(dim=0))
     torch.testing.assert_close(center.dataflow, batch.dataflow.mean(dim=0))
-
-
-def test_places_count_rows_inside_a_program():
-    assert rank_in_task(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
 
 
 def test_every_place_of_every_task_has_mean_zero_and_flags_stay():

@@ -34,21 +34,14 @@ def example(seed, sizes=(7, 1, 12, 4)):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seed", range(3))
-def test_task_lists_equal_the_slow_loops(name, seed):
+def test_lists_of_tasks_and_of_a_batch_equal_the_slow_loops(name, seed):
     score, label, task = example(seed)
     loss_class, slow = LOSSES[name]
     expected = sum(slow(list(score[task == t]), list(label[task == t])) for t in np.unique(task))
-    loss = loss_class(lists="task")
-    found = loss(torch.tensor(score), torch.tensor(label), torch.tensor(task))
-    assert found.item() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_batch_as_one_list_equals_the_slow_loops(name):
-    score, label, task = example(5)
-    loss_class, slow = LOSSES[name]
-    found = loss_class(lists="batch")(torch.tensor(score), torch.tensor(label), torch.tensor(task))
-    assert found.item() == pytest.approx(slow(list(score), list(label)), rel=1e-5)
+    given = (torch.tensor(score), torch.tensor(label), torch.tensor(task))
+    assert loss_class(lists="task")(*given).item() == pytest.approx(expected, rel=1e-5)
+    whole = slow(list(score), list(label))
+    assert loss_class(lists="batch")(*given).item() == pytest.approx(whole, rel=1e-5)
 
 
 def test_lambda_rank_of_two_programs_by_hand():
@@ -70,11 +63,6 @@ def test_a_step_against_the_gradient_lowers_the_loss(name):
     assert torch.isfinite(gradient).all()
     # A step far too small to swap two neighbours (0.26 apart), where LambdaRank jumps.
     assert loss(score - 1e-3 * gradient / gradient.norm(), label, task) < value
-
-
-def test_unknown_kind_of_list_is_refused():
-    with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
-        LambdaRank(lists="all")
 
 
 def test_the_best_share_of_ten_by_hand():
@@ -100,13 +88,15 @@ def test_failures_are_negatives_and_never_among_the_best():
     assert nothing.item() == 0.0
 
 
-def test_another_loss_beside_is_added():
+def test_another_loss_beside_is_added_and_wrong_arguments_are_refused():
     score, label, task = (torch.tensor(x) for x in example(2))
     both = TopShare(beside=LambdaRank(), weight=0.5)(score, label, task)
     alone = 0.5 * TopShare()(score, label, task) + LambdaRank()(score, label, task)
     assert both.item() == pytest.approx(alone.item(), rel=1e-6)
     with pytest.raises(ValueError, match="share is between"):
         TopShare(share=1.0)
+    with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
+        LambdaRank(lists="all")
 
 
 def test_warmup_cosine_by_hand():

@@ -177,9 +177,7 @@ def test_no_path_of_a_machine_is_in_a_notebook_or_its_records(repository):
     assert found == []
 
 
-def test_nbmake_executes_notebooks_and_the_one_that_tunes_has_a_time_limit(
-    pytestconfig, repository
-):
+def test_nbmake_executes_notebooks_within_a_time_limit(pytestconfig, repository):
     assert pytestconfig.getoption("nbmake")
     assert [path.stem for path in NOTEBOOKS] == ["network", "tour", "tuning_run"]
     text = (repository / "notebooks" / "network.ipynb").read_text(encoding="utf-8")

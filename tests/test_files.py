@@ -85,9 +85,7 @@ def test_temporary_files_of_a_kill_go_with_the_next_start(tmp_path, monkeypatch)
     assert "TMPDIR" not in os.environ
 
 
-def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
-    tmp_path, monkeypatch
-):
+def test_content_is_synced_before_its_name(tmp_path, monkeypatch):
     done = []
     replace = Path.replace
     monkeypatch.setattr(

@@ -186,9 +186,7 @@ def ready(tmp_path, monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_command_whose_time_is_over_may_keep_its_best_and_is_killed_where_it_does_not_listen(
-    tmp_path, ready
-):
+def test_a_command_whose_time_is_over_keeps_its_best_or_is_killed(tmp_path, ready):
     assert Commands().run(KEEPS, tmp_path / "log", limit_s=0.1) is None
     assert (tmp_path / "log").read_text() == "ready\nkept\n"
     start = time.monotonic()
@@ -272,9 +270,7 @@ def test_what_is_closed_starts_nothing(pool):
 
 
 @pytest.mark.parametrize(("times", "error"), [(1, None), (2, NO_WORKER)])
-def test_a_worker_that_is_ended_while_it_starts_is_started_once_more(
-    pool, monkeypatch, times, error
-):
+def test_a_worker_that_is_ended_while_it_starts_is_started_again(pool, monkeypatch, times, error):
     (worker,) = pool._workers
     start, ended = worker.start, []
 

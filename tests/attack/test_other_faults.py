@@ -165,9 +165,7 @@ def chosen(events: list[str]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["killed", "full"])
 @pytest.mark.parametrize(("job", "files"), [(tuned, tuned_files), (learnt, learnt_files)])
-def test_files_beside_the_loop_are_whole_or_made_again(
-    job, files, kind, tmp_path, record_property, log
-):
+def test_files_beside_the_loop_are_whole(job, files, kind, tmp_path, record_property, log):
     with forked_from([__name__, *PRELOADED, *OF_FITS]):
         walk(job, files, kind, tmp_path, record_property, log)
 

@@ -56,9 +56,7 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
-    door, tmp_path, root
-):
+def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(door, tmp_path, root):
     result, err = door("adapt", f"outputs={tmp_path}", *TINY, root).done
     assert set(result["methods"]) == {"scratch", "random", "moa"}
     moa = result["methods"]["moa"]
@@ -106,9 +104,7 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
 
 
 @pytest.mark.slow
-def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
-    door, tmp_path, root
-):
+def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(door, tmp_path, root):
     tiny = (*TINY, root, "seeds=[0]", "method=none")
     result, err = door("adapt", f"outputs={tmp_path}", *tiny).done
     given = f"checkpoint={result['run_dir']}/source"

@@ -289,9 +289,7 @@ def test_the_book_runs_items_and_repeats_none(write, command, toy_root, tmp_path
     assert "0.5" in (tmp_path / "experiments/toy/results.csv").read_text()  # small: not published
 
 
-def test_the_full_preset_publishes_and_a_failing_item_leaves_the_results_as_they_were(
-    write, command, toy_root, tmp_path
-):
+def test_full_publishes_and_a_failing_item_changes_nothing(write, command, toy_root, tmp_path):
     write({"run": {"full": ["echo broken > {out}/results.csv; exit 3"]}})
     assert "failed: toy" in command("book", f"data.root={toy_root}").refusal
     assert (tmp_path / "experiments/toy/results.csv").read_text() == CSV

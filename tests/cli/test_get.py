@@ -144,9 +144,7 @@ def test_settings_of_the_user_do_not_change_the_bytes(get, monkeypatch, tmp_path
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_no_git_no_connection_no_commit_and_no_log_are_one_line_each(
-    get, write_list, monkeypatch, tmp_path
-):
+def test_no_git_connection_commit_or_log_is_one_line(get, write_list, monkeypatch, tmp_path):
     def refused(**words):
         code, _, err = get(**words)
         lines = err.strip().splitlines()

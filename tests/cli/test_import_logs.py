@@ -47,9 +47,7 @@ def test_the_last_line_is_one_json_object(call, logs, tmp_path):
     assert "exists and is left alone" in call(f"logs={logs}", "out=data", "platform=v100").refusal
 
 
-def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
-    call, repository, tmp_path
-):
+def test_fused_convolutions_are_told_apart_and_can_be_replayed(call, repository, tmp_path):
     """Under a name that says nothing; a plain convolution would not fit their steps. Of each file
     32 records."""
     folder = repository / "datasets/ansor/measure_records/cpu-avx2"

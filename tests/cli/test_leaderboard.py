@@ -197,9 +197,7 @@ def test_scores_that_are_not_the_tracks_are_one_line(run, board, submit, truth, 
         ("a: [\n", "entry.yaml: not YAML (while parsing"),
     ],
 )
-def test_a_form_that_says_nothing_lacks_fields_or_forges_is_one_line(
-    run, board, submit, truth, form, told
-):
+def test_a_form_that_lacks_or_forges_is_one_line(run, board, submit, truth, form, told):
     entry = submit("mine", -truth.latency_s, form if isinstance(form, dict) else None)
     if isinstance(form, str):
         (entry / "entry.yaml").write_text(form)
@@ -239,9 +237,7 @@ def test_a_missing_score_is_ranked_last(run, board, submit, truth):
     assert result["pairwise_accuracy"] < 1
 
 
-def test_damaged_files_and_other_records_are_refused(
-    run, board, submit, truth, records, tmp_path, monkeypatch
-):
+def test_damaged_files_are_refused(run, board, submit, truth, records, tmp_path, monkeypatch):
     entry = submit("mine", -truth.latency_s)
     scores = entry / "scores-cpu-pools.csv.gz"
     packed = scores.read_bytes()
@@ -261,9 +257,7 @@ def test_damaged_files_and_other_records_are_refused(
 
 
 @pytest.mark.slow
-def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
-    board, records, monkeypatch, capsys, tmp_path
-):
+def test_a_draft_enters_by_one_command(board, records, monkeypatch, capsys, tmp_path):
     from pruner.cli.shared.door import run_door
 
     entry = board / "entries" / "draft"

@@ -361,9 +361,7 @@ def test_the_tuning_presets_spend_and_learn_as_published(name):
         *(pytest.param(n, "Adam", marks=pytest.mark.slow) for n in ("moa_official", "finetune")),
     ],
 )
-def test_every_way_to_adapt_fits_for_50_epochs_in_the_tuning_preset_and_by_its_own_rule(
-    name, optimizer
-):
+def test_every_way_to_adapt_fits_50_epochs_by_its_own_rule(name, optimizer):
     """Section 5: MoA's fits are those of 4.6; the release fine-tunes by plain SGD. The preset's fit
     took the place of the latter."""
     source = NeuralRanker(PaCM(), ColumnScaler(), relative=False)

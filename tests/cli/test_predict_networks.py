@@ -19,9 +19,7 @@ def drafts_here(monkeypatch):
     return use_no_processes(monkeypatch)
 
 
-def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
-    door, drafts_here, tmp_path
-):
+def test_a_generator_becomes_a_table_that_a_limit_filters(door, drafts_here, tmp_path):
     words = ["predict", f"networks={SPACES}:two"]
     found, err = door(*words, "out=all.csv").done
     table = pd.read_csv(tmp_path / "all.csv")

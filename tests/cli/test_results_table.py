@@ -90,9 +90,7 @@ def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
         ("out=null", "keep_rows=true: add out="),
     ],
 )
-def test_rows_that_were_made_otherwise_are_not_taken_for_these(
-    command, toy_root, tmp_path, option, says
-):
+def test_rows_made_otherwise_are_not_taken_for_these(command, toy_root, tmp_path, option, says):
     options = (f"data.root={toy_root}", "platforms=[v100]", "models=[random]", "seeds=[0]")
     assert command("results_table", *options, "out=kept")[0] == 0
     before = (tmp_path / "kept/results.csv").read_text()
@@ -208,9 +206,7 @@ def test_a_variant_may_learn_from_several_platforms_and_is_judged_on_its_own(tab
         ("k80,t4", "no records in"),
     ],
 )
-def test_a_row_on_a_platform_without_training_is_refused_before_any_fit(
-    table, tmp_path, learned, says
-):
+def test_a_row_without_training_is_refused_before_any_fit(table, tmp_path, learned, says):
     err = table(
         "platforms=[k80,v100]", "models=[xgboost,joint]",
         f"+variants.joint=['model=xgboost','data.platform=[{learned}]']", "seeds=[0]",

@@ -380,9 +380,7 @@ def test_streams_and_two_processes_learn_what_features_and_one_do(tmp_path):
         torch.testing.assert_close(shared[name], value, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_what_is_trained_with_the_analyzer_is_judged_and_predicts_with_it(
-    train, command, toy_root, tmp_path
-):
+def test_the_analyzers_inputs_are_used_in_every_command(train, command, toy_root, tmp_path):
     trained, err = train("model=pacm_narrow", "model.residual=true", "model.use_draft=true").done
     options = (f"checkpoint={trained['run_dir']}", f"data.root={toy_root}", "platform=v100")
     judged, err = command("evaluate", *options).done

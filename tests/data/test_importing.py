@@ -257,9 +257,7 @@ def array(line, indent):
         ),
     ],
 )
-def test_files_without_a_usable_record_are_told_with_the_way_out(
-    write, line, tmp_path, content, told
-):
+def test_unusable_files_are_told_with_the_way_out(write, line, tmp_path, content, told):
     logs = write("a.log", content(line) if callable(content) else content)
     with pytest.raises(DataError, match=told) as error:
         import_logs(logs, tmp_path / "out", "k80", Quarantine())

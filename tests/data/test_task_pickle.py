@@ -199,9 +199,7 @@ def tenset_payload(monkeypatch: pytest.MonkeyPatch, protocol: int) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_fields_of_a_small_file(
-    protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_of_a_small_file(protocol, tmp_path, monkeypatch):
     path = tmp_path / "small.task.pkl"
     with monkeypatch.context() as patch:
         path.write_bytes(tenset_payload(patch, protocol))

@@ -208,9 +208,7 @@ def test_an_interrupted_cell_goes_on_and_is_in_no_table(item, options):
     assert steps_of(item, given)[folder.name].words == ["tune.py", f"resume={folder}"]
 
 
-def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
-    item, options, monkeypatch, capsys
-):
+def test_hours_end_it_and_a_failed_training_costs_its_rows(item, options, monkeypatch, capsys):
     began = []
 
     def run(comparison, step, share_s, limit_s):

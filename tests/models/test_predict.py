@@ -46,9 +46,7 @@ def test_scores_are_those_of_the_ranker_and_rank_one_is_the_best(fitted, tmp_pat
         assert rows.score[rows["rank"] == 1].item() == rows.score.max()
 
 
-def test_a_failed_measurement_is_scored_and_a_program_without_features_is_not(
-    fitted, tmp_path, monkeypatch
-):
+def test_failed_programs_are_scored_and_featureless_ones_are_not(fitted, tmp_path, monkeypatch):
     root, programs, _ = fitted
 
     def with_a_gap(*arguments, **options):

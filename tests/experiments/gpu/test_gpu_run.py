@@ -224,9 +224,7 @@ SLOW = [(size, *device, only) for size, device, only in ALL if (size, *device, o
     ("size", "device", "platform", "compile_only"),
     [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
 )
-def test_every_command_of_a_campaign_is_one_that_its_door_takes(
-    tmp_path, size, device, platform, compile_only
-):
+def test_every_command_is_one_that_its_door_takes(tmp_path, size, device, platform, compile_only):
     """Composed and checked as the door does it, and not begun; the folder has an odd name."""
     options = CampaignOptions(
         out=tmp_path / "one, o'clock",

@@ -112,9 +112,7 @@ BLIND = ModelSpec(name="PaCM", arguments={"use_dataflow": False})
         (BLIND, {"cpu-avx2": ["a"]}, True),
     ],
 )
-def test_a_model_of_older_features_loads_where_all_that_it_learned_from_is_as_it_was(
-    tmp_path, model, seen, holds
-):
+def test_older_features_load_where_they_are_as_they_were(tmp_path, model, seen, holds):
     path, store = tmp_path / "best.safetensors", synthetic.store()
     about = replace(info(model), feature_version="official-1", seen_tasks=seen)
     save_checkpoint(path, ranker(model, store), about)

@@ -40,7 +40,7 @@ def sets(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_a_device_learns_from_the_records_of_its_kind(command, platform, teachers, better, following):
+def test_a_device_learns_from_records_of_its_kind(command, platform, teachers, better, following):
     result, err = command("train", f"platform={platform}", *ONE_EPOCH).done
     lines = err.splitlines()
     assert lines[0].startswith(f"no records of {platform}: learning from the bundled ones of its")

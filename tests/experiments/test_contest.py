@@ -12,6 +12,10 @@ from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodRun
 from pruner.study.adaptation.context import Budget
+import torch
+from pruner.cli.shared.recipe_options import recipe_of
+from pruner.models.training.recipe import Recipe
+from tests.cli.test_paper_presets import composed
 
 BUDGET = Budget(
     trials=20, batch=5, tasks=2, least=1, spread=1.0, held_out=0, label_tasks=0, labels=[0, "all"],
@@ -104,3 +108,38 @@ def test_ansor_with_more_trials_is_a_rival_of_its_own(script):
     assert (ours["final_over"], ours["cost_share"]) == (pytest.approx(1.1), 5 / 40)
     assert rows["ansor", "ours"]["speedup"] == 10 / 2.5  # 3 s with its first trial of two
     assert len(item["result_rows"]([cells[0], cells[2]], "v100")) == 2  # nobody had more trials
+
+
+def items(recipe):
+    (group,) = recipe.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
+    return {
+        "loss": (type(recipe.loss), recipe.loss.lists),
+        "optimizer": (group["lr"], group["weight_decay"]),
+        "schedule": recipe.schedule,
+        "batches": (type(recipe.batches), recipe.batches.programs),
+        "inputs": (recipe.relative, recipe.scale),
+        "kept": (recipe.keep, recipe.patience, recipe.epochs),
+        "clip": recipe.trainer["gradient_clip_val"],
+    }
+
+
+def test_the_published_recipe_is_that_of_the_twin(script):
+    ours = Recipe(**script("offline")["PUBLISHED"])
+    assert items(ours) == items(recipe_of(composed("train", "paper_training")))
+
+
+def test_a_model_a_seed_and_one_for_those_that_share_it(script, tmp_path):
+    offline, made = script("offline"), []
+    options = offline["Options"](data=offline["Data"](root=str(tmp_path)), runs=str(tmp_path))
+    models = offline["Models"](ground=SimpleNamespace(), options=options)
+    offline["Models"]._make = lambda _, name, recipe, seed: made.append((name, seed)) or object()
+    ways = offline["ways"]("ours")
+    first = models.ranker("pruner_offline", ways["pruner_offline"], 0)
+    assert models.ranker("ours_offline", ways["ours_offline"], 0) is first
+    assert models.ranker("pruner_offline", ways["pruner_offline"], 1) is not first
+    assert made == [("pruner_offline", 0), ("pruner_offline", 1)]
+
+
+def test_an_unknown_recipe_is_refused(script):
+    with pytest.raises(Exception, match="recipe=theirs is unknown"):
+        script("offline")["ways"]("theirs")

@@ -15,6 +15,8 @@ from pruner.cli.tuning.measured_run import (
     say_operator,
 )
 from pruner.tune.run.budget import TuneBudget
+from pruner.cli.shared import progress
+from pruner.cli.shared.recipe_options import trees_counted
 
 ROW = {
     "task": "conv2d_1a", "trials": 60, "failures": 3, "best_latency_s": 1.25e-3,
@@ -61,3 +63,27 @@ def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
         show(ROW)
     assert "24.3 ms" in out.getvalue()
     assert "conv2d_1a 1.25 ms" in out.getvalue()
+
+
+def test_a_log_gets_a_line_with_an_estimate_after_five_seconds(monkeypatch, capsys):
+    clock = iter([0.0, 4.0, 10.0, 13.0, 40.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.counting("trees") as count:
+        for done in (1, 2, 3, 10):
+            count(done, 10)
+    # 2 of 10 in 10 s: 8 more take 40 s; then silence for less than five seconds; then the end
+    told = ["trees: 2 of 10, 5 s each, about 40 s left"]
+    assert capsys.readouterr().err.splitlines() == told
+    assert progress.rate(2.5) == "2.5/s"
+
+
+def test_rounds_of_trees_open_a_display_only_once_there_is_one(monkeypatch):
+    opened, real = [], progress.live_bar
+    monkeypatch.setattr(progress, "live_bar", lambda: opened.append(1) or real())
+    with trees_counted("trees"):
+        pass
+    assert not opened
+    with trees_counted("trees") as grown:
+        grown(1, 2)
+        grown(2, 2)
+    assert len(opened) == 1

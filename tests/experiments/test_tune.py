@@ -5,6 +5,8 @@ import json
 import pandas as pd
 import pytest
 
+from tests.study.network.fabricated import trial
+
 LATENCIES_S = {"ours": [4.0, 1.0, 3.0], "metaschedule": [9.0, 5.0, 2.0], "ansor": [8.0, 0.5, 0.5]}
 
 
@@ -19,14 +21,7 @@ def item(script, tmp_path):
         metrics = {"total_seconds": 40.0, "invalid_share": 0.0, "seconds": seconds}
         (folder / "metrics.json").write_text(json.dumps(metrics))
         step = 1.0 if policy == "ours" else 10.0
-        lines = [
-            {
-                "task": "t", "trial": n, "batch": 1, "position": n, "space": 0, "decisions": [1],
-                "costs_s": [latency_s], "error": None, "message": "", "build_s": 0.1,
-                "run_s": 0.1, "elapsed_s": step * n, "timestamp": 0.0,
-            }
-            for n, latency_s in enumerate(latencies_s, 1)
-        ]  # fmt: skip
+        lines = [trial(n, "t", s, step * n) for n, s in enumerate(latencies_s, 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "trials.jsonl").write_text(text)
     return found

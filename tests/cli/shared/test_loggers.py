@@ -1,8 +1,6 @@
 """An offline W&B run, read back from its file, has all that the run folder has."""
 
 import json
-import struct
-from threading import Timer
 
 import pytest
 import yaml
@@ -16,7 +14,7 @@ from tests.cli import toy_records
 from tests.cli.outcome import composed
 from tests.cli.test_adapt import TINY
 from tests.cli.test_book import ITEM
-from tests.cli.wandb_file import FULL, contents
+from tests.cli.wandb_file import contents
 
 
 @pytest.fixture(autouse=True)
@@ -40,29 +38,6 @@ def logged(command, toy_root, tmp_path):
         return result, [(path, contents(path)) for path in found]
 
     return run
-
-
-def test_a_file_is_read_when_its_end_is_written_after_the_run_has_finished(tmp_path):
-    from wandb.proto import wandb_internal_pb2
-
-    summary, end = wandb_internal_pb2.Record(), wandb_internal_pb2.Record()
-    summary.summary.update.add(key="judged/top1", value_json="0.5")
-    end.exit.SetInParent()
-    parts = [record.SerializeToString() for record in (summary, end)]
-    chunks = [struct.pack("<IHB", 0, len(part), FULL) + part for part in parts]
-    path = tmp_path / "run.wandb"
-    path.write_bytes(b":W&B\0\0\0")  # as `wandb.finish` leaves it, now and then
-
-    def append(part):
-        with path.open("ab") as file:
-            file.write(part)
-
-    later = [Timer(0.1, append, [chunks[0] + chunks[1][:-1]]), Timer(0.3, append, [chunks[1][-1:]])]
-    for timer in later:
-        timer.start()
-    assert contents(path)["summary"] == {"judged/top1": 0.5}
-    for timer in later:
-        timer.join()
 
 
 def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):

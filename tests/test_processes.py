@@ -437,12 +437,17 @@ if __name__ == "__main__":
 """
 
 
-def has_ended(number):
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
+def ends(number):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
@@ -450,11 +455,8 @@ def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
     script, ready, outlived = tmp_path / "main.py", tmp_path / "ready", tmp_path / "outlived"
     script.write_text(_WORKER)
     done = python(script, ready, outlived, timeout=60)
-    worker, end = int(done.stdout), time.monotonic() + 30
-    while not has_ended(worker) and time.monotonic() < end:
-        time.sleep(0.01)
+    assert ends(int(done.stdout))
     assert ready.exists()
-    assert has_ended(worker)
     assert not outlived.exists()
 
 
@@ -478,10 +480,7 @@ os.kill(os.getpid(), 9)
 )
 def test_a_worker_at_work_ends_with_its_killed_parent(method):
     done = python("-c", _AT_WORK, method, timeout=120)
-    worker, end = int(done.stdout), time.monotonic() + 30
-    while not has_ended(worker) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert has_ended(worker)
+    assert ends(int(done.stdout))
 
 
 INTERRUPTED = """

@@ -6,6 +6,7 @@ The right-hand sides are docs/paper.md's (sections 2 to 6), written out here.
 import math
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,21 +81,27 @@ def linear(module):
     return [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
 
 
+def optimizer_items(fit):
+    optimizer = fit.optimizer([torch.zeros(1, requires_grad=True)])
+    (group,) = optimizer.param_groups
+    return {
+        "optimizer": type(optimizer).__name__,
+        "rate": group["lr"],
+        "decay": group["weight_decay"],
+        "momentum": group.get("momentum", 0),
+    }
+
+
 def recipe_items(config):
     """Sections 4.3, 4.5, 4.6: inputs, loss, optimiser, epochs, what is kept."""
     recipe = recipe_of(config)
-    optimizer = recipe.optimizer([torch.zeros(1, requires_grad=True)])
-    (group,) = optimizer.param_groups
     return {
+        **optimizer_items(recipe),
         "inputs": "absolute" if not recipe.relative else "relative",
         "divided by": recipe.scale,
         "loss": type(recipe.loss).__name__,
         "lists": recipe.loss.lists,
         "batch": (type(recipe.batches).__name__, recipe.batches.programs),
-        "optimizer": type(optimizer).__name__,
-        "rate": group["lr"],
-        "decay": group["weight_decay"],
-        "momentum": group.get("momentum", 0),
         "schedule": recipe.schedule,
         "clip": recipe.trainer["gradient_clip_val"],
         "epochs": recipe.epochs,
@@ -166,13 +173,8 @@ def made(config, name):
 
 def fit_items(fit):
     """Sections 4.5, 4.6: a fit of a round."""
-    optimizer = fit.optimizer([torch.zeros(1, requires_grad=True)])
-    (group,) = optimizer.param_groups
     return {
-        "optimizer": type(optimizer).__name__,
-        "rate": group["lr"],
-        "decay": group["weight_decay"],
-        "momentum": group.get("momentum", 0),
+        **optimizer_items(fit),
         "epochs": fit.epochs,
         "steps": fit.max_steps,
         "programs": fit.batches.programs,
@@ -201,7 +203,7 @@ def test_the_adaptation_presets_fit_as_published(name, period, normalisation):
     assert fit_items(adaptation.fit) == PUBLISHED_FIT
     budget = Budget(**plain(config.budget))
     assert (budget.trials, budget.batch, budget.max_steps) == (2000, 10, None)  # 200 rounds of 10
-    assert {**recipe_items(config)} == RELEASE  # of the source model
+    assert recipe_items(config) == RELEASE  # of the source model
     assert config.features.dataflow == "official"
     assert rounds_of(config) == RELEASED_ROUNDS
     assert config.draft.form == "official"
@@ -367,9 +369,8 @@ def test_every_way_to_adapt_fits_50_epochs_by_its_own_rule(name, optimizer):
     source = NeuralRanker(PaCM(), ColumnScaler(), relative=False)
     config = composed("tune", "paper_tuning", f"adaptation={name}")
     adaptation = adaptation_of(config)(setting=Setting(make_network=PaCM, source=source))
-    fit = adaptation.fit
-    assert (fit.epochs, fit.max_steps) == (50, None)
-    assert type(fit.optimizer([torch.zeros(1, requires_grad=True)])).__name__ == optimizer
+    found = fit_items(adaptation.fit)
+    assert (found["epochs"], found["steps"], found["optimizer"]) == (50, None, optimizer)
 
 
 def test_the_tuning_preset_runs_in_offline_mode():
@@ -478,9 +479,8 @@ def test_the_other_training_presets_run(command, toy_root, name):
 
 def test_the_training_presets_run_and_the_fine_tuning_goes_on(command, toy_root):
     options = (f"data.root={toy_root}", "trainer.max_epochs=2", "trainer.accelerator=cpu")
-    first, err = command(
-        "train", "experiment=paper_training_release", "platform=k80", *options
-    ).done
+    release = "experiment=paper_training_release"
+    first, _ = command("train", release, "platform=k80", *options).done
     given = f"checkpoint={first['checkpoint']}"
     second, _ = command(
         "train", "experiment=paper_finetuning", "platform=v100", given, *options
@@ -493,6 +493,4 @@ def test_the_training_presets_run_and_the_fine_tuning_goes_on(command, toy_root)
 
 
 def _load(result):
-    from pathlib import Path
-
     return load_checkpoint(Path(result["checkpoint"]))

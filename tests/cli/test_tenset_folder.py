@@ -14,29 +14,47 @@ from pruner.data.tenset.task_pickle import read_task_pickle
 CHOSEN = 6  # tasks for each target
 
 
+def golden(shared, kind):
+    found = sorted((shared / "golden" / "tenset").glob(kind))
+    if not found:
+        pytest.skip("no TenSet records: ../shared/golden/tenset is absent")
+    return found
+
+
+def with_networks(shared, tmp_path_factory):
+    root = tmp_path_factory.mktemp("tenset") / "dataset"
+    (root / "network_info").mkdir(parents=True)
+    unpack_network_info(shared, root / "network_info")
+    return root
+
+
+def lines_of(file):
+    with gzip.open(file, "rt") as opened:
+        return opened.readlines()
+
+
+def named(key, target):
+    return "(" + json.dumps(json.loads(key), separators=(",", ":")) + f",{target})"
+
+
+def write(root, platform, name, records):
+    path = root / "measure_records" / platform / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
 @pytest.fixture(scope="module")
 def tenset_root(shared, tmp_path_factory):
     """``network_info`` and ``measure_records/<platform>/([key],target).json``, as downloaded."""
-    root = tmp_path_factory.mktemp("tenset") / "dataset"
-    golden = sorted((shared / "golden" / "tenset").glob("*.npz"))
-    if not golden:
-        pytest.skip("no TenSet records: ../shared/golden/tenset is absent")
-    network_info = root / "network_info"
-    network_info.mkdir(parents=True)
-    unpack_network_info(shared, network_info)
+    files, root = golden(shared, "*.npz"), with_networks(shared, tmp_path_factory)
     for platform, target in (("t4", "cuda"), ("graviton2", "llvm")):
-        folder = root / "measure_records" / platform
-        folder.mkdir(parents=True)
-        with_programs = [f for f in golden if f.name.startswith(target) and f.stat().st_size > 4000]
+        with_programs = [f for f in files if f.name.startswith(target) and f.stat().st_size > 4000]
         for file in with_programs[:: len(with_programs) // CHOSEN][:CHOSEN]:
-            with gzip.open(file.with_suffix(".json.gz"), "rt") as lines:
-                records = [json.loads(line) for line in lines]
+            records = [json.loads(line) for line in lines_of(file.with_suffix(".json.gz"))]
             for number, record in enumerate(records):
                 record["r"][0] = [1e-3 * (1 + number)]  # generated, never measured
-            key = json.loads(records[0]["i"][0][0])
-            name = "(" + json.dumps(key, separators=(",", ":")) + f",{target}).json"
-            (folder / name).write_text("".join(json.dumps(r) + "\n" for r in records))
-    return root, golden
+            write(root, platform, named(records[0]["i"][0][0], target), records)
+    return root, files
 
 
 def test_featurize_train_and_evaluate_take_it(run, tenset_root, tmp_path):
@@ -62,7 +80,7 @@ def test_featurize_train_and_evaluate_take_it(run, tenset_root, tmp_path):
 
 @pytest.mark.parametrize(("platform", "target"), [("t4", "cuda"), ("graviton2", "llvm")])
 def test_features_are_the_official_ones(run, tenset_root, tmp_path, platform, target):
-    root, golden = tenset_root
+    root, files = tenset_root
     run(
         "featurize",
         f"data.root={root}",
@@ -72,11 +90,9 @@ def test_features_are_the_official_ones(run, tenset_root, tmp_path, platform, ta
         "features=official",
     )
     close = total = 0
-    by_lines = {g.with_suffix(".json.gz"): g for g in golden if g.name.startswith(target)}
+    by_lines = {g.with_suffix(".json.gz"): g for g in files if g.name.startswith(target)}
     for records, features in by_lines.items():
-        with gzip.open(records, "rt") as lines:
-            key = json.loads(json.loads(lines.readline())["i"][0][0])
-        name = "(" + json.dumps(key, separators=(",", ":")) + f",{target})"
+        name = named(json.loads(lines_of(records)[0])["i"][0][0], target)
         written = tmp_path / "out" / platform / f"{name}.npz"
         if not written.exists():
             continue
@@ -129,27 +145,17 @@ def simulated(lines, rng):
 @pytest.fixture(scope="module")
 def root(shared, tmp_path_factory):
     """``network_info`` and ``measure_records/t4/([key],target).json``, as TenSet has them."""
-    programs = sorted((shared / "golden" / "tenset").glob("cuda__*.json.gz"))
-    if not programs:
-        pytest.skip("no programs of TenSet: ../shared/golden/tenset is absent")
-    root = tmp_path_factory.mktemp("tenset") / "dataset"
-    folder = root / "measure_records" / "t4"
-    folder.mkdir(parents=True)
+    programs, root = golden(shared, "cuda__*.json.gz"), with_networks(shared, tmp_path_factory)
     info = root / "network_info"
-    info.mkdir()
-    unpack_network_info(shared, info)
     files = [info / file_of(name) for name in HELD_OUT["pruner"]]
     files += [file for name in LEARNT for file in info.glob(f"*{name},*cuda*")]
     wanted = {task.workload_key for file in files for task in read_task_pickle(file)}
     rng = np.random.default_rng(0)
     for file in programs:
-        with gzip.open(file, "rt") as opened:
-            lines = opened.readlines()
+        lines = lines_of(file)
         key = json.loads(lines[0])["i"][0][0]
         if key in wanted:
-            name = "(" + json.dumps(json.loads(key), separators=(",", ":")) + ",cuda).json"
-            records = simulated(lines, rng)
-            (folder / name).write_text("".join(json.dumps(r) + "\n" for r in records))
+            write(root, "t4", named(key, "cuda"), simulated(lines, rng))
     return root
 
 
@@ -169,8 +175,7 @@ def test_a_model_is_judged_on_the_papers_networks(run, root, tmp_path):
     for name in HELD_OUT["pruner"]:
         best = chosen = 0.0
         for task in read_task_pickle(root / "network_info" / file_of(name)):
-            key = json.dumps(json.loads(task.workload_key), separators=(",", ":"))
-            row = tasks.get(f"t4/({key},cuda)")
+            row = tasks.get(f"t4/{named(task.workload_key, 'cuda')}")
             if row is not None:  # TenSet's scripts skip tasks without records, too
                 judged.add(row["task"])
                 best += task.weight * float(row["best_latency_s"])

@@ -70,19 +70,6 @@ def test_official_switches_and_failed_programs():
     assert official_latency_ms(np.zeros((1, 4, len(OFFICIAL_COLUMNS))), gpu("titanv"))[0] == np.inf
 
 
-def test_paper_form_by_hand():
-    """E1 without compute penalties: S8 / T_p, and bytes over the bandwidth with P_l2,m of S7."""
-    m, n, k = 128, 128, 128
-    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[0][2:5])])
-    analyzer = load_analyzer(CONF, "a100_40", form="paper", without="c")
-    device = analyzer.device
-    compute_s = 2 * 128**3 / device.peak_flops_per_s
-    a_s = 65536 * 4 / (device.dram_bytes_per_s * 8 / 32)  # runs of 8 of 32 elements
-    b_s = 65536 * 4 / device.dram_bytes_per_s
-    write_s = 16384 * 4 / device.dram_bytes_per_s
-    assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
-
-
 def test_penalties_of_the_paper_form_by_hand_on_a_small_grid():
     """E1 on an A100: 16 blocks of 2 warps for 108 multiprocessors of 4 schedulers."""
     m, n, k = 128, 128, 128

@@ -42,7 +42,7 @@ SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW]
 @pytest.mark.parametrize(("name", "whole"), [("mlp", False), *SLOW])
 @pytest.mark.usefixtures("quick_networks")
 def test_a_module_becomes_a_network(name, whole, tmp_path, monkeypatch, capfd):
-    """``whole``: with the command's run, which tests/cli/test_tune_network.py is about, too."""
+    """``whole``: with the command's run, which tests/cli/test_tune.py is about, too."""
     monkeypatch.chdir(tmp_path)
     if not whole:
         monkeypatch.setattr("pruner.cli.tuning.optimize.run", built_here)

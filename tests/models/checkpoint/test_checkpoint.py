@@ -22,6 +22,10 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec, models_with
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic, zoo
+import json
+from safetensors.torch import save_file
+from pruner.errors import DataError
+from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 
 PACM = ModelSpec(name="PaCM", arguments={"num_dataflow_rows": 10})
 MODELS_SAVED = {
@@ -203,3 +207,50 @@ def test_invalid_programs_score_minus_infinity():
 def test_commit_is_forty_digits_or_unknown():
     commit = git_commit().removesuffix("+changes")
     assert commit == "unknown" or (len(commit) == 40 and int(commit, 16) >= 0)
+
+
+CONTENT = {
+    "format": 2,
+    "nothing": None,
+    "list": [1, {"a": "ü"}],
+    "state": {"network": {"a.b": torch.full((1000,), 1.5), "scalar": torch.tensor(3)}, "on": True},
+}
+
+
+def test_what_was_saved_is_read(tmp_path):
+    save_tensors(tmp_path / "a.safetensors", CONTENT)
+    found = load_tensors(tmp_path / "a.safetensors")
+    weights = found["state"].pop("network")
+    assert found == {**CONTENT, "state": {"on": True}}
+    assert weights.keys() == CONTENT["state"]["network"].keys()
+    for name, tensor in CONTENT["state"]["network"].items():
+        assert weights[name].dtype == tensor.dtype
+        assert torch.equal(weights[name], tensor)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_weights_that_share_their_values_and_parts_of_others_are_kept(tmp_path):
+    one = torch.arange(12.0)
+    save_tensors(tmp_path / "a.safetensors", {"a": one, "b": one, "c": one.view(3, 4).T})
+    found = load_tensors(tmp_path / "a.safetensors")
+    assert torch.equal(found["b"], one)
+    assert torch.equal(found["c"], one.view(3, 4).T)
+
+
+@pytest.mark.parametrize("what", ["a weight", "the JSON"])
+def test_a_flipped_bit_is_refused(tmp_path, what):
+    path = tmp_path / "a.safetensors"
+    save_tensors(path, CONTENT)
+    whole = path.read_bytes()
+    weights = torch.full((9,), 1.5).numpy().tobytes()
+    place = whole.index(b"format") + 9 if what == "the JSON" else whole.index(weights) + 402
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(DataError, match="checksum"):
+        load_tensors(path)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"pruner": json.dumps({})}])
+def test_files_of_other_projects_are_refused(tmp_path, metadata):
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors", metadata)
+    with pytest.raises(DataError, match="another project"):
+        load_tensors(tmp_path / "a.safetensors")

@@ -1,6 +1,7 @@
 """A package of a toy wheel, taken apart by the script that travels with it."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -15,13 +16,12 @@ from experiments.gpu.package import Model, Options, platforms, target_words
 from pruner.cli.shared.known import read_words
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import BEST
+from tests.paths import REPOSITORY
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
 import toy.more
-import os
-from tests.paths import REPOSITORY
 data = Path(sys.prefix).parent / "data" / "notes.txt"
 print(json.dumps([sys.argv[1:], data.read_text(), toy.more.WORD]))
 """

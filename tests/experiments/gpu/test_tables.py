@@ -104,7 +104,7 @@ def test_who_never_gets_there_is_told_so(options):
     assert (ours["seconds_to_rival"], ours["times_less"]) == (None, 0.0)
 
 
-def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):
+def test_a_network_meets_the_one_that_metaschedule_tuned(options):
     mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
     theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
     fabricate(options.run("bert_tiny-float16"), mine)
@@ -113,12 +113,15 @@ def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):
         (r["group"], r["policy"], r["after"], r["elapsed_s"], r["sum_s"], r["relative"])
         for r in curve_rows(options)
     ]
-    # conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s, the least of both; theirs 2 * 2 + 1
+    # from when all tuned tasks have a program; conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s, the least of both; theirs 2 * 2 + 1
     assert found == [
         ("bert_tiny-float16", "ours", 2, 2.0, 10.0, 2.5),
         ("bert_tiny-float16", "ours", 3, 4.0, 4.0, 1.0),
         ("bert_tiny-float16", "metaschedule", 2, 20.0, 5.0, 1.25),
     ]
+    (row,) = network_rows(options)
+    # 5 s after 20 s; ours has 4 s after 4 s
+    assert (row["seconds_to_rival"], row["times_less"], row["over_rival"]) == (4.0, 5.0, 0.8)
 
 
 def test_where_the_seconds_of_a_run_go(options):
@@ -161,13 +164,17 @@ def test_the_first_kernels_are_counted_too(options):
     ran(only.run("sanity"), OURS, 5.0, compiled_only=True)
     fabricate(only.run("bert_tiny-float16"), [("conv_a", 1.0, 1.0)])
     both = [contender("ours", 2.0), contender("eager", 5.0)]
-    kept = {"threads": 2, "reference": "eager", "contenders": both}  # of what ran there before
-    options.kept("").parent.mkdir()
-    write_json(options.kept("bert_tiny-float16-beside"), kept)
+    # of what ran there before
+    keep(options, "bert_tiny-float16-beside", threads=2, reference="eager", contenders=both)
     path = only.run("bert_tiny-float16") / "trials.jsonl"
     row = {**trial(1, "conv_a", 1.0, 1.0), "costs_s": [], "compiled_only": True}
     path.write_text(json.dumps(row) + "\n")
     assert compiled_counts(only) == {"compiled": 4 + 1, "failed": 0}
+
+
+def keep(options, name, **content):
+    options.kept(name).parent.mkdir(exist_ok=True)
+    write_json(options.kept(name), content)
 
 
 def raced(ours_s, torch_s, **more):
@@ -175,9 +182,7 @@ def raced(ours_s, torch_s, **more):
 
 
 def test_kernels_beside_torch_come_from_the_latest_comparison_that_reached_them(both):
-    kept = both.kept("float32-beside")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    keep(both, "float32-beside", tasks={"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)})
     # the finals were ended after the first task
     unfinished = both.run("float32-ours") / "kernels_beside.json"
     write_json(unfinished, {"tasks": {"a": raced(2.0, 5.0, watts=300.0, joules=600.0)}})
@@ -196,9 +201,7 @@ def test_what_was_asked_beside_is_in_the_same_tables(both):
     found = {row["policy"]: row["times_less"] for row in group_rows(both)}
     assert found == {"ours": 10.0, "metaschedule": 1.0, "adatune": 2.0}  # 2 + 1 s after 15 s
     ran(both.run("reduction-ours"), [("long", 2.0, 1.0)], 2.0)
-    kept = both.kept("reduction-finals")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"long": raced(2.0, 1.6)}})
+    keep(both, "reduction-finals", tasks={"long": raced(2.0, 1.6)})
     over = {row["contender"]: row["over_ours"] for row in beside_rows(both)}
     assert over == {"ours": 1.0, "eager": 0.8}
 
@@ -219,10 +222,9 @@ def test_networks_with_their_contenders(options):
 def test_a_comparison_of_networks_that_was_ended_leaves_the_one_before(options):
     folder = options.run("bert_tiny-float16")
     fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
-    options.kept("").parent.mkdir()
     about = {"threads": 2, "reference": "eager"}
-    first = {**about, "contenders": [contender("ours", 2.0), contender("eager", 5.0)]}
-    write_json(options.kept("bert_tiny-float16-beside"), first)
+    first = [contender("ours", 2.0), contender("eager", 5.0)]
+    keep(options, "bert_tiny-float16-beside", **about, contenders=first)
     # the finals began: they built the network, and beside.json of before is gone
     found = {row["contender"]: row for row in network_rows(options)}
     assert {name: row["over_ours"] for name, row in found.items()} == {"ours": 1.0, "eager": 2.5}
@@ -234,16 +236,6 @@ def test_a_comparison_of_networks_that_was_ended_leaves_the_one_before(options):
         "ours": 1.0, "eager": 2.5, "compile": 1.5,
     }  # fmt: skip
     assert (found["compile"]["watts"], found["ours"]["joules"]) == (300.0, 600.0)
-
-
-def test_a_network_meets_the_one_that_metaschedule_tuned(options):
-    mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
-    theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
-    fabricate(options.run("bert_tiny-float16"), mine)
-    fabricate(options.run("bert_tiny-float16-metaschedule"), theirs)
-    (row,) = network_rows(options)
-    # conv_a is called twice: 2 * 2 + 1 = 5 s after 20 s; ours 2 * 4 + 2, then 2 * 1 + 2 = 4 s
-    assert (row["seconds_to_rival"], row["times_less"], row["over_rival"]) == (4.0, 5.0, 0.8)
 
 
 def test_results_of_an_empty_folder_are_no_error(options, tmp_path):
@@ -296,9 +288,7 @@ def test_the_book_reads_the_tables(both, tmp_path, repository):
     from pruner.study.book.page import build_page
 
     options = both
-    kept = options.kept("float32-beside")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    keep(options, "float32-beside", tasks={"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)})
     folder = options.run("bert_tiny-float16")
     others = [contender("ours", 2.0), contender("eager", 5.0, label="torch eager")]
     fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)], contenders=others)

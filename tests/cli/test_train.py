@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pruner.models.checkpoint.tensors import load_tensors
+from tests.models.synthetic import exactly
 from tests.cli import toy_records
 from tests.commands import ran
 from tests.models import zoo
@@ -60,8 +61,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
     _, stopped, _ = train(*small, "trainer.max_epochs=4", "stop_after=1")
     assert not stopped["finished"]
     resumed, _ = command("train", f"resume={stopped['run_dir']}").done
-    first, second = weights(whole["checkpoint"]), weights(resumed["checkpoint"])
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    exactly(weights(whole["checkpoint"]), weights(resumed["checkpoint"]))
     for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):
         assert whole[name] == resumed[name]
 
@@ -81,8 +81,7 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     assert f"{metrics}: damaged" in err
     metrics.write_text(whole_metrics)
     _, longer, _ = command("train", f"resume={short['run_dir']}", "trainer.max_epochs=4")
-    first, second = weights(whole["checkpoint"]), weights(longer["checkpoint"])
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    exactly(weights(whole["checkpoint"]), weights(longer["checkpoint"]))
 
 
 def test_seeds_in_two_processes_are_those_of_one(train):
@@ -133,8 +132,7 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
     for threads in ("1", "2"):
         words = ("train.py", *options, f"run_id=with-{threads}")
         found.append(ran(*words, cwd=tmp_path, OMP_NUM_THREADS=threads)[0])
-    first, second = (weights(tmp_path / result["checkpoint"]) for result in found)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    exactly(*(weights(tmp_path / result["checkpoint"]) for result in found))
     for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):
         assert found[0][name] == found[1][name]
 
@@ -372,7 +370,7 @@ def learned(folder, *more):
 def test_streams_and_two_processes_learn_what_features_and_one_do(tmp_path):
     wanted = learned(tmp_path, "store=features")
     found = learned(tmp_path, "store=stream")
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    exactly(found, wanted)
     shared = learned(tmp_path, "store=stream", "trainer=ddp")
     for name, value in wanted.items():
         torch.testing.assert_close(shared[name], value, rtol=1e-3, atol=1e-5, msg=name)

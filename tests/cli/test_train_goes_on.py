@@ -10,6 +10,7 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
+from tests.models.synthetic import exactly
 from tests.cli import toy_records
 
 
@@ -58,8 +59,7 @@ def test_without_an_epoch_a_model_judges_as_before(first, train):
     assert "the training improved nothing" in err
     for name in ("top1", "pairwise_accuracy", "ndcg"):
         assert same[name] == first[name]
-    old, new = (load_checkpoint(_path(run))[0].state_dict() for run in (first, same))
-    assert all(torch.equal(old[name], new[name]) for name in old)
+    exactly(*(load_checkpoint(_path(run))[0].state_dict() for run in (first, same)))
 
 
 def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(first, train):

@@ -1,8 +1,10 @@
 """Made-up tasks whose latency really depends on their features."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import torch
 
 from pruner.data.tasks import TaskKey
 from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
@@ -11,6 +13,8 @@ from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.program.te.skeleton import group_programs
+
+exactly = partial(torch.testing.assert_close, rtol=0, atol=0)  # of two dictionaries, too
 
 
 def key(name="t", platform="v100"):

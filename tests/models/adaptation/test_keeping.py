@@ -14,6 +14,7 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.training.recipe import Start
+from tests.models.synthetic import exactly
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation
 
@@ -64,9 +65,7 @@ def test_a_chain_of_files_is_the_chain_in_one_process(tmp_path, name):
         one.update(THIRD)
         one.update(THIRD)
     for which, model in second.models.items():
-        other = third.models[which].state_dict()
-        for key, value in model.state_dict().items():
-            assert torch.equal(value, other[key]), (which, key)
+        exactly(third.models[which].state_dict(), model.state_dict())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -86,8 +85,7 @@ def test_checkpoints_say_what_is_still_in_the_weights(tmp_path, method):
         assert info.says_seen
         if name == "adapted":
             assert checkpoint_file(tmp_path) == path
-            for key, value in adapted.ranker.state_dict().items():
-                assert torch.equal(value, ranker.state_dict()[key]), key
+            exactly(ranker.state_dict(), adapted.ranker.state_dict())
 
 
 def test_a_successor_is_of_the_features_that_it_learned_with(tmp_path):

@@ -24,6 +24,7 @@ from pruner.models.checkpoint.official import (
     without_subnormals,
 )
 from pruner.models.programs.batch import ProgramBatch
+from tests.models.synthetic import exactly
 
 OFFICIAL_MODULE = "tvm.auto_scheduler.cost_model.pam_model"
 NUM_PARAMETERS = 417_409
@@ -94,8 +95,7 @@ def test_an_archive_says_the_same_as_the_pickle(tmp_path, network, maxima):
     np.savez(tmp_path / "x.npz", norm_statement=maxima[0], norm_dataflow=maxima[1], **arrays)
     one = read_official(tmp_path / "x.npz")
     two = read_official(write(tmp_path / "x.pkl", (network, "base_only", *maxima)))
-    assert one.state.keys() == two.state.keys()
-    assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
+    exactly(one.state, two.state)
 
 
 def by_hand(state, maxima, programs, flow):

@@ -20,6 +20,7 @@ from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import EpochSampler, MixedBatches, TaskBatches
+from tests.models.synthetic import exactly
 from tests.paths import DATASETS
 
 PLATFORM = "cpu-avx512"
@@ -179,8 +180,7 @@ def fitted(programs, folder, stop_after=None, **changes):
 def test_a_fit_is_that_in_memory(store, streamed, tmp_path, changes):
     ours = fitted(streamed, tmp_path / "ours", **changes)
     theirs = fitted(store, tmp_path / "theirs", **changes)
-    found, wanted = ours.ranker.state_dict(), theirs.ranker.state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(ours.ranker.state_dict(), theirs.ranker.state_dict())
     assert ours.numbers["best_valid"] == theirs.numbers["best_valid"]
 
 
@@ -188,8 +188,7 @@ def test_a_resumed_fit_equals_an_uninterrupted_one(streamed, tmp_path):
     whole = fitted(streamed, tmp_path / "whole", keep="last")
     assert not fitted(streamed, tmp_path / "parts", stop_after=1, keep="last").finished
     again = fitted(streamed, tmp_path / "parts", keep="last")
-    found, wanted = again.ranker.state_dict(), whole.ranker.state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(again.ranker.state_dict(), whole.ranker.state_dict())
 
 
 def test_the_normalisation_is_that_of_a_sample_which_the_class_states(store, streamed, monkeypatch):
@@ -206,8 +205,7 @@ def test_the_normalisation_is_that_of_a_sample_which_the_class_states(store, str
     ]
     monkeypatch.setattr(module, "SCALER_TASKS", 3)
     found = streamed.relative().fit_scaler(index, "standard").state_dict()
-    wanted = store.relative().fit_scaler(sample, "standard").state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(found, store.relative().fit_scaler(sample, "standard").state_dict())
 
 
 def test_needs_by_hand():

@@ -82,7 +82,7 @@ def test_a_resumed_fit_of_two_processes_equals_an_uninterrupted_one(tmp_path):
         load_tensors(tmp_path / name / "last.safetensors")["state_dict"]
         for name in ("parts", "whole")
     )
-    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    synthetic.exactly(ours, theirs)
 
 
 def test_copies_end_with_the_first_and_say_here_what_fails():

@@ -66,8 +66,7 @@ def test_a_chain_of_files_is_the_chain_in_one_process_and_adds_up_what_it_has_se
     again = fit(recipe(), B, split(B), folder=tmp_path / "b2", start=start_of(tmp_path / "a"))
     last = start_of(again.checkpoint)
     final = fit(recipe(seed=5), C, split(C), folder=tmp_path / "c2", start=last)
-    for name, value in weights(third.ranker).items():
-        assert torch.equal(value, weights(final.ranker)[name]), name
+    synthetic.exactly(weights(final.ranker), weights(third.ranker))
     assert not np.array_equal(scores(third.ranker, C), scores(first.ranker, C))
     # what it has seen is added up
     _, info = load_checkpoint(final.checkpoint)
@@ -98,8 +97,7 @@ def test_an_interrupted_fit_that_went_on_equals_a_whole_one(tmp_path):
     options = {"folder": tmp_path / "parts", "start": start_of(path)}
     assert not fit(recipe(4), B, split(B), stop_after=1, **options).finished
     resumed = fit(recipe(4), B, split(B), **options)
-    for name, value in weights(whole.ranker).items():
-        assert torch.equal(value, weights(resumed.ranker)[name]), name
+    synthetic.exactly(weights(resumed.ranker), weights(whole.ranker))
     assert whole.numbers["best_epoch"] == resumed.numbers["best_epoch"]
 
 
@@ -112,9 +110,8 @@ def test_the_scaler_is_kept_or_renewed(tmp_path):
     learned = split(B).train
     index = B.programs_of([B.keys.index(key) for key in learned])
     fresh = B.relative().fit_scaler(index, "standard").state_dict()
-    for name in ours:
-        assert torch.equal(kept.ranker.scaler.state_dict()[name], ours[name]), name
-        assert torch.equal(renewed.ranker.scaler.state_dict()[name], fresh[name]), name
+    synthetic.exactly(kept.ranker.scaler.state_dict(), ours)
+    synthetic.exactly(renewed.ranker.scaler.state_dict(), fresh)
 
 
 def test_columns_that_never_varied_are_counted(tmp_path):

@@ -10,6 +10,8 @@ from pruner.data.tenset.task_pickle import PickledTask
 from pruner.models.checkpoint.tensors import load_tensors
 from pruner.study.model_table import markdown
 from tests.cli import toy_records
+from omegaconf import OmegaConf
+from pruner.cli.shared.output import as_table
 
 FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"
 
@@ -235,3 +237,33 @@ def test_markdown_has_mean_and_sample_deviation():
     known = {"platform": "p", "model": "m", "train_share": 1.0, **base}
     rows = [{**known, "top1": value} for value in (0.5, 0.7)]
     assert "| p | m | 2 | 0.600 ± 0.141 |" in markdown(rows)  # 0.2 / sqrt(2)
+
+
+def run_folder(path, metrics, options):
+    path.mkdir(parents=True)
+    (path / "metrics.json").write_text(json.dumps(metrics))
+    OmegaConf.save(OmegaConf.create(options), path / "config.yaml")
+    return path
+
+
+def test_numbers_and_differing_options_stand_beside_each_other_of_finished_runs(command, tmp_path):
+    one = run_folder(
+        tmp_path / "a=1", {"top1": 0.5, "random": {"top1": 0.25}}, {"seed": 0, "model": {"w": 1}}
+    )
+    two = run_folder(tmp_path / "b", {"top1": 0.75, "name": "x"}, {"seed": 0, "model": {"w": 2}})
+    assert "at least two" in command("compare", two).refusal
+    result, err = command("compare", f"runs=['{one}','{two}']").done
+    assert result["results"] == [
+        {"result": "top1", "a=1": 0.5, "b": 0.75},
+        {"result": "random.top1", "a=1": 0.25, "b": None},
+    ]
+    assert result["options"] == [{"option": "model.w", "a=1": 1, "b": 2}]
+    assert "model.w  1    2" in err
+    one = run_folder(tmp_path / "a", {"top1": 0.5}, {})
+    assert "nothing: no metrics.json there" in command("compare", one, tmp_path / "nothing").refusal
+    assert "given twice" in command("compare", one, f"{one}/").refusal
+
+
+def test_a_table_has_columns_of_one_width():
+    rows = [{"a": 1, "b": 0.123456}, {"a": "long", "c": None}]
+    assert as_table(rows) == "a     b       c\n1     0.1235\nlong"

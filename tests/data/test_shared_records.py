@@ -1,4 +1,4 @@
-"""All 360 public GPU record files against the table that came with them."""
+"""The public GPU records against the table that came with them; the Ansor set by its card."""
 
 import csv
 import json
@@ -11,6 +11,13 @@ from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
+import gzip
+import math
+from pruner.data.tasks import read_tasks
+from pruner.data.workload import fused_from_name, parse_workload
+from pruner.tune.measure.targets import CPU_TARGETS
+from tests.checksums import assert_checksums
+from tests.paths import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +156,68 @@ def test_platforms_are_judged_on_work_unseen_anywhere(keys):
         seen = {key.identity for key in split.train + split.valid}
         assert split.test
         assert not seen & {key.identity for key in split.test}
+
+
+RECORDS = REPOSITORY / "datasets" / "ansor" / "measure_records"
+TASKS = [path.name.removesuffix(".json.gz") for path in sorted(RECORDS.glob("cpu-avx2/*.json.gz"))]
+PAIRS = [(target, task) for target in CPU_TARGETS for task in TASKS]
+PAIRED = pytest.mark.parametrize(
+    ("target", "task"), PAIRS, ids=lambda value: getattr(value, "platform", value)
+)
+
+
+@pytest.fixture(scope="module")
+def ansor(repository):
+    return repository / "datasets" / "ansor"
+
+
+@pytest.fixture(scope="module")
+def records(ansor):
+    found = {}
+    for path in sorted((ansor / "measure_records").glob("*/*.json.gz")):
+        platform, task = path.parent.name, path.name.removesuffix(".json.gz")
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        origins = json.loads((ansor / "origin" / platform / f"{task}.json").read_text())
+        found[platform, task] = [
+            (json.loads(line), origin) for line, origin in zip(lines, origins, strict=True)
+        ]
+    return found
+
+
+def test_every_task_is_there_on_every_target(records):
+    assert len(TASKS) == 15
+    assert set(records) == {(target.platform, task) for target, task in PAIRS}
+
+
+@PAIRED
+def test_records_are_ansor_records_of_their_task(records, target, task):
+    for record, _ in records[target.platform, task]:
+        assert list(record) == ["i", "r", "v"]
+        (key, target_text, hardware, host, layout_rewrite, inputs), (empty, steps) = record["i"]
+        assert parse_workload(key).file_stem(fused_from_name(task)) == task
+        assert f"-mcpu={target.processor}" in target_text
+        assert hardware == [target.cores, target.vector_bytes, 64, 0, 0, 0, 0, 0]
+        assert (host, inputs, empty) == ("", [], [])
+        assert layout_rewrite == 0
+        assert all(isinstance(step[0], str) for step in steps)
+        costs, error_no, all_cost_s, timestamp = record["r"]
+        assert record["v"] == "v0.6"
+        assert timestamp > 0
+        assert all_cost_s > 0
+        if error_no == 0:
+            assert len(costs) == 5
+            assert all(math.isfinite(cost) and 1e-7 < cost < 1 for cost in costs)
+
+
+def test_our_reader_takes_every_line(ansor, records):
+    quarantine = Quarantine()
+    lines = sum(
+        len(task)
+        for path in (ansor / "measure_records").glob("*/*.json.gz")
+        for task in read_tasks(path, quarantine)
+    )
+    assert lines == sum(len(rows) for rows in records.values())
+
+
+def test_checksums_hold_and_cover_every_file(ansor):
+    assert_checksums(ansor)

@@ -151,6 +151,22 @@ def gaps_of(number):
     return [name for name, given in wanted.items() if not given]
 
 
+@pytest.mark.parametrize(
+    ("number", "gaps"),
+    [
+        ({"value": "top1", "differs": "a toy"}, 1),  # why it differs is no reference
+        ({"value": "top1", "chance": 0.5}, 0),
+        ({"value": "top1", "minus": {"model": "tree"}}, 0),
+        ({"value": "speedup", "paper": 2.6}, 3),
+        ({"value": "speedup_to_ansor", "chance": 0.0, "own": {"model": "tree"}}, 1),
+        ({"value": "times_less", "each": ["model"], "alone": "chance was not run"}, 1),
+        (FACTOR, 0),
+    ],
+)
+def test_what_a_key_number_must_not_lack(number, gaps):
+    assert len(gaps_of(Number(**{"name": "n"} | number))) == gaps
+
+
 def test_every_item_of_the_book_is_complete(repository):
     """Chance, the rival's own row, the paper's value or a reason; of a factor all of them."""
     items = load_items(repository / "experiments")

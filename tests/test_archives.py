@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pruner.archives import read_arrays
-from pruner.errors import DataError
 from pruner.arrays import dtype_bytes
+from pruner.errors import DataError
 
 
 def npy(shape, payload, descr="<f8"):

@@ -1,6 +1,7 @@
 """What the documents tell a reader to type or open exists, and the site has all of it."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -9,8 +10,6 @@ import pytest
 
 from pruner.data.quarantine import Reason
 from tests.paths import PAGES, REPOSITORY
-import json
-from tests.paths import REPOSITORY
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 GROUPS = ("platform", "workload", "policy", "effort", "model", "loss", "experiment", "schedule")

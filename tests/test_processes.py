@@ -2,9 +2,9 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,7 +15,7 @@ import pytest
 
 from pruner import processes
 from pruner.commands import Commands
-from pruner.errors import PrunerError
+from pruner.errors import DataError, MissingExtra, PrunerError, UnknownStep, UnsupportedProgram
 from pruner.processes import (
     NO_WORKER,
     TIMEOUT,
@@ -28,8 +28,6 @@ from pruner.processes import (
 from tests.attack.faults import forked_from
 from tests.commands import python
 from tests.paths import REPOSITORY
-import pickle
-from pruner.errors import DataError, MissingExtra, PrunerError, UnknownStep, UnsupportedProgram
 
 # Functions over jobs in worker processes.
 

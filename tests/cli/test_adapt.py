@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from pruner.cli.shared.door import run_door
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
@@ -86,7 +85,7 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(door, tmp_path,
     (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")
     shutil.copy(run / "results.csv", tmp_path / "before.csv")
     (run / "cells" / "scratch-seed-0.json").unlink()
-    again, err = door("adapt", f"outputs={tmp_path}", f"resume={run}", "num_workers=2").done
+    again, _ = door("adapt", f"outputs={tmp_path}", f"resume={run}", "num_workers=2").done
     lost = json.loads((tmp_path / "lost.json").read_text())
     found = json.loads((run / "cells" / "moa-seed-1.json").read_text())
     assert found["curve"]["relative_latency"] == lost["curve"]["relative_latency"]
@@ -106,7 +105,7 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(door, tmp_path,
 @pytest.mark.slow
 def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(door, tmp_path, root):
     tiny = (*TINY, root, "seeds=[0]", "method=none")
-    result, err = door("adapt", f"outputs={tmp_path}", *tiny).done
+    result, _ = door("adapt", f"outputs={tmp_path}", *tiny).done
     given = f"checkpoint={result['run_dir']}/source"
     result, _ = door("adapt", f"outputs={tmp_path}", *tiny, "run_id=given", given).done
     # never adapted, it is as good afterwards

@@ -191,7 +191,7 @@ def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
 
 def test_the_page_stands_alone_and_agrees_until_the_results_change(write, command, tmp_path):
     folder = write()
-    result, err = command("report").done
+    result, _ = command("report").done
     assert result["numbers"]["toy/net"] == pytest.approx(0.7)
     page = (folder.parent / "report.html").read_text()
     assert page.count("<svg") == 2

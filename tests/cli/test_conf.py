@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 from dataclasses import fields
 from functools import cache, partial
 from itertools import pairwise
@@ -11,16 +12,12 @@ from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.help import commands, help_text
-from pruner.cli.shared.known import read_words
+from pruner.cli.shared.known import command_file, read_words
 from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
 from tests.cli.outcome import composed
-from tests.paths import CONF
-import shlex
-from pruner.cli.shared.help import commands
-from pruner.cli.shared.known import command_file, read_words
-from tests.paths import PAGES
+from tests.paths import CONF, PAGES
 
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
 LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "store", "logger"]

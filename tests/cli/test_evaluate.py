@@ -1,8 +1,10 @@
-import pytest
-import pandas as pd
 import json
 from pathlib import Path
+
 import numpy as np
+import pandas as pd
+import pytest
+
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.judging import metrics
@@ -13,9 +15,7 @@ from tests.paths import CONF
 
 
 def test_a_random_ranker_needs_no_checkpoint(command, toy_root):
-    result, _ = command(
-        "evaluate", "model=random", "platform=v100", f"data.root={toy_root}"
-    ).done
+    result, _ = command("evaluate", "model=random", "platform=v100", f"data.root={toy_root}").done
     assert result["num_tasks"] == 6
     assert result["num_programs"] == 6 * 15
     assert {"best1_at_512", "best1_at_eighth", "best1_at_2pct"} <= result["best_k"].keys()
@@ -68,7 +68,7 @@ def test_a_folder_of_several_fits_asks_for_one(command, toy_root, tmp_path):
 def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     data = (f"data.root={toy_root}", "platform=v100")
     checkpoint = f"checkpoint={trained('model=tensetmlp')[0]['run_dir']}"
-    result, err = command("predict", checkpoint, *data, "out=s.csv").done
+    result, _ = command("predict", checkpoint, *data, "out=s.csv").done
     table = pd.read_csv(tmp_path / "s.csv")
     columns = ["platform", "task", "line", "score", "rank", "latency_s"]
     assert list(table) == [*columns, "low_s", "predicted_s", "high_s"]
@@ -196,7 +196,7 @@ def test_cpu_targets_are_judged_and_have_no_released_form(command, tmp_path):
     copy.parent.mkdir(parents=True)
     copy.write_bytes(recorded.read_bytes())
     common = ["evaluate", "model=symbolic", "platform=cpu-avx2", f"data.root={tmp_path / 'root'}"]
-    result, err = command(*common).done
+    result, _ = command(*common).done
     assert result["num_programs"] == result["data"]["num_measured"] > 50
     assert result["data"]["num_without_score"] == 0
     assert result["pairwise_accuracy"] > 0.6

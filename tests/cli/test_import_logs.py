@@ -28,7 +28,7 @@ def logs(tmp_path):
 
 
 def test_the_last_line_is_one_json_object(call, logs, tmp_path):
-    found, err = call(f"logs={logs}", "out=data", "platform=v100").done
+    found, _ = call(f"logs={logs}", "out=data", "platform=v100").done
     assert found.pop("seconds") >= 0
     assert found == {
         "records": 2,

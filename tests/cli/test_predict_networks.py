@@ -2,13 +2,13 @@
 
 import pandas as pd
 import pytest
-
-from tests.tune.networks.filtering.in_process import use_no_processes
 import torch
 from torch import nn
+
 import pruner
 from pruner.errors import PrunerError
 from tests.tune.networks import small_networks
+from tests.tune.networks.filtering.in_process import use_no_processes
 
 pytestmark = pytest.mark.tvm
 SPACES = "tests.tune.networks.filtering.spaces"
@@ -123,8 +123,6 @@ def test_processes_give_the_same_table(door, tmp_path, monkeypatch):
     assert code == 3, err
     here, there = (pd.read_csv(tmp_path / name) for name in ("here.csv", "there.csv"))
     pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
-
-
 
 
 def test_a_module_has_the_numbers_of_the_command_and_stays_as_it_is(door, monkeypatch, tmp_path):

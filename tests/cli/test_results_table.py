@@ -4,14 +4,14 @@ from itertools import product
 
 import pandas
 import pytest
+from omegaconf import OmegaConf
 
+from pruner.cli.shared.output import as_table
 from pruner.data import networks
 from pruner.data.tenset.task_pickle import PickledTask
 from pruner.models.checkpoint.tensors import load_tensors
 from pruner.study.model_table import markdown
 from tests.cli import toy_records
-from omegaconf import OmegaConf
-from pruner.cli.shared.output import as_table
 
 FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"
 
@@ -70,7 +70,7 @@ def test_a_fit_that_fails_is_told(table, option, says):
 
 @pytest.mark.slow
 def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
-    first, err = table("models=[tensetmlp,random]", "seeds=[0]", "out=kept").done
+    first, _ = table("models=[tensetmlp,random]", "seeds=[0]", "out=kept").done
     path = tmp_path / first["results"]
     before = path.read_text().splitlines()
     changed = before[1].replace("0.", "9.", 1)  # whatever the table says
@@ -158,7 +158,7 @@ def test_means_over_networks_where_networks_are_held_out(table, network, tmp_pat
 
 
 def test_a_table_without_means_over_networks_goes_on(table, tmp_path):
-    first, err = table("models=[random]", "seeds=[0]", "out=kept").done
+    first, _ = table("models=[random]", "seeds=[0]", "out=kept").done
     path = tmp_path / first["results"]
     assert "network" not in (tmp_path / "kept/results.md").read_text()
     of_networks = ["top1_network_mean", "top5_network_mean"]

@@ -1,15 +1,15 @@
 """A TenSet data set as downloaded is a data root: records by task, operators in network_info."""
 
+import csv
 import gzip
 import json
 
 import numpy as np
 import pytest
 
-from tests.program.tenset_tasks import unpack_network_info
-import csv
 from pruner.data.networks import HELD_OUT
 from pruner.data.tenset.task_pickle import read_task_pickle
+from tests.program.tenset_tasks import unpack_network_info
 
 CHOSEN = 6  # tasks for each target
 

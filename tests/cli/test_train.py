@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from pruner.models.checkpoint.tensors import load_tensors
-from tests.models.synthetic import exactly
 from tests.cli import toy_records
 from tests.commands import ran
 from tests.models import zoo
-from tests.paths import REPOSITORY
-from tests.paths import DATASETS
+from tests.models.synthetic import exactly
+from tests.paths import DATASETS, REPOSITORY
 
 SHOWN = ("top1", "top5", "pairwise_accuracy")
 
@@ -341,9 +340,7 @@ def test_a_folder_without_usable_records_is_one_line(command, tmp_path):
 def test_a_checkpoint_of_other_features_is_refused(trained, command, toy_root, monkeypatch):
     result, _ = trained("model=tensetmlp")
     monkeypatch.setattr("pruner.features.FEATURE_SET_VERSION", "toy-2")
-    err = command(
-        "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}"
-    ).refusal
+    err = command("evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}").refusal
     assert "made for feature-set version 'toy-1'" in err
 
 
@@ -381,7 +378,7 @@ def test_the_analyzers_inputs_are_used_in_every_command(train, command, toy_root
     options = (f"checkpoint={trained['run_dir']}", f"data.root={toy_root}", "platform=v100")
     judged, err = command("evaluate", *options).done
     assert judged["pairwise_accuracy"] == pytest.approx(trained["pairwise_accuracy"])
-    _, err = command("predict", *options, "out=s.csv").done
+    assert command("predict", *options, "out=s.csv").done
     with (tmp_path / "s.csv").open() as file:
         assert all(row["score"] for row in csv.DictReader(file))
     again, _ = train(f"checkpoint={trained['run_dir']}").done  # goes on, with what it reads

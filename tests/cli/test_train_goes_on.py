@@ -10,8 +10,8 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from tests.models.synthetic import exactly
 from tests.cli import toy_records
+from tests.models.synthetic import exactly
 
 
 @pytest.fixture

@@ -1,19 +1,18 @@
 """``python tune.py``: last lines, policies, a time that is over; a network's tasks."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.commands import python, ran
-from tests.tune.unhurried import UNHURRIED
-import json
 from pruner.tune.deploy.forms import OTHER, forms
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.variants.choosing import VariantReport
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.commands import ran
+from tests.commands import python, ran
+from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
@@ -110,7 +109,8 @@ def test_an_operator_is_tuned_with_variants_and_without(tmp_path):
     sizes = ["workload.m=16", "workload.n=16", "workload.k=65536", "variants=true"]
     # a described target, whose draft is the same on every machine
     words = ["platform=cpu-avx2", "budget.trials=8", "budget.batch=2", "verify=false"]
-    (found, _), folder = tune(tmp_path, "workload=matmul", *sizes, *words, *UNHURRIED), tmp_path / "tune" / "net"
+    found, _ = tune(tmp_path, "workload=matmul", *sizes, *words, *UNHURRIED)
+    folder = tmp_path / "tune" / "net"
     report, places = VariantReport.read(folder), forms(folder)
     assert set(places) == set(report.latencies_s) == set(found["forms_estimated_s"])
     assert report.built == min(report.latencies_s, key=report.latencies_s.get)

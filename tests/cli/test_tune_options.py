@@ -22,7 +22,6 @@ from pruner.models.networks.tlp import TLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.paths import conf_folder
 from pruner.tune.run.budget import TuneBudget
 from tests.cli.outcome import composed
 

@@ -1,4 +1,5 @@
 import gzip
+import json
 import shutil
 
 import pytest
@@ -6,7 +7,6 @@ import pytest
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError
-import json
 from pruner.study.draft_quality import found_by
 
 
@@ -73,7 +73,6 @@ def test_wrong_folders_and_platforms_are_one_line(data_root, tmp_path):
         with pytest.raises(DataError, match=told) as error:
             make()
         one_line(error)
-
 
 
 @pytest.mark.parametrize("kind", ["rubbish", "empty", "failed"])

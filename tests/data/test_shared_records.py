@@ -1,7 +1,9 @@
 """The public GPU records against the table that came with them; the Ansor set by its card."""
 
 import csv
+import gzip
 import json
+import math
 from collections import Counter
 
 import numpy as np
@@ -11,8 +13,6 @@ from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
-import gzip
-import math
 from pruner.data.tasks import read_tasks
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.tune.measure.targets import CPU_TARGETS

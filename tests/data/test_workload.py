@@ -32,7 +32,10 @@ def test_the_same_shapes_are_the_same_work(shape, cuda, mi50):
     ("one", "other"),
     [
         (("conv2d", 1, 8, 14, 14, 8, 3, 3, 1, "SAME"), ("conv2d", 1, 8, 14, 14, 8, 3, 3, 1, 0)),
-        (("pool", "avg", 1, 8, 9, 9, 3, 3, 1, "SAME"), ("pool", "max", 1, 8, 9, 9, 3, 3, 1, "SAME")),
+        (
+            ("pool", "avg", 1, 8, 9, 9, 3, 3, 1, "SAME"),
+            ("pool", "max", 1, 8, 9, 9, 3, 3, 1, "SAME"),
+        ),
         (("matmul", 16, 1024, 1024), ("matmul", 1024, 16, 1024)),
         (("relu", 4096, 4096), ("add", 4096, 4096)),
     ],

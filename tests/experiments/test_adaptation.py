@@ -2,7 +2,6 @@
 
 import csv
 import inspect
-import re
 
 import pytest
 from hydra.utils import get_class

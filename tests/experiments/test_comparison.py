@@ -1,19 +1,26 @@
 """Boxes of steps against a clock that the steps themselves move."""
 
+import fcntl
 import json
-from dataclasses import dataclass, field
-
-import pytest
-
-from experiments.common.comparison import Box, Comparison, Ended, Step, Times, fair_share_s
-from pruner.files import write_json
 import signal
 import sys
-from experiments.common.comparison import run_command, started
-import fcntl
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+import pytest
 import yaml
-from experiments.common.comparison import Step, archive_broken, taken_up
+
+from experiments.common.comparison import (
+    Box,
+    Comparison,
+    Ended,
+    Step,
+    Times,
+    archive_broken,
+    fair_share_s,
+    run_command,
+    started,
+    taken_up,
+)
 from pruner.cli.shared.known import composed
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.common import contest
 from experiments.common.contest import Contestant, contest_rows, run_contest
+from pruner.cli.shared.recipe_options import recipe_of
+from pruner.models.training.recipe import Recipe
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodRun
 from pruner.study.adaptation.context import Budget
-import torch
-from pruner.cli.shared.recipe_options import recipe_of
-from pruner.models.training.recipe import Recipe
 from tests.cli.test_paper_presets import composed
 
 BUDGET = Budget(

@@ -6,7 +6,7 @@ import pytest
 from experiments.common.comparison import Ended
 from pruner.cli.shared.known import read_fields
 from pruner.errors import DataError
-from pruner.files import load_metrics, write_json
+from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from tests.study.network.fabricated import contender, fabricate

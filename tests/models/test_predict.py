@@ -13,7 +13,6 @@ from pruner.errors import UnsupportedProgram
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.predict import predict
 from pruner.models.programs.dataset import load_programs
-from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from tests.cli import toy_records

@@ -9,16 +9,16 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
+from pruner.files import write_table
 from pruner.paths import sources_folder
 from pruner.study import plots
 from pruner.study.book.items import Plot, load_items
 from pruner.study.book.key_numbers import Series, plot_series, read_results
 from pruner.study.book.plots import _bars, _lines, panels, svg
-from PIL import Image
-from pruner.study.tuning_plots import CURVES, TIME, RunCurve, draw
-from pruner.files import write_table
 from pruner.study.pareto import draw_fronts, write_front_report
+from pruner.study.tuning_plots import CURVES, TIME, RunCurve, draw
 
 # Linear RGB as protanopes and deuteranopes see it (Machado and others 2009, severity 1).
 EYES = {

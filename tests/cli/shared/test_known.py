@@ -1,19 +1,13 @@
 """An option is known by the files and constructors of its command, or refused with a near name."""
 
 import re
+from dataclasses import dataclass, field
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 from pruner.cli.shared import known
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.known import nearest, read_words
-from pruner.errors import PrunerError
-from dataclasses import dataclass, field
-from omegaconf import MISSING
-from pruner.cli.shared.known import read_fields
-from pruner.cli.shared.known import read_words
-from pruner.cli.shared.runs import read_config
 from pruner.cli.shared.help import help_text
 from pruner.cli.shared.known import (
     CHOOSERS,
@@ -22,8 +16,11 @@ from pruner.cli.shared.known import (
     command_file,
     full_words,
     groups_of,
+    read_fields,
     read_words,
 )
+from pruner.cli.shared.runs import read_config
+from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.tune.measure import targets
 

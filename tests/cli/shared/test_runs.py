@@ -8,14 +8,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from pruner.cli.shared import runs
+from pruner.cli.shared.options import build
 from pruner.cli.shared.runs import last_checkpoint, save_config
+from pruner.cli.tune import resumed
 from pruner.errors import DataError, PrunerError
 from pruner.files import LOCK_FILE
-from tests.cli.outcome import give_words
-from pruner.cli.shared.options import build
-from pruner.cli.shared.runs import save_config
-from pruner.cli.tune import resumed
-from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE
 from tests.cli.outcome import composed, give_words
 

@@ -2,15 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from pruner.cli.tuning.interrupts import Interrupts
 from tests.commands import python
-import subprocess
-import sys
-import os, signal, sys, time
-from pruner.cli.shared.door import run_door
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -5,18 +5,17 @@ import io
 import pytest
 from rich.console import Console
 
+from pruner.cli.shared import progress
+from pruner.cli.shared.recipe_options import trees_counted
 from pruner.cli.tuning.measured_run import (
     HEADINGS,
     Pace,
-    budget_line,
     line,
     network_cells,
     network_display,
     say_operator,
 )
 from pruner.tune.run.budget import TuneBudget
-from pruner.cli.shared import progress
-from pruner.cli.shared.recipe_options import trees_counted
 
 ROW = {
     "task": "conv2d_1a", "trials": 60, "failures": 3, "best_latency_s": 1.25e-3,

@@ -11,22 +11,21 @@ import pandas as pd
 import pytest
 
 from experiments.gpu import options as sizes
-from experiments.gpu import run
+from experiments.gpu import ready, run
 from experiments.gpu.options import CampaignOptions
+from experiments.gpu.ready import described_gpu
 from experiments.gpu.stages import boxes
 from experiments.gpu.state import State
 from pruner.cli.shared.known import read_words
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
 from pruner.files import write_json
+from pruner.program.device import load_device
 from tests.cli.outcome import Outcome
 from tests.commands import python
-from tests.tune.unhurried import UNHURRIED
-from experiments.gpu import ready
-from experiments.gpu.ready import described_gpu
-from pruner.errors import PrunerError
-from pruner.program.device import load_device
 from tests.paths import CONF
+from tests.tune.unhurried import UNHURRIED
 
 
 @pytest.fixture
@@ -121,7 +120,10 @@ def test_a_summary_of_a_damaged_folder_is_one_line(campaign, tmp_path):
 
 def test_a_folder_is_of_one_device_and_size_and_what_only_compiles_lies_apart(campaign, tmp_path):
     cpu, only = {"platform": "cpu-avx2", "small": True}, "compile_only=true"
-    asked = {"ran": {**cpu, "compile_only": False}, "built": {"platform": "h200", "compile_only": True}}
+    asked = {
+        "ran": {**cpu, "compile_only": False},
+        "built": {"platform": "h200", "compile_only": True},
+    }
     for name, given in asked.items():
         write_json(tmp_path / name / "device.json", {"asked": given})
     State(tmp_path / "built", "cpu").begin(cpu)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.common.comparison import Ended
-from experiments.gpu.options import FULL, SMALL, CampaignOptions, as_words, halves
+from experiments.gpu.options import FULL, SMALL, CampaignOptions
 from experiments.gpu.run import Campaign
 from experiments.gpu.stages import GUESSES, STAGES, START_S, boxes
 from pruner.errors import PrunerError

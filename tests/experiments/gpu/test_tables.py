@@ -113,7 +113,8 @@ def test_a_network_meets_the_one_that_metaschedule_tuned(options):
         (r["group"], r["policy"], r["after"], r["elapsed_s"], r["sum_s"], r["relative"])
         for r in curve_rows(options)
     ]
-    # from when all tuned tasks have a program; conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s, the least of both; theirs 2 * 2 + 1
+    # once all tuned tasks have a program; conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s,
+    # the least of both; theirs 2 * 2 + 1
     assert found == [
         ("bert_tiny-float16", "ours", 2, 2.0, 10.0, 2.5),
         ("bert_tiny-float16", "ours", 3, 4.0, 4.0, 1.0),

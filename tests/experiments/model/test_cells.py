@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from experiments.model.ablation.candidates import (
@@ -15,14 +16,13 @@ from experiments.model.ablation.candidates import (
     together,
 )
 from experiments.model.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
+from experiments.model.ablation.choice import best, compared, helping
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.losses import RankNet, TopShare
 from pruner.models.training.recipe import Recipe
-import numpy as np
-from experiments.model.ablation.choice import best, compared, helping
 
 
 def test_settings_are_each_alone_all_and_each_left_out_and_several_take_longer():

@@ -68,6 +68,7 @@ def test_groups_share_the_regret_and_a_task_of_two_seeds_counts_twice():
     assert {size_of(one) for one in tasks} == {"below 200 programs"}
     (hardest,) = worst(tasks, 1)
     assert (hardest["task"], hardest["top1"], hardest["faster programs"]) == (tasks[0].name, 0.5, 1)
+    tasks = [
         task("k80/pool_max_1_64", [1.0, 2.0], [0, 1]),  # of one seed: regret 1/2
         task("k80/pool_max_1_64", [1.0, 2.0], [1, 0]),  # of another: right
         task("k80/matmul_8", [3.0, 4.0], [0, 1]),  # regret 1/4

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -24,10 +23,8 @@ from experiments.model.ablation.fits import (
 from experiments.model.ablation.run import Ablation
 from pruner.errors import PrunerError
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches

@@ -1,6 +1,7 @@
 """Tables of a campaign by hand; when a run was as fast as a rival: which times are built."""
 
-from dataclasses import asdict
+import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,21 +9,23 @@ from experiments.networks.cells import (
     Cell,
     drafts_first,
     prefix_rows,
-    prefixes_of,
     result_rows,
     summarise,
 )
-from experiments.networks.prefixes import Point
+from experiments.networks.prefixes import (
+    Point,
+    complete,
+    copy_records,
+    grid,
+    halved,
+    known,
+    settled,
+)
+from pruner.errors import DataError
 from pruner.files import write_json
 from pruner.study.network.run import baseline_rows, read_network_run
-from tests.study.network.fabricated import contender, fabricate
-from types import SimpleNamespace
-from experiments.networks.prefixes import Point, complete, grid, halved, known, settled
 from pruner.tune.run.journal import Trial
-from tests.study.network.fabricated import trial
-import json
-from experiments.networks.prefixes import copy_records
-from pruner.errors import DataError
+from tests.study.network.fabricated import contender, fabricate, trial
 
 OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]  # conv_a is called twice: 3 s
 RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]
@@ -95,9 +98,9 @@ def test_the_draft_of_a_run_that_begins_with_it_counts_once(cells):
 def test_a_run_that_began_with_a_draft_has_one_of_all_that_it_tunes(cells):
     run = cells[0].run
     rows = [{"task": name, "how": "drafted"} for name in ("conv_a", "dense_b", "copy_c")]
-    for known, itself in ((0, False), (1, False), (2, True), (3, True)):
+    for begun, itself in ((0, False), (1, False), (2, True), (3, True)):
         (run.folder / "drafted").mkdir(exist_ok=True)
-        write_json(run.folder / "drafted" / "drafted.json", rows[:known])
+        write_json(run.folder / "drafted" / "drafted.json", rows[:begun])
         assert drafts_first(run) == itself
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from pruner import features
 from pruner.models.adaptation.base import Setting, save_models
@@ -14,9 +13,9 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.training.recipe import Start
-from tests.models.synthetic import exactly
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation
+from tests.models.synthetic import exactly
 
 SPEC = ModelSpec.of(NETWORKS["pacm"])
 THIRD = shifted.store(9, [5, 11], platform="third")

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import Adaptation, Setting
+from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Continue
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.judging import metrics

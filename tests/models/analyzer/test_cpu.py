@@ -11,6 +11,7 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
+from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 from pruner.program import replay
 from pruner.program.device import device_from_mapping
 from pruner.program.te.apply import apply
@@ -19,7 +20,6 @@ from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.symbols.test_cpu import tiled_steps
 from tests.paths import CONF
-from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 
 N = 256
 

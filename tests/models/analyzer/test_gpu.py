@@ -1,36 +1,35 @@
 """The analyzer: the release to the digit, the paper's form by hand, calibration, bad input."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pruner.errors import DataError, PrunerError
+from pruner.errors import PrunerError
 from pruner.features.batch import FeatureSpec, featurize
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.calibrate import Sample, calibrate
-from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
+from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
+from pruner.models.analyzer.constants import GpuRates, load_constants
+from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated, sample_programs
 from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.paths import conf_folder
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.nests import SHARED
+from pruner.program.replay import nests_of
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import in_type, matmul_dag, matmul_steps
 from tests.paths import CONF
-from dataclasses import replace
-from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
-from pruner.models.analyzer.cpu import CpuSwitches
-from pruner.paths import conf_folder
-from pruner.program.replay import nests_of
-from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 EXAMPLES = [  # docs/paper.md 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
     ("a100_40", (128, 128, 128), (1, 8, 2, 2), (1, 8, 2, 2), (4, 2), 3.58184e-3),

@@ -1,11 +1,12 @@
+import json
 import pickle
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from pruner.errors import DataError, PrunerError
 from pruner.features import FEATURE_SET_VERSION
@@ -15,17 +16,13 @@ from pruner.models.checkpoint.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from pruner.models.checkpoint.tensors import load_tensors
+from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec, models_with
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic, zoo
-import json
-from safetensors.torch import save_file
-from pruner.errors import DataError
-from pruner.models.checkpoint.tensors import load_tensors, save_tensors
 
 PACM = ModelSpec(name="PaCM", arguments={"num_dataflow_rows": 10})
 MODELS_SAVED = {

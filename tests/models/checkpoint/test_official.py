@@ -15,8 +15,6 @@ from torch import nn
 from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.errors import DataError
 from pruner.models.checkpoint.official import (
-    LAYERS,
-    MODULE_NAMES,
     load_modules,
     official_ranker,
     our_name,

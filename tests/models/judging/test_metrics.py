@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pruner.data.networks import RecordedNetwork
 from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
 from pruner.models.judging.judge import (
@@ -14,16 +15,13 @@ from pruner.models.judging.judge import (
     expected_latency,
     expected_ratio,
     full_report,
+    noise_ceiling,
     random_ratio,
     rank_probabilities,
     unreached,
 )
-from pruner.models.judging.metrics import ScoredTask
-from tests.models import oracles
-from pruner.models.judging.judge import full_report, noise_ceiling
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
-from pruner.data.networks import RecordedNetwork
-from pruner.models.judging.judge import Report
+from tests.models import oracles
 
 
 def scored(latency, score, **kwargs):

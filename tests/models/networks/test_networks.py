@@ -8,17 +8,15 @@ import pytest
 import torch
 
 from pruner.errors import DataError, PrunerError
+from pruner.models.analyzer.columns import SCORE
 from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
 from pruner.models.networks.mlp import TenSetMLP
-from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.pacm import BranchDropout, PaCM
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.program_table import ProgramTable
+from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import MODELS
 from tests.models import synthetic, zoo
-from pruner.models.analyzer.columns import SCORE
-from pruner.models.networks.pacm import BranchDropout, PaCM
-from pruner.models.ranker import NeuralRanker
-from tests.models import synthetic
 
 NETWORKS = {
     **zoo.networks(),
@@ -66,6 +64,7 @@ def test_every_model_is_in_the_table_and_can_be_chosen():
 def test_parameters_by_hand():
     expected = (174 * 256 + 256) + 3 * (256 * 256 + 256) + (256 + 1)
     assert sum(p.numel() for p in TenSetMLP().parameters()) == expected
+
     def layers(*widths):
         return sum(a * b + b for a, b in pairwise(widths))
 

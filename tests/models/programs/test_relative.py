@@ -6,11 +6,10 @@ import torch
 
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.scaler import Center, rank_in_task
+from pruner.models.programs.scaler import STANDARD_LIMIT, Center, rank_in_task
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
-from pruner.models.programs.scaler import STANDARD_LIMIT
 
 
 def rows_of(store, program):

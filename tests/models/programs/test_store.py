@@ -2,15 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.errors import DataError
-from pruner.models.programs.assemble import sampled, sampled_tasks
-from pruner.models.programs.program_table import ProgramTable, TaskPrograms
-from tests.models import synthetic
 from pruner.data.splits import TaskSplit
-from pruner.models.programs.assemble import divide, spread
+from pruner.errors import DataError
 from pruner.features.primitives import PrimitiveTokens
+from pruner.models.programs.assemble import divide, sampled, sampled_tasks, spread
 from pruner.models.programs.batch import ProgramTokens
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.scaler import Center
+from tests.models import synthetic
 
 
 def test_a_gathered_batch_is_what_padding_by_hand_gives():

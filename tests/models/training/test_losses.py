@@ -10,10 +10,9 @@ from pruner.models.training.losses import (
     MeanSquare,
     RankNet,
     TopShare,
-    as_lists,
 )
-from tests.models import oracles
 from pruner.models.training.schedules import warmup_cosine
+from tests.models import oracles
 
 LOSSES = {
     "lambdarank": (LambdaRank, oracles.lambda_rank),

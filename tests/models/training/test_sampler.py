@@ -17,6 +17,7 @@ def test_an_epoch_has_every_program_once_and_repeats_exactly(name):
     batches = list(sampler)
     assert len(batches) == len(sampler)
     assert sorted(torch.cat(batches).tolist()) == INDEX.tolist()
+
     def epoch(seed, number):
         sampler = EpochSampler(PLANS[name], INDEX, TASK, seed=seed)
         sampler.set_epoch(number)

@@ -10,7 +10,6 @@ from pruner import features
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
-from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker

@@ -1,5 +1,6 @@
 import signal
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -16,12 +17,16 @@ from pruner.models.training.lit import RankingData, RankingModule
 from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
 from pruner.models.training.sampler import MixedBatches, TaskBatches
 from pruner.models.training.schedules import warmup_cosine
-from pruner.models.training.training import are_flushed, build_network, fit_network
+from pruner.models.training.training import (
+    KeepBest,
+    StopFlat,
+    are_flushed,
+    build_network,
+    fit_network,
+)
 from pruner.models.trees.lightgbm import LightGBMRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic, zoo
-from types import SimpleNamespace
-from pruner.models.training.training import KeepBest, StopFlat
 
 
 def fit(tmp_path, store, *, batches=None, epochs=6, lr=7e-4, **kwargs):

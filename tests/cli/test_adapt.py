@@ -56,7 +56,7 @@ def root(tmp_path_factory):
 
 @pytest.mark.slow
 def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(door, tmp_path, root):
-    result, err = door("adapt", f"outputs={tmp_path}", *TINY, root).done
+    result, _ = door("adapt", f"outputs={tmp_path}", *TINY, root).done
     assert set(result["methods"]) == {"scratch", "random", "moa"}
     moa = result["methods"]["moa"]
     assert moa["area"]["mean"] > 0

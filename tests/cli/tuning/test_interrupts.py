@@ -54,6 +54,8 @@ def test_the_second_ends_the_process_within_a_long_call_too():
 
 
 PROGRAM = """
+import os, signal, sys, time
+from pruner.cli.shared.door import run_door
 
 def task(config):
     child = os.fork()

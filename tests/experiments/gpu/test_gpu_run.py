@@ -125,6 +125,7 @@ def test_a_folder_is_of_one_device_and_size_and_what_only_compiles_lies_apart(ca
         "built": {"platform": "h200", "compile_only": True},
     }
     for name, given in asked.items():
+        (tmp_path / name).mkdir()
         write_json(tmp_path / name / "device.json", {"asked": given})
     State(tmp_path / "built", "cpu").begin(cpu)
     here = ["device=cpu", "platform=cpu-avx2"]

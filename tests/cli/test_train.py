@@ -374,7 +374,7 @@ def test_streams_and_two_processes_learn_what_features_and_one_do(tmp_path):
 
 
 def test_the_analyzers_inputs_are_used_in_every_command(train, command, toy_root, tmp_path):
-    trained, err = train("model=pacm_narrow", "model.residual=true", "model.use_draft=true").done
+    trained, _ = train("model=pacm_narrow", "model.residual=true", "model.use_draft=true").done
     options = (f"checkpoint={trained['run_dir']}", f"data.root={toy_root}", "platform=v100")
     judged, _ = command("evaluate", *options).done
     assert judged["pairwise_accuracy"] == pytest.approx(trained["pairwise_accuracy"])

@@ -184,6 +184,15 @@ def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path, model):
     assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
 
 
+def test_data_imports_no_code():
+    for content in (
+        {"_target_": "os.system", "command": "true"},
+        {"name": "os.system", "arguments": {"command": "true"}},
+    ):
+        with pytest.raises(DataError, match=r"holds a (os\.)?system, which is not among PaCM, "):
+            ModelSpec.from_content(content).build()
+
+
 def test_a_model_that_a_checkpoint_could_not_name_is_refused():
     other = type("PaCM", (Narrow,), {})
     with pytest.raises(PrunerError, match="the name is taken"):

@@ -40,7 +40,7 @@ def test_all_tasks_include_those_of_the_training(command, trained, toy_root):
     [
         ([], "give either checkpoint=FILE"),
         (["model=random", "checkpoint=x"], "give either"),
-        (["checkpoint=nowhere.pt"], "does not exist"),
+        (["checkpoint=nowhere.pt"], "does not exist; train one with train.py"),
         (["model=pacm"], "train it with train.py"),
         (["model=random", "platform=orin"], "no records for platform=orin"),
         (["model=random", "tasks=some"], "known: unseen, all"),

@@ -240,15 +240,17 @@ def tasks_of(folder):
 
 def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
     _, result, err = train("model=tlp")
-    *_, learned, _, run, chance, _, checkpoint, following = err.splitlines()
+    *_, learned, head, run, chance, top1, checkpoint, following = err.splitlines()
     judged, programs = result["num_tasks"], result["num_programs"]
     assert learned.startswith("trained on ")
     assert learned.endswith(f"tested on {judged} others, {programs} programs")
     words = ("trained on ", "chosen on ")
     taught, chose = (int(learned.split(word)[1].split()[0].rstrip(";")) for word in words)
     assert taught + chose + judged == 6
+    assert head.split() == [*SHOWN]
     assert run.split() == ["run", *(f"{result[name]:.4g}" for name in SHOWN)]
     assert chance.split() == ["chance", *(f"{result['random'][name]:.4g}" for name in SHOWN)]
+    assert top1.startswith("top1: ")
     assert checkpoint == f"checkpoint: {result['checkpoint']}"
     assert following == "next: python evaluate.py checkpoint=last"  # tune.py does not take it
     trees = train("model=lightgbm", "+model.min_data_in_leaf=1", "outputs=elsewhere")
@@ -282,7 +284,7 @@ def test_a_run_id_is_never_overwritten(train):
         (["data.root=/nowhere"], "no such folder"),
         (["data.platform=t4"], "there are records for: k80, v100"),
         (["resume=/nowhere"], "no config.yaml"),
-        (["monitor=valid/accuracy"], "validation logs"),
+        (["monitor=valid/accuracy"], "validation logs valid/"),
         (["min_programs=1000"], "lower min_programs"),
         (["split=by_operator", "split.held_out=[softmax]"], "operators here: matmul"),
         (["num_threads=0"], "num_threads=0: it must be a whole number from 1 to 1024, or null"),

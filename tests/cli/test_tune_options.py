@@ -215,6 +215,7 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["list=true"], "list=true lists the tasks"),
         (["experiment=paper_tuning", "platform=cpu"], "use draft.form=hardware"),
         (["plot=absent"], "absent: no trials.jsonl"),
+        (["runner=rpc"], "runner.key"),
         (["input=1x3"], "add network=NAME"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),

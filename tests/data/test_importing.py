@@ -238,7 +238,10 @@ def array(line, indent):
     ("content", "told"),
     [
         ([b"# hello"], r"no usable record in 1 files.*1 malformed_json"),
-        ([b"# tuned", *[json.dumps(AUTOTVM[0]).encode()] * 3], "3 autotvm, 1 malformed_json"),
+        (
+            [b"# tuned", *[json.dumps(AUTOTVM[0]).encode()] * 3],
+            r"3 autotvm, 1 malformed_json\); 3 lines are AutoTVM's",
+        ),
         ([json.dumps(AUTOTVM[1]).encode()] * 3, r"3 autotvm\); 3 lines are AutoTVM's"),
         (lambda line: array(line, None), r"a\.log is a JSON array; write one record a line: jq"),
         (lambda line: array(line, 1), r"a\.log is a JSON array; write one record a line: jq"),

@@ -209,6 +209,16 @@ def test_records_are_ansor_records_of_their_task(records, target, task):
             assert all(math.isfinite(cost) and 1e-7 < cost < 1 for cost in costs)
 
 
+@PAIRED
+def test_half_of_the_valid_records_is_random_and_half_evolved(records, target, task):
+    rows = records[target.platform, task]
+    valid = Counter(origin for record, origin in rows if record["r"][1] == 0)
+    assert sum(valid.values()) >= 48
+    assert valid["random"] == valid["evolved"]
+    programs = {json.dumps(record["i"][1][1]) for record, _ in rows}
+    assert len(programs) == len(rows), "a program stands twice"
+
+
 def test_our_reader_takes_every_line(ansor, records):
     quarantine = Quarantine()
     lines = sum(

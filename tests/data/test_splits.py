@@ -54,6 +54,9 @@ def test_own_records_are_divided_without_a_list_and_by_another_seed_otherwise(em
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.08)
     tests = {make_split("by_task", MANY, seed, folder=empty).test for seed in range(5)}
     assert len(tests) == 5
+    draws = [FrozenSplit.load("by_task", seed) for seed in range(5)]
+    assert len({draw.test for draw in draws}) == 5
+    assert len({frozenset(draw.train + draw.valid + draw.test) for draw in draws}) == 1
 
 
 def test_a_workload_is_on_one_side_whatever_its_spelling_platform_or_fusion(empty):

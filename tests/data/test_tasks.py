@@ -10,7 +10,8 @@ from pruner.data.tasks import read_tasks
 
 
 def test_columns_hold_what_the_lines_say(write, line, record):
-    lines = [line(2), line(4, error_no=2), b"{", line(8, origin="random")]
+    random = line(8, costs=[0.001, 0.002, 0.006], origin="random")
+    lines = [line(2), line(4, error_no=2), b"{", random]
     path = write("conv2d_add_relu_1_2.json", lines)
     (task,) = read_tasks(path, Quarantine(), platform="k80")
     assert task.key.platform == "k80"
@@ -19,11 +20,11 @@ def test_columns_hold_what_the_lines_say(write, line, record):
     assert len(task) == 3
     assert task.file == str(path)
     assert task.steps == [record(tile)["i"][1][1] for tile in (2, 4, 8)]
-    assert task.costs_s == [(0.002, 0.004)] * 3
+    assert task.costs_s == [(0.002, 0.004), (0.002, 0.004), (0.001, 0.002, 0.006)]
     assert task.origin == [None, None, "random"]
     assert task.line.tolist() == [0, 1, 3]
-    assert task.latency_s.tolist() == [0.003, np.inf, 0.003]
-    assert task.best_s == 0.003
+    assert task.latency_s.tolist() == pytest.approx([0.003, np.inf, 0.003])
+    assert task.best_s == task.latency_s.min()
     assert task.error_no.tolist() == [0, 2, 0]
     assert task.all_cost_s.tolist() == [1.5] * 3
     assert task.timestamp.tolist() == [1700000000] * 3
@@ -142,8 +143,10 @@ def test_the_first_valid_record_of_a_program_counts(write, line):
     tasks = read_tasks(path, quarantine)
     assert [task.line.tolist() for task in tasks] == [[2], [5]]
     assert quarantine.counts == {"duplicate": 4}
-    kept = read_tasks(path, Quarantine(), duplicates="keep")
+    quarantine = Quarantine()
+    kept = read_tasks(path, quarantine, duplicates="keep")
     assert [task.line.tolist() for task in kept] == [[0, 1, 2, 3, 4], [5]]
+    assert quarantine.total == 0
 
 
 def test_a_file_cut_in_a_line_says_so(write, line):

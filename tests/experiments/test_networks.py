@@ -109,6 +109,19 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     assert f"{ours}, prefixes: left out, not done: {rival}, built" in told
 
 
+def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
+    given = options("plan=true")
+    listed(tmp_path)
+    finished(item, given, "ours", OURS, 1.0)
+    times = [{"name": "x", "kind": "metaschedule", "size": 70, "seconds": 1800.0}]
+    write_json(tmp_path / "networks" / "seconds.json", times)
+    found = item["run"](given)
+    # 140 trials of MetaSchedule at the speed of those 70: an hour; the rest are guesses: to draft
+    # and to build (two of three) a minute each, prefixes ten, the comparison seven, 140 random
+    # trials .7 s each
+    assert found == {"steps": 7, "hours": round(1 + (3 + 10 + 7 + 140 * 0.7 / 60) / 60, 2)}
+
+
 @pytest.mark.parametrize(
     ("words", "name", "layout"),
     [

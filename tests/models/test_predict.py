@@ -13,6 +13,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.predict import predict
 from pruner.models.programs.dataset import load_programs
+from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from tests.cli import toy_records
@@ -30,6 +31,7 @@ def fitted(tmp_path, monkeypatch):
 
 def test_scores_are_those_of_the_ranker_and_rank_one_is_the_best(fitted, tmp_path):
     root, programs, found = fitted
+    assert (found.info.dataflow, found.info.model) == ("paper", ModelSpec(name="TenSetMLP"))
     for platform in root.platforms:  # without the failed records the candidates are the same
         for path in (root.path / "measure_records" / platform).glob("*.json"):
             lines = path.read_text().splitlines()

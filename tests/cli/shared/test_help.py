@@ -47,6 +47,14 @@ def test_help_lists_the_groups_of_the_command_and_no_other(command):
     assert "$" not in text.replace("${", "")
 
 
+def test_an_option_stands_there_with_its_value_and_meaning():
+    lines = shown("train", ["seed=7"]).splitlines()
+    (seed,) = [line for line in lines if line.startswith("  seed=7 ")]
+    assert "of weights, batches" in seed
+    assert lines[lines.index(seed) + 1].strip() == "chooses the held-out tasks"
+    assert ["batches.tasks=8", "tasks per batch"] in [line.split(None, 1) for line in lines]
+
+
 def test_the_list_of_commands_has_one_line_each():
     lines = list_of_commands().splitlines()
     for command in ("train", "evaluate", "featurize", "adapt", "tune", "collect", "import_logs"):

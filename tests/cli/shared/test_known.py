@@ -130,6 +130,11 @@ class Options:
     parts: list[str] = field(default_factory=list)
 
 
+@dataclass(kw_only=True)
+class Nested:
+    of: Options = field(default_factory=Options)
+
+
 def test_an_option_without_default_can_be_given_and_must_be():
     assert read_fields(Options, ["run=here", "count=2"]) == Options(run="here", count=2)
     with pytest.raises(PrunerError, match="give run=, it has no default"):
@@ -140,6 +145,10 @@ def test_an_option_without_default_can_be_given_and_must_be():
         read_fields(Options, ["run=here", "parts=a"])
     with pytest.raises(PrunerError, match="count: Value 'two'"):
         read_fields(Options, ["run=here", "count=two"])
+    with pytest.raises(PrunerError, match="-m is unknown; see"):
+        read_fields(Options, ["run=here", "-m"])
+    with pytest.raises(PrunerError, match=r"give of\.run="):
+        read_fields(Nested, [])
 
 
 @pytest.mark.parametrize(

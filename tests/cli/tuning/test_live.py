@@ -10,6 +10,7 @@ from pruner.cli.shared.recipe_options import trees_counted
 from pruner.cli.tuning.measured_run import (
     HEADINGS,
     Pace,
+    budget_line,
     line,
     network_cells,
     network_display,
@@ -50,6 +51,13 @@ def test_time_left_is_the_pace_or_the_budget_of_seconds(capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert first == "[16/64] matmul: best 1 ms  failed 0  10.0 s"
     assert second.endswith("20.0 s  left 0:20")  # 32 more at 16 in 10 s
+
+
+def test_what_the_seconds_of_a_network_cover_is_told():
+    told = budget_line(TuneBudget(trials=40, seconds=60.0), build=True)
+    assert told.startswith("budget: 40 programs or 60 s of drafting, measuring and learning; ")
+    assert told.endswith("building, checking and timing the network comes after it")
+    assert budget_line(TuneBudget(trials=40), build=False).endswith("the import is not in it")
 
 
 def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):

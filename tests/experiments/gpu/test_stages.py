@@ -81,6 +81,9 @@ def test_every_policy_gets_the_same_trials_of_the_same_operators(options):
         assert len({word for run in runs for word in run.words if "workload.tasks" in word}) == 1
     half = next(word for word in steps["float16-ours"].words if "workload.tasks" in word)
     assert half.count("dtype: float16") == 3
+    single, half = (sorted(one["operator"] for one in group) for group in (FULL.single, FULL.half))
+    assert single == ["batch_matmul", "conv2d", "depthwise_conv2d", "matmul", "softmax"]
+    assert half == ["batch_matmul", "conv2d", "matmul"]
 
 
 def test_a_cpu_has_no_half_precision(options):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ from experiments.model.ablation.fits import (
 from experiments.model.ablation.run import Ablation
 from pruner.errors import PrunerError
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
+from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
@@ -89,6 +92,9 @@ def test_cells_are_fitted_once_and_leave_their_scores(ablation, tmp_path):
         scored = [task for task, _ in load_scores(tmp_path / cell.name / SCORES)]
         assert {name: row[name] for name in numbers_of(scored)} == pytest.approx(numbers_of(scored))
         assert not (tmp_path / cell.name / "test.json").exists()  # nobody has looked
+    best = load_tensors(tmp_path / cells[0].name / "best.safetensors")["model"]
+    assert best["name"] == PaCM.__name__
+    assert partial(PaCM, **best["arguments"])().reads_draft is False
 
 
 @pytest.mark.parametrize(

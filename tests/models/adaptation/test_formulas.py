@@ -71,6 +71,7 @@ def test_the_siamese_side_follows_every_fit(world):
     for name, value in moa.ranker.network.named_parameters():
         expected = 0.9 * source[name] + 0.1 * value
         torch.testing.assert_close(moa.siamese[name], expected)
+    synthetic.exactly(moa.models["siamese"].network.state_dict(), moa.siamese)
     for name, _ in moa.ranker.network.named_buffers():
         assert torch.equal(moa.siamese[name], source[name]), name
 

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.warm import Continue
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.judging import metrics
@@ -201,3 +203,12 @@ def test_failed_measurements_teach_nothing_wrong():
     adapted = adaptation("finetune", here)
     adapted.update(failing)
     assert np.isfinite(scores(adapted, here.others)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_configuration_is_as_its_constructor_wants(method):
+    given = Setting(
+        make_network=NETWORKS["pacm"], source=world().ranker, source_store=world().store
+    )
+    made = instantiate(OmegaConf.load(shifted.FILES / f"{method}.yaml"), setting=given)
+    assert isinstance(made, Adaptation)

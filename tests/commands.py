@@ -9,12 +9,17 @@ from experiments.common.comparison import started
 from tests.paths import REPOSITORY
 
 
-def python(*words, cwd=REPOSITORY, timeout=None, **environment):
-    """How a Python that sees this checkout ended."""
+def python(*words, cwd=REPOSITORY, timeout=None, bare=False, **environment):
+    """How a Python that sees this checkout ended; ``bare``: with the given environment alone.
+
+    A script (``FILE.py``) gets no PYTHONPATH: it and its processes must find their checkout.
+    """
+    inherited = {} if bare else os.environ
+    place = {} if str(words[0]).endswith(".py") else {"PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        env={**inherited, **place, **environment},
         capture_output=True,
         text=True,
         check=False,

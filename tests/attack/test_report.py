@@ -43,7 +43,7 @@ plugin.write()
 def ran(folder, seconds=1000, **environment):
     (folder / "test_some.py").write_text(CASES)
     quick = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = python("-c", RUN, folder, seconds, **quick, **environment)
+    done = python("-c", RUN, folder, seconds, bare=True, **quick, **environment)
     assert done.returncode == 0, done.stderr
     return (folder / "copy.md").read_text()
 

@@ -41,6 +41,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 GRAPHS = "experiments.variants.graphs"
 OWN = ("chain", "linear_attention", "convolution", "deep_convolution", "long_sum")
+TRIALS = 100_000
 CONTROLS = ("low_rank", "projections")  # no variant is chosen
 SECONDS_FILE = "command_s.json"
 
@@ -91,7 +92,9 @@ def timed(runs: dict[str, Path], folder: Path) -> dict[str, float]:
 
 def cell(network: str, seed: int, options: Options, folder: Path) -> dict[str, Any]:
     """Tune a network both ways, and time both libraries."""
-    words = [f"seed={seed}", f"budget.seconds={options.seconds:g}", "effort=quick"]
+    # without so many trials, quick's 8 a task would end most runs before their seconds are over
+    budget = [f"budget.seconds={options.seconds:g}", f"budget.trials={TRIALS}"]
+    words = [f"seed={seed}", "effort=quick", *budget]
     runs, seconds = {}, {}
     for way, variants in (("original", "false"), ("variants", "true")):
         say(f"{network}, seed {seed}, {way} ...")

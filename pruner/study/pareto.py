@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from pruner.files import as_written, read_table, write_text
 from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log, short, style
-from pruner.tune.run.final_choice import FRONT_FILE, FRONT_PAGE, FRONT_PLOT, JOULES, MODELLED
+from pruner.tune.deploy.built_files import REPORT
+from pruner.tune.run.final_choice import FRONT_FILE, FRONT_PLOT, JOULES, MODELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Qu
 
 def write_front_report(folder: Path) -> Path:
     """Write ``report.html``: the plot, and the programs of every front."""
-    path = folder / FRONT_PAGE
+    path = folder / REPORT
     write_text(path, html_page("Two objectives", list(_blocks(folder))))
     return path
 

@@ -295,7 +295,7 @@ class OpenVino(Runner):
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Wrap the inputs, which are read where they lie."""
-        found = map(np.ascontiguousarray, arrays)
+        found = [np.asarray(array, order="C") for array in arrays]  # also without dimensions
         return {n: self._tensor(array, shared_memory=True) for n, array in enumerate(found)}
 
     def _call(self, given: Any) -> Any:

@@ -102,8 +102,9 @@ class PrunerStrategy(_PySearchStrategy):
 
     def generate_measure_candidates(self) -> list[Any] | None:
         """Propose the next round; None ends the task (called by TVM)."""
-        task, num = self._task, min(self._batch, self._left)
+        task = self._task
         assert task is not None, "TVM calls pre_tuning first"
+        num = min(self._batch, self._left)
         if num < 1:
             return None
         started = time.perf_counter()

@@ -21,6 +21,7 @@ from pruner.files import write_table
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.search.decision_search import DecisionSearch
 from pruner.search.objectives import EDP, ENERGY, LATENCY, SIZE, Objective, non_dominated
+from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.measure.energy import LEAST_WINDOW_S, EnergyMeter, count_energy, energy_meter
 from pruner.tune.run.finalists import ENERGY_FILE, in_turns, ranked
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
@@ -29,7 +30,7 @@ from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 
 FRONT_FILE, FRONT_FOLDER = "pareto.csv", "pareto"
-FRONT_PLOT, FRONT_PAGE = "pareto.png", "report.html"
+FRONT_PLOT = "pareto.png"
 MOST = 8  # programs of a task whose joules are counted
 TURNS = 3
 JOULES, MODELLED = "joules", "energy_model_j"
@@ -281,7 +282,7 @@ def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> st
 def remove_front(folder: Path) -> None:
     """Remove the front of an earlier start: further programs may beat its programs."""
     shutil.rmtree(folder / FRONT_FOLDER, ignore_errors=True)
-    for name in (FRONT_FILE, FRONT_PLOT, FRONT_PAGE):
+    for name in (FRONT_FILE, FRONT_PLOT, REPORT):
         (folder / name).unlink(missing_ok=True)
 
 

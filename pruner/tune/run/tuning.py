@@ -87,8 +87,6 @@ def _tuned(
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
-    if options.objective.has_front:
-        remove_front(folder)
     log("starting the processes that build and run programs")
     with DeviceMeasurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(
@@ -109,6 +107,8 @@ def _tuned(
             run = TuningRun(
                 prepared, context, budget=options.budget, order=options.order, report=report
             )
+            if options.objective.has_front:  # a continuation that was refused keeps it
+                remove_front(folder)
             run.run()
             if not context.interrupted():
                 prepared.keep_unscheduled()

@@ -5,9 +5,18 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 
+from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, RandomDraws, RoundSettings, fresh
+from pruner.tune.measure.measurer import MeasureSettings, Outcome, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.run.database import Database
+from pruner.tune.run.setup import Prepared
+from pruner.tune.run.tune_options import LIVE, RunContext, TuneOptions
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import operator
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
@@ -40,14 +49,6 @@ class LargestFirst(PolicySettings):
 
 
 def search(tmp_path, policy, replay_only=False):
-    from pruner.tune.measure.measurer import MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import operator
-
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     options = TuneOptions(
         platform=Platform(target=target, device="cpu", cores=2),
@@ -66,8 +67,6 @@ def search(tmp_path, policy, replay_only=False):
 
 @pytest.mark.parametrize("replay_only", [False, True])
 def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_only):
-    from pruner.tune.measure.measurer import Outcome
-
     found, space = search(tmp_path, LargestFirst(), replay_only)
     assert space.affordable == (64 if replay_only else None)
     rows = []
@@ -81,8 +80,6 @@ def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_onl
 
 
 def test_hydra_builds_it_from_its_yaml_file():
-    from pruner.cli.shared.options import build
-
     target = f"{LargestFirst.__module__}.LargestFirst"
     assert build({"_target_": target, "draws": 8}) == LargestFirst(draws=8)
 
@@ -100,19 +97,11 @@ def test_policies_say_themselves_what_slow_spaces_take_of_them():
 
 def test_the_preset_of_python_is_the_preset_of_the_command():
     """`this_cpu` in Python and ``policy=pruner_live`` are the same search."""
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-    from pruner.tune.run.tune_options import LIVE
-
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert build(compose("tune", ["policy=pruner_live"]).policy) == LIVE
 
 
 def test_a_model_for_a_policy_that_takes_none_is_refused():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.run.tune_options import TuneOptions
-
     with pytest.raises(PrunerError, match="RandomDraws: this policy takes no learned model"):
         TuneOptions(
             platform=Platform(target=None, device="cpu"), policy=RandomDraws(), make_model=object

@@ -3,6 +3,13 @@
 import numpy as np
 import pytest
 
+from pruner.tune.compiling import compiled, pass_context, written_out
+from pruner.tune.deploy import build
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
+
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
@@ -28,11 +35,6 @@ def mean(te):
 @pytest.mark.parametrize(("operator", "programs"), [(halves, 1), (mean, 4)])
 def test_what_the_draft_may_choose_is_written_as_cuda(operator, programs):
     import tvm.te as te
-
-    from pruner.tune.compiling import compiled
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
 
     tvm = load_tvm().tvm
     module = tvm.IRModule({"main": te.create_prim_func(operator(te))})
@@ -66,10 +68,6 @@ def unrolled():
     """The target, and schedules of the product that are unrolled as far as can be."""
     import tvm.te as te
 
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     module = tvm.IRModule({"main": te.create_prim_func(product(te))})
     target = tvm.target.Target("nvidia/nvidia-a100")
@@ -80,9 +78,6 @@ def unrolled():
 
 
 def test_a_loop_that_is_unrolled_has_its_shared_memory_once():
-    from pruner.tune.compiling import compiled, pass_context
-    from pruner.tune.tvm_import import load_tvm
-
     target, schedules = unrolled()
     multiplied = 0
     for schedule in schedules:
@@ -97,9 +92,6 @@ def test_a_loop_that_is_unrolled_has_its_shared_memory_once():
 def test_an_inner_loop_that_is_unrolled_alone_has_its_shared_memory_once():
     """Of two loops around a copy the outer one has too many steps, the inner one four turns."""
     import tvm.te as te
-
-    from pruner.tune.compiling import compiled, pass_context
-    from pruner.tune.tvm_import import load_tvm
 
     tvm, target = load_tvm().tvm, load_tvm().tvm.target.Target("nvidia/nvidia-a100")
     a = te.placeholder((1000, 4, 32), "float32", "a")
@@ -124,9 +116,6 @@ def test_an_inner_loop_that_is_unrolled_alone_has_its_shared_memory_once():
 def test_a_network_has_the_programs_that_were_measured(monkeypatch):
     """What TVM is given of a network's functions is what it is given of each alone."""
     import tvm_ffi
-
-    from pruner.tune.compiling import written_out
-    from pruner.tune.deploy import build
 
     monkeypatch.setattr(build, "provide_compiler", lambda: True)
     monkeypatch.setattr("tvm.relax.build", lambda module, target, relax_pipeline: module)
@@ -163,9 +152,6 @@ def main(a: T.Buffer((960,), "{dtype}"), b: T.Buffer((960,), "{dtype}")):
 def test_odd_vectors_of_halves_become_loops(dtype, lanes, taken):
     import tvm_ffi
 
-    from pruner.tune.compiling import compiled, written_out
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     text = HALF.format(dtype=dtype, lanes=lanes, blocks=30 // lanes)
     function = tvm.script.from_source(text)
@@ -182,11 +168,6 @@ def test_lanes_that_straddle_rows_become_loops_only_where_tvm_stops():
     """Rows of 14 and of 6 elements in vectors of 4: the compiler stops at the first and takes the
     second, of which it sees that they are neighbours in shared memory."""
     import tvm_ffi
-
-    from pruner.tune.compiling import compiled, pass_context, written_out
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
 
     tvm = load_tvm().tvm
     spec = {"operator": "batch_matmul", "batch": 4, "m": 64, "n": 14, "k": 48}
@@ -229,9 +210,6 @@ def main(a: T.Buffer((64, 64), "{dtype}"), b: T.Buffer((64, 64), "{dtype}")):
 def test_eight_halves_that_are_no_neighbours_become_a_loop(dtype, lanes, read, taken):
     """TVM writes them as eight arguments of ``make_uint4``, which nvcc knows with four."""
     import tvm_ffi
-
-    from pruner.tune.compiling import written_out
-    from pruner.tune.tvm_import import load_tvm
 
     tvm = load_tvm().tvm
     text = TURNED.format(dtype=dtype, lanes=lanes, read=read)

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from pruner.files import read_table, write_json
+from pruner.tune.networks.coverage import Coverage, ReplayShare
+from pruner.tune.networks.lowering import NetworkFormat
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
@@ -31,8 +33,6 @@ def nvcc(monkeypatch):
 
 
 def test_a_task_counts_where_all_its_spaces_are_batched(script):
-    from pruner.tune.networks.coverage import Coverage
-
     found = script.NetworkCoverage()
     found.add(Coverage(spaces=2), 60.0)
     found.add(Coverage(spaces=2, refused=["gather: a table"]), 40.0)
@@ -44,8 +44,6 @@ def test_a_task_counts_where_all_its_spaces_are_batched(script):
 
 
 def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
-    from pruner.tune.networks.coverage import ReplayShare
-
     found = ReplayShare.of(
         [("a", 60.0, 0), ("b", 30.0, 2), ("c", 10.0, 1), ("never begun", 99.0, None)]
     )
@@ -64,8 +62,6 @@ def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
 
 
 def cell_of(script, network="resnet18", target="a100"):
-    from pruner.tune.networks.lowering import NetworkFormat
-
     return script.Cell(network, target, NetworkFormat())
 
 

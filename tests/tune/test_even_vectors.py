@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from pruner.tune.compiling import compiled, even_vectors, written_out
+from pruner.tune.tvm_import import load_tvm
+
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 pytestmark = pytest.mark.tvm
 
@@ -10,8 +13,6 @@ pytestmark = pytest.mark.tvm
 def scheduled(lanes):
     """A function that scales 3 x lanes numbers, a row as one vector."""
     from tvm import te
-
-    from pruner.tune.tvm_import import load_tvm
 
     a = te.placeholder((3, lanes), name="a")
     b = te.compute((3, lanes), lambda i, j: a[i, j] * 2.0 + j, name="b")
@@ -26,9 +27,6 @@ def scheduled(lanes):
     [(40, "8)"), (24, "8)"), (48, "16)"), (32, None), (12, None), (34, None), (35, None)],
 )
 def test_only_long_vectors_of_odd_lanes_are_divided(lanes, divided):
-    from pruner.tune.compiling import compiled, written_out
-    from pruner.tune.tvm_import import load_tvm
-
     tvm, module = load_tvm().tvm, scheduled(lanes)
     target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
     text = written_out(module, target)["main"].script()
@@ -42,9 +40,6 @@ def test_only_long_vectors_of_odd_lanes_are_divided(lanes, divided):
 
 
 def test_loops_of_other_starts_steps_or_annotations_stay():
-    from pruner.tune.compiling import even_vectors
-    from pruner.tune.tvm_import import load_tvm
-
     tvm, tirx = load_tvm().tvm, load_tvm().tirx
     loops = []
     note = (tirx.For, lambda one: loops.append(one) or one)

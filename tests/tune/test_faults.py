@@ -5,6 +5,10 @@ import logging
 import numpy as np
 import pytest
 
+from pruner.tune.lanes import _is_written
+from pruner.tune.spaces.batched import trace
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.designs import designs_of
 
 pytestmark = pytest.mark.tvm
@@ -34,8 +38,6 @@ class Failing:
 
 
 def failing(monkeypatch, error):
-    from pruner.tune.spaces.design import DesignSpace
-
     monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [Failing(error)])
 
 
@@ -49,16 +51,12 @@ def test_a_decision_out_of_range_is_refused_without_a_word(design, row, caplog):
 
 
 def test_a_condition_of_a_primitive_that_does_not_hold_is_refused(design, row, monkeypatch, caplog):
-    from pruner.tune.tvm_import import load_tvm
-
     failing(monkeypatch, load_tvm().s_tir.ScheduleError("the block is not complete"))
     assert design.replay(row, 1) is None
     assert caplog.text == ""
 
 
 def test_a_fault_of_tvm_is_logged_once_and_costs_the_program(design, row, monkeypatch, caplog):
-    from pruner.tune.tvm_import import load_tvm
-
     error = load_tvm().tvm.error.InternalError("stack\nCheck failed: (a == b) is false: of a test")
     failing(monkeypatch, error)
     with caplog.at_level(logging.WARNING):
@@ -80,9 +78,6 @@ def test_any_other_error_surfaces(design, row, monkeypatch, error):
 
 @pytest.mark.parametrize("expected", [True, False])
 def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatch, expected):
-    from pruner.tune.lanes import _is_written
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     error = tvm.error.InternalError("(eval_vec_) is false") if expected else TypeError("a fault")
 
@@ -106,9 +101,6 @@ def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatc
     ],
 )
 def test_a_head_goes_on_only_without_what_it_took_away(design, monkeypatch, error, expected):
-    from pruner.tune.spaces.batched import trace
-    from pruner.tune.tvm_import import load_tvm
-
     def get(self, value):
         raise error
 

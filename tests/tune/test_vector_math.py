@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from scipy import special
 
+from pruner.tune.compiling import compiled
+from pruner.tune.tvm_import import load_tvm
+
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
@@ -20,9 +23,6 @@ DENORMAL = 1.2e-38
 def executable(name, dtype="float32", kind="llvm"):
     from tvm import te, tirx
 
-    from pruner.tune.compiling import compiled
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     x = te.placeholder((64, 256), dtype, "x")
     y = te.compute((64, 256), lambda i, j: getattr(tirx, name)(x[i, j]), "y")
@@ -34,8 +34,6 @@ def executable(name, dtype="float32", kind="llvm"):
 
 
 def computed(library, x):
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     given, found = tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros_like(x))
     library(given, found)

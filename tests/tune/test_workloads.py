@@ -7,6 +7,10 @@ from torch.nn import functional
 
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import task_options as operators
+from pruner.tune.measure.numerics import inputs
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, flops, from_file, from_operator, load_workloads
 
 CONV = {"n": 2, "ci": 4, "h": 9, "w": 7, "co": 6, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 SPECS = {
@@ -39,10 +43,6 @@ def spec(name, **more):
 
 
 def computed(workload):
-    from pruner.tune.measure.numerics import inputs
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     tvm = load_tvm().tvm
     values = inputs(arguments(workload.module))
     arrays = [tvm.runtime.tensor(value) for value in values]
@@ -53,8 +53,6 @@ def computed(workload):
 @pytest.mark.tvm
 @pytest.mark.parametrize("name", SPECS)
 def test_an_operator_computes_what_torch_computes(name):
-    from pruner.tune.workloads import from_operator
-
     values, found = computed(from_operator(spec(name)))
     wanted = TORCH[name](*[torch.from_numpy(value) for value in values]).numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -62,8 +60,6 @@ def test_an_operator_computes_what_torch_computes(name):
 
 @pytest.mark.tvm
 def test_epilogues_follow_in_order_and_bias_is_one_number_a_channel():
-    from pruner.tune.workloads import from_operator
-
     workload = from_operator(spec("conv2d", epilogue=["bias", "add", "relu"]))
     (x, kernel, bias, other), found = computed(workload)
     conv = TORCH["conv2d"](torch.from_numpy(x), torch.from_numpy(kernel)).numpy()
@@ -74,8 +70,6 @@ def test_epilogues_follow_in_order_and_bias_is_one_number_a_channel():
 
 @pytest.mark.tvm
 def test_half_precision_is_half_precision():
-    from pruner.tune.workloads import arguments, from_operator
-
     workload = from_operator(spec("matmul", dtype="float16"))
     assert workload.name == "matmul_8_6_5_fp16"
     assert {dtype for _, dtype in arguments(workload.module)} == {"float16"}
@@ -83,8 +77,6 @@ def test_half_precision_is_half_precision():
 
 @pytest.mark.tvm
 def test_flops_of_a_matmul_are_two_a_point():
-    from pruner.tune.workloads import flops, from_operator
-
     assert flops(from_operator(spec("matmul")).module) == 2 * 8 * 6 * 5
 
 
@@ -104,8 +96,6 @@ def twice(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
 
 @pytest.mark.tvm
 def test_a_file_gives_its_functions(tmp_path):
-    from pruner.tune.workloads import load_workloads
-
     path = tmp_path / "mine.py"
     path.write_text(SCRIPT)
     (workload,) = load_workloads({"operator": "file", "path": str(path), "weight": 3.0})
@@ -118,8 +108,6 @@ def test_a_file_gives_its_functions(tmp_path):
 
 @pytest.mark.tvm
 def test_a_file_that_does_not_run_is_one_line(tmp_path):
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_this_name")
     with pytest.raises(PrunerError, match="ModuleNotFoundError: No module named"):
@@ -133,8 +121,6 @@ def test_a_file_that_does_not_run_is_one_line(tmp_path):
 
 @pytest.mark.tvm
 def test_lists_keep_weights_and_refuse_one_task_twice():
-    from pruner.tune.workloads import load_workloads
-
     tasks = [spec("matmul", weight=2), spec("softmax")]
     assert [w.weight for w in load_workloads({"tasks": tasks})] == [2.0, 1.0]
     with pytest.raises(PrunerError, match="each once"):
@@ -206,8 +192,6 @@ def script(value, arguments=TENSORS, before=""):
     ],
 )  # fmt: skip
 def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(tmp_path, text, told, caplog):
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(PrunerError, match=f"mine.py: f cannot be tuned: .*{told}"):
@@ -220,8 +204,6 @@ def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(tmp_path, t
 
 @pytest.mark.tvm
 def test_an_access_that_a_condition_keeps_inside_is_taken(tmp_path):
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "mine.py"
     path.write_text(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))"))
     (workload,) = from_file(path)
@@ -231,8 +213,6 @@ def test_an_access_that_a_condition_keeps_inside_is_taken(tmp_path):
 
 @pytest.mark.tvm
 def test_a_script_of_an_older_tvm_is_told_the_names_of_today(tmp_path):
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "old.py"
     old = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
     path.write_text(old)
@@ -246,10 +226,6 @@ def test_a_script_of_an_older_tvm_is_told_the_names_of_today(tmp_path):
 
 @pytest.mark.tvm
 def test_weights_that_a_compiler_may_pack_keep_their_shape(tmp_path):
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, from_file
-
     path = tmp_path / "mine.py"
     path.write_text(
         "from tvm import te, topi\n"

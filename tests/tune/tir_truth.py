@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 
 from pruner.features import STATEMENT_COLUMNS
+from pruner.tune.compiling import compiled
 
 NAMES = [column.name for column in STATEMENT_COLUMNS]
 _KINDS = {0: None, 1: "parallel", 2: "vectorize", 3: "unroll"}
@@ -92,8 +93,6 @@ def permutes(tvm, schedule):
 
 def waits_are_numbers(schedule, target):
     """Whether TVM's code generator can write what a program waits for."""
-    from pruner.tune.compiling import compiled
-
     try:
         compiled(schedule.mod, target)
     except Exception as error:

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError, PrunerError
+from pruner.program.dag.operators import find_operator
+from pruner.program.dag.operators.task_options import tuned_operators
+from pruner.tune.compare.baselines import Resources, kernel_baselines
+from pruner.tune.compare.benchmark import BenchmarkSettings
+from pruner.tune.compare.compare_runs import check_run_names, compare_kernels
+from pruner.tune.compare.runners import torch_operator
 from pruner.tune.measure.numerics import inputs, worst_error
+from pruner.tune.run.tuning import kernel_path
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_operator
 
 torch = pytest.importorskip("torch")
 
@@ -47,10 +56,6 @@ SPECS = {
 @pytest.mark.tvm
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_torch_computes_what_tvm_does(spec):
-    from pruner.tune.compare.runners import torch_operator
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, from_operator
-
     workload = from_operator(spec)
     *given, output = arguments(workload.module)
     arrays = inputs(given)
@@ -63,17 +68,11 @@ def test_torch_computes_what_tvm_does(spec):
 
 
 def test_every_operator_with_options_has_an_equivalent_that_is_compared_above():
-    from pruner.program.dag.operators import find_operator
-    from pruner.program.dag.operators.task_options import tuned_operators
-
     assert all(find_operator(name).torch is not None for name in tuned_operators())
     assert {spec["operator"] for spec in SPECS.values()} == set(tuned_operators())
 
 
 def test_names_of_kernels_contenders(tmp_path):
-    from pruner.tune.compare.baselines import Resources, kernel_baselines
-    from pruner.tune.compare.compare_runs import check_run_names
-
     places = {
         "inputs": tmp_path / "x.npz",
         "output": ((2,), "float32"),
@@ -90,13 +89,6 @@ def test_names_of_kernels_contenders(tmp_path):
 @pytest.mark.slow
 @pytest.mark.tvm
 def test_kernels_of_two_runs_beside_torch(tmp_path):
-    from pruner.tune.compare.baselines import Resources
-    from pruner.tune.compare.benchmark import BenchmarkSettings
-    from pruner.tune.compare.compare_runs import compare_kernels
-    from pruner.tune.run.tuning import kernel_path
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     workload = from_operator({"operator": "matmul", "m": 32, "n": 32, "k": 32})
     runs = [tmp_path / name for name in ("one", "two")]
     for run in runs:

@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 
 import numpy as np
@@ -17,7 +19,22 @@ from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.compare.baselines import Resources
+from pruner.tune.compare.benchmark import BaselineTiming, worst_output
+from pruner.tune.compare.runners import TvmLibrary, save_outputs
+from pruner.tune.deploy import build, built_files, network
+from pruner.tune.deploy.apply_records import keys_of
+from pruner.tune.deploy.build import build_network, network_worker, write_reference
+from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
+from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.networks import request
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks, write_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.run.database import Database
+from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
+from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -25,17 +42,11 @@ HERE = "tests.tune.networks.small_networks"
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure.machine import make_platform
-
     return make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
 
 
 def prepared(name, platform, folder):
     """A run folder as extraction leaves it, made in this process; `name` of a factory or a file."""
-    from pruner.tune.networks.extraction import TASKS, read_tasks, write_tasks
-    from pruner.tune.networks.request import REQUEST, NetworkRequest
-    from pruner.tune.networks.source import NetworkSource
-
     source = NetworkSource(name=name if "." in name else f"{HERE}:{name}")
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     request.save(folder / REQUEST)
@@ -46,18 +57,12 @@ def prepared(name, platform, folder):
 @pytest.fixture
 def in_process(monkeypatch, quick_networks):
     """No worker process for the build: what is tested is what happens in it."""
-    from pruner.tune.deploy import build
-
     monkeypatch.setattr(build, "ask", lambda _, job, *given, **__: getattr(build, job)(*given))
 
 
 @pytest.fixture
 def runs_here(monkeypatch):
     """Nor for the run: the first test below has one, where neither torch nor this package is."""
-    from pruner.tune.compare.benchmark import BaselineTiming
-    from pruner.tune.compare.runners import TvmLibrary, save_outputs
-    from pruner.tune.deploy import network
-
     def ran(baselines, folder, _):
         (one,) = baselines
         runner = TvmLibrary(**one.arguments, threads=one.threads)
@@ -103,11 +108,6 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     """The fast case has outputs of a billionth; the slow cases have several outputs of reshapes
     alone, and folded norms. All have measured and drafted records, and the loader of the run folder
     runs with torch and this package out of reach."""
-    from pruner.tune.compare.benchmark import worst_output
-    from pruner.tune.deploy import built_files, network
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
     tasks = prepared(name, platform, tmp_path)
     tuned = [task for task in tasks if task.tuned]
     measured = tuned[: max(1, len(tuned) // 2)]
@@ -150,8 +150,6 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
 
 def exported(folder, factory="one_image"):
     """A ``.pt2`` file of a network, by default with folded norms."""
-    from tests.tune.networks import small_networks
-
     torch = importlib.import_module("torch")
     network, inputs = getattr(small_networks, factory)()
     with torch.no_grad():
@@ -193,8 +191,6 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     write, products, platform, tmp_path, in_process, runs_here
 ):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
-    from pruner.tune.deploy import built_files, network
-
     tasks = prepared(str(write(tmp_path)), platform, tmp_path)
     kinds = ("conv2d", "matmul")
     assert sum(t.weight for t in tasks if any(kind in t.name for kind in kinds)) == products
@@ -209,8 +205,6 @@ def test_a_file_becomes_a_library_that_computes_the_same(
 
 def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, runs_here):
     """The network is in the run folder; outputs are compared where an earlier build kept them."""
-    from pruner.tune.deploy import built_files, network
-
     path = exported(tmp_path, "faint")
     prepared(str(path), platform, tmp_path)
     path.rename(tmp_path / "moved.pt2")
@@ -229,12 +223,6 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, 
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
     """The saved functions and constants are those that were lowered; without them, or where the
     network's file is newer, it is lowered again, to the same functions."""
-    import os
-
-    from pruner.tune.deploy.apply_records import keys_of
-    from pruner.tune.networks import request
-    from pruner.tune.tvm_import import load_tvm
-
     lowered, lower = [], request.lowered_network
 
     def counted(asked):
@@ -264,8 +252,6 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
 
 
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-
     def fail(*_, **__):
         raise PrunerError("no")
 
@@ -281,8 +267,6 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
 
 def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
     """Nor is what was found of an earlier library left, which would be taken for this one's."""
-    from pruner.tune.deploy import built_files, network
-
     prepared("faint", platform, tmp_path)
     found = (
         built_files.DEPLOY_FILE,
@@ -305,10 +289,6 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
 
 def test_a_library_without_expected_outputs_is_told_of():
     """An ONNX file where onnxruntime is not installed: timed, but not compared."""
-    from pathlib import Path
-
-    from pruner.tune.deploy.network import Deployed
-
     counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
     about = {
         "target": "llvm",
@@ -361,9 +341,6 @@ def line():
     ],
 )
 def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_path):
-    from pruner.tune.deploy.build import write_reference
-    from pruner.tune.networks.source import NetworkSource
-
     notes = write_reference(NetworkSource(name=f"{__name__}:{name}"), tmp_path, 1)
     both = "both compared calls have the same inputs; "
     assert notes == ([] if note is None else [both + note])
@@ -374,9 +351,6 @@ def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_p
 
 
 def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
-    from pruner.tune.deploy.build import write_reference
-    from pruner.tune.networks.source import NetworkSource
-
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     make = onnx.helper
@@ -400,9 +374,6 @@ def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
 
 
 def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-    from pruner.tune.networks.source import NetworkSource
-
     for name in ("again.npz", "expected.npz"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(build, "_reference_runner", lambda *_: (None, "no runner"))
@@ -413,9 +384,6 @@ def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
 
 def test_no_run_where_the_device_is_not(platform, monkeypatch):
     """A remote CPU's library must not be run on this one."""
-    from pruner.tune.deploy.network import cannot_run
-    from pruner.tune.measure.jobs import RpcAddress
-
     remote = replace(platform, address=RpcAddress(host="h", port=1, key="k"))
     assert cannot_run(platform) is None
     assert cannot_run(remote) == "the device is behind a tracker"
@@ -424,16 +392,11 @@ def test_no_run_where_the_device_is_not(platform, monkeypatch):
 
 
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):
-    from pruner.tune.deploy.network import deploy_network
-    from pruner.tune.networks.extraction import TASKS
-
     with pytest.raises(PrunerError, match=r"no network\.json there"):
         deploy_network(tmp_path, platform, None)
     prepared("faint", platform, tmp_path)
     with pytest.raises(PrunerError, match="no task of this network has a measured program"):
         deploy_network(tmp_path, platform, None, draft=False)
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 7})
     with pytest.raises(PrunerError, match="was tuned for"):
         deploy_network(tmp_path, replace(platform, target=target), None)
@@ -449,10 +412,6 @@ def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_proces
 
 @pytest.mark.slow
 def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform, tmp_path):
-    from pruner.tune.deploy.build import build_network, network_worker
-    from pruner.tune.networks.extraction import TASKS, extract_tasks
-    from pruner.tune.networks.source import NetworkSource
-
     library, log = tmp_path / "work" / "network.so", tmp_path / "deploy.log"
     with network_worker() as worker:
         source = NetworkSource(name=f"{HERE}:faint")
@@ -472,9 +431,6 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
-    from pruner.tune.deploy.network import deploy_network
-    from pruner.tune.measure.machine import make_platform, platform_analyzer
-
     a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
     tasks = prepared("one_image", a100, tmp_path)
     deployed = deploy_network(tmp_path, a100, platform_analyzer(a100))

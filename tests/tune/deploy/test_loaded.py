@@ -11,8 +11,16 @@ import pytest
 import torch
 from torch import nn
 
+from pruner import load
+from pruner.cli.tuning.optimize import _exported
 from pruner.errors import DataError, PrunerError
+from pruner.tune.deploy.build import build_here
+from pruner.tune.networks.extraction import write_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.tvm_import import load_tvm
 from tests.cli.tuning.modules import assert_alike, made
+from tests.tune.networks.test_signature import Nested, nested
 
 pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
@@ -20,12 +28,6 @@ TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 
 def library(folder, module, inputs, named=None):
     """A library without schedules, built in this process."""
-    from pruner.cli.tuning.optimize import _exported
-    from pruner.tune.deploy.build import build_here
-    from pruner.tune.networks.extraction import write_tasks
-    from pruner.tune.networks.request import REQUEST, NetworkRequest
-    from pruner.tune.networks.source import NetworkSource
-
     folder.mkdir(parents=True, exist_ok=True)
     torch.export.save(_exported(module, (inputs, named or {})), folder / "module.pt2")
     request = NetworkRequest(source=NetworkSource(name=str(folder / "module.pt2")), target=TARGET)
@@ -43,8 +45,6 @@ def two(tmp_path_factory):
 
 @pytest.fixture
 def network(two):
-    from pruner import load
-
     return load(two[2])
 
 
@@ -58,8 +58,6 @@ def test_it_says_its_inputs_and_keeps_the_structure_of_its_outputs(two, network)
 
 @pytest.mark.slow  # nor is that of a library in the place of another, below
 def test_a_single_output_is_no_tuple(tmp_path):
-    from pruner import load
-
     module, inputs = made("mlp")
     with torch.no_grad():
         assert_alike(load(library(tmp_path, module, inputs))(*inputs), module(*inputs))
@@ -67,9 +65,6 @@ def test_a_single_output_is_no_tuple(tmp_path):
 
 def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
     """In their structure, with constants or without; flat, by the names of the tensors."""
-    from pruner import load
-    from tests.tune.networks.test_signature import Nested, nested
-
     _, (x, (b, none), named), keywords = nested()
     network = load(library(tmp_path, Nested(), (x, (b, none), named), keywords))
     wanted = Nested()(x, (b, none), named, **keywords)
@@ -99,8 +94,6 @@ def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
 
 
 def test_tensors_by_position_are_given_by_name_too(tmp_path):
-    from pruner import load
-
     class Masked(nn.Module):
         def forward(self, x, scale=1.0, mask=None):
             return x * scale + mask
@@ -196,8 +189,6 @@ def test_threads_take_turns(two, network):
 
 def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
     """TVM alone takes half of the processors; what the environment says wins and stays."""
-    from pruner.tune.tvm_import import load_tvm
-
     number, found = load_tvm().tvm.get_global_func("runtime.NumThreads"), []
 
     main, at_call = network._main, []
@@ -268,8 +259,6 @@ def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtim
 
 def test_a_library_in_the_place_of_another_is_read_anew(tmp_path):
     """The system knows libraries by name: the one that was opened first would come again."""
-    from pruner import load
-
     x, found = torch.ones(1, 4), []
     for value in (1.0, 2.0):
         module = nn.Linear(4, 4)
@@ -282,8 +271,6 @@ def test_a_library_in_the_place_of_another_is_read_anew(tmp_path):
 
 
 def test_what_is_no_library_of_a_network_is_told(tmp_path):
-    from pruner import load
-
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "none.so")
     (tmp_path / "bad.so").write_text("nothing")

@@ -10,6 +10,13 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
+from pruner.tune.compiling import link
+from pruner.tune.deploy import build
+from pruner.tune.deploy.build import compiled
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.source import NetworkSource, inputs_of
+from pruner.tune.tvm_import import load_tvm
 
 pytestmark = pytest.mark.tvm
 NETWORK = "tests.tune.networks.small_networks:one_image"
@@ -18,10 +25,6 @@ NETWORK = "tests.tune.networks.small_networks:one_image"
 @pytest.fixture(scope="module")
 def lowered():
     """A platform, the source of a network, and its functions."""
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.networks.request import NetworkRequest, lowered_network
-    from pruner.tune.networks.source import NetworkSource
-
     platform = make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
     source = NetworkSource(name=NETWORK)
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
@@ -30,10 +33,6 @@ def lowered():
 
 def outputs_of(executable, lowered, path, objects=None):
     """What a network computes as a library."""
-    from pruner.tune.compiling import link
-    from pruner.tune.networks.source import inputs_of
-    from pruner.tune.tvm_import import load_tvm
-
     platform, source, _ = lowered
     link(executable, platform.target, path, objects=objects)
     tvm = load_tvm().tvm
@@ -45,8 +44,6 @@ def outputs_of(executable, lowered, path, objects=None):
 @pytest.fixture(scope="module")
 def wanted(lowered, tmp_path_factory):
     """What the network computes that one process compiled."""
-    from pruner.tune.deploy.build import compiled
-
     platform, _, module = lowered
     place = tmp_path_factory.mktemp("whole") / "whole.so"
     return outputs_of(compiled(module, platform.target), lowered, place)
@@ -56,9 +53,6 @@ def wanted(lowered, tmp_path_factory):
 def test_a_library_of_two_halves_computes_what_a_whole_one_does(
     ended, lowered, wanted, tmp_path, monkeypatch
 ):
-    from pruner.tune.deploy import build
-    from pruner.tune.deploy.build import compiled
-
     monkeypatch.setattr(build, "_FEWEST", 2)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     platform, _, module = lowered
@@ -77,8 +71,6 @@ def functions(number):
     """A module of equal functions."""
     from tvm import te
 
-    from pruner.tune.tvm_import import load_tvm
-
     a = te.placeholder((4,), name="a")
     function = te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0, name="b")])
     names = [f"add_{index}" for index in range(number)]
@@ -87,9 +79,6 @@ def functions(number):
 
 
 def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-    from pruner.tune.tvm_import import load_tvm
-
     def start(_):
         raise OSError(12, "Cannot allocate memory")
 
@@ -103,9 +92,6 @@ def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
 
 
 def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
-    from pruner.tune.deploy import build
-    from pruner.tune.tvm_import import load_tvm
-
     def compile_(_):
         raise RuntimeError("LLVM cannot")
 

@@ -13,10 +13,15 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.measure import machine
-from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure import jobs, machine
+from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import visible_gpus, with_devices
-from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments
+from tests.tune.measure.test_measurer import program
+from tests.tune.measure.test_remote import OWN, free_port, ports, tracked
 
 BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")
 GPU = Platform(target=None, device="cuda")
@@ -55,9 +60,6 @@ def test_more_than_there_are_is_told():
 @contextlib.contextmanager
 def three_boards():
     """Port of a tracker, and three servers of the key ``board``."""
-    from pruner.tune.measure import jobs
-    from tests.tune.measure.test_remote import OWN, free_port, ports, tracked
-
     port = free_port()
     with tracked(port, free_port()) as started:
         for _ in range(2):
@@ -77,13 +79,6 @@ def three_boards():
 @pytest.mark.tvm
 @pytest.mark.slow
 def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-    from tests.tune.measure.test_measurer import program
-
     # three tenths of a second a run, four runs (one is not counted)
     slow = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
     wrong = program(tmp_path, "wrong", 'T.evaluate(T.call_extern("int32", "abort"))')

@@ -7,6 +7,8 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.program.device import load_device
+from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure.machine import make_platform
 from tests.paths import CONF
 
 PLATFORMS = CONF / "platform"
@@ -16,8 +18,6 @@ pytestmark = pytest.mark.tvm
 
 
 def made(platform, target, **more):
-    from pruner.tune.measure.machine import make_platform
-
     return make_platform(load_device(PLATFORMS / f"{platform}.yaml"), target=target, **more)
 
 
@@ -52,8 +52,6 @@ def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, pro
 
 
 def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
-    from pruner.tune.measure.machine import make_platform
-
     # of a run begun before the files named it
     device = replace(load_device(PLATFORMS / "cpu-avx2.yaml"), architecture=None)
     assert str(make_platform(device).target.attrs["mcpu"]) == "haswell"
@@ -84,8 +82,6 @@ def test_what_an_opencl_target_leaves_open_is_the_platforms():
 
 
 def test_an_opencl_device_is_measured_on_its_own_machine():
-    from pruner.tune.measure.jobs import RpcAddress
-
     address = RpcAddress(host="h", port=1, key="k")
     with pytest.raises(PrunerError, match="leave runner=rpc out"):
         made("rx7900", None, address=address)
@@ -116,8 +112,6 @@ def test_a_target_that_cannot_work_is_one_line(platform, target, told):
 
 @pytest.mark.parametrize(("target", "told"), [("host", "name the device"), (AVX2, "num-cores")])
 def test_a_remote_device_is_not_this_machine(target, told):
-    from pruner.tune.measure.jobs import RpcAddress
-
     address = RpcAddress(host="127.0.0.1", port=9190, key="board")
     with pytest.raises(PrunerError, match=told):
         made("cpu-avx2", target, address=address)

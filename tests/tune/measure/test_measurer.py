@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pruner.tune.measure.measurer import never
+from pruner.errors import PrunerError
+from pruner.processes import Reply
+from pruner.tune.measure.jobs import RpcAddress, Timing, build, check, reference, run
+from pruner.tune.measure.machine import host_cpu
+from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform, never
+from pruner.tune.measure.numerics import Check, load_reference
+from pruner.tune.phases import Phases
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_file
 
 pytestmark = pytest.mark.tvm
 
@@ -39,8 +47,6 @@ DOUBLE = """
 
 
 def program(folder, name, body, size=16):
-    from pruner.tune.workloads import from_file
-
     path = folder / f"{name}.py"
     path.write_text(SCRIPT.format(size=size, body=body))
     return from_file(path)[0].module
@@ -51,19 +57,11 @@ def doubling(folder, factor=2, size=16):
     lines = SCRIPT.format(size=size, body="pass").split("    for i")[0]
     path = folder / f"{name}.py"
     path.write_text(lines + DOUBLE.format(size=size, factor=factor).lstrip("\n"))
-    from pruner.tune.workloads import from_file
-
     return from_file(path)[0].module
 
 
 @pytest.fixture(scope="module")
 def measurer():
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.machine import host_cpu
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
     settings = MeasureSettings(
         timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=2.0, memory_gib=2.0
@@ -73,9 +71,6 @@ def measurer():
 
 
 def measured(measurer, modules, check=None, stopped=never):
-    from pruner.tune.measure.measurer import Candidate
-    from pruner.tune.workloads import arguments
-
     candidates = [
         Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module))
         for module in modules
@@ -98,11 +93,6 @@ def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
 
 
 def test_repeats_stop_once_they_agree(tmp_path):
-    from pruner.errors import PrunerError
-    from pruner.tune.measure.jobs import Timing, build, run
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
     build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
 
@@ -116,11 +106,6 @@ def test_repeats_stop_once_they_agree(tmp_path):
 
 
 def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path, monkeypatch):
-    from pruner.errors import PrunerError
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import Candidate
-    from pruner.tune.workloads import arguments
-
     module, known_s = doubling(tmp_path), iter([float("inf"), 1e3, 1e-12, 1e3])
     timing = Timing(repeats=4, min_repeat_ms=1, stop_above=1.5)
     monkeypatch.setattr(measurer, "_settings", replace(measurer._settings, timing=timing))
@@ -136,9 +121,6 @@ def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path
 
 
 def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     ran, timed = [], measurer._timed
 
     def noted(path, *rest):
@@ -167,9 +149,6 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
 
 def test_only_programs_on_this_cpu_are_timed_with_priority():
     """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
-    from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import DeviceMeasurer, Platform
-
     def asked(*, priority=True, **platform):
         seen, timing = [], Timing(priority=priority)
         done = SimpleNamespace(result=lambda: None)
@@ -193,10 +172,6 @@ def test_only_programs_on_this_cpu_are_timed_with_priority():
 
 def test_libraries_are_let_go(tmp_path):
     """A process may have 65,530 mappings, and a library takes five of them."""
-    from pruner.tune.measure.jobs import Timing, build, check, reference, run
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
     build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
     given, expected = arguments(module), str(tmp_path / "expected.npz")
@@ -222,9 +197,6 @@ def test_memory_is_limited(measurer, tmp_path):
 
 
 def test_a_wrong_result_does_not_count(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     good, wrong = doubling(tmp_path), doubling(tmp_path, factor=3)
     path = tmp_path / "reference.npz"
     assert measurer.reference(good, arguments(good), path) is None
@@ -244,8 +216,6 @@ EXPONENTIAL = """
 
 
 def elementwise(folder, name, value, size=4096):
-    from pruner.tune.workloads import from_file
-
     path = folder / f"{name}.py"
     head = SCRIPT.format(size=size, body="pass").split("    for i")[0]
     path.write_text(head + EXPONENTIAL.format(size=size, value=value).lstrip("\n"))
@@ -254,9 +224,6 @@ def elementwise(folder, name, value, size=4096):
 
 def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path):
     """exp(20 x) spans 17 magnitudes: zeros in three quarters are nothing beside the largest."""
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     whole = "T.exp(a[vi] * T.float32(20))"
     part = f"T.if_then_else(a[vi] > T.float32(0.5), {whole}, T.float32(0))"
     good = elementwise(tmp_path, "exp", whole)
@@ -268,9 +235,6 @@ def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_pa
 
 
 def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     good = elementwise(tmp_path, "abs", "T.abs(a[vi])")
     bad = elementwise(
         tmp_path, "edge", "T.if_then_else(a[vi] == T.float32(0), T.float32(1), T.abs(a[vi]))"
@@ -282,9 +246,6 @@ def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
 
 
 def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check, load_reference
-    from pruner.tune.workloads import arguments
-
     root = elementwise(tmp_path, "sqrt", "T.sqrt(a[vi])")
     wrong = elementwise(tmp_path, "half", "T.sqrt(a[vi]) * T.float32(0.5)")
     path = tmp_path / "reference.npz"
@@ -297,9 +258,6 @@ def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, t
 
 
 def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     good, path = doubling(tmp_path), tmp_path / "reference.npz"
     assert measurer.reference(good, arguments(good), path) is None
     path.write_bytes(path.read_bytes()[:300])
@@ -310,8 +268,6 @@ def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path)
 
 def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     """It is computed on one core without schedule: minutes where a program takes milliseconds."""
-    from pruner.tune.workloads import arguments
-
     (worker,) = measurer._builders._workers
     monkeypatch.setattr(worker, "_timeout_s", 0.1)
     body = 'T.evaluate(T.call_extern("int32", "usleep", 500000))'
@@ -324,8 +280,6 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
 
 
 def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch):
-    from pruner.processes import Reply
-
     lies, judge = ([-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []), measurer._outcome
     found = []
 
@@ -344,11 +298,6 @@ def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatc
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
     """The same outcomes where runs follow their builds by themselves."""
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target("llvm")
     settings = MeasureSettings(
         timing=Timing(repeats=1, min_repeat_ms=1), builders=2, exclusive=False, run_timeout_s=5.0
@@ -362,9 +311,6 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
 
 def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
     """Tasks of equal shapes, and files whose content changes: a worker keeps what it has read."""
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     modules = [doubling(tmp_path, factor) for factor in (2, 3)]
     checks = []
     for number, module in enumerate(modules):
@@ -382,8 +328,6 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
 
 
 def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, monkeypatch):
-    from pruner.tune.workloads import arguments
-
     module, ends = doubling(tmp_path), []
 
     def slow(*_):
@@ -417,10 +361,6 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
 
 
 def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
     target, folder = load_tvm().tvm.target.Target("llvm"), tmp_path / "run" / "builds"
     (folder / "tmp123").mkdir(parents=True)
     (folder / "7.so").write_text("of a start that was killed")

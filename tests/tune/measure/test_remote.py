@@ -1,6 +1,7 @@
 """A real tracker and a real server on loopback; and what is told where they are missing."""
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -13,7 +14,14 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.processes import end_with_parent
+from pruner.processes import NO_DEVICE, Worker, end_with_parent, preload
+from pruner.tune.measure import jobs
+from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
+from pruner.tune.measure.machine import check_health
+from pruner.tune.measure.measurer import Candidate, Check, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_operator
 
 # In groups of their own; a test that is killed leaves none of them.
 OWN = {
@@ -51,8 +59,6 @@ def tracked(port, own):
         wait_for(port)
         server = [*ports(own), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
         started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **OWN))
-        from pruner.tune.measure import jobs
-
         address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")
         for _ in range(300):
             if jobs.servers(address):
@@ -77,26 +83,11 @@ def tracker():
 
 
 def test_the_device_answers(tracker):
-    from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.machine import check_health
-
     found = check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 20)
     assert found["servers"] == 1
 
 
 def test_programs_run_and_are_checked_there(tracker, tmp_path):
-    from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import (
-        Candidate,
-        Check,
-        DeviceMeasurer,
-        MeasureSettings,
-        Platform,
-    )
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, from_operator
-
     workload = from_operator({"operator": "matmul", "m": 32, "n": 32, "k": 32})
     platform = Platform(
         target=load_tvm().tvm.target.Target("llvm"),
@@ -118,9 +109,6 @@ def test_programs_run_and_are_checked_there(tracker, tmp_path):
 
 
 def test_a_missing_tracker_or_key_is_one_line(tracker):
-    from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.machine import check_health
-
     with pytest.raises(PrunerError, match="no tracker there"):
         check_health(RpcAddress(host="127.0.0.1", port=free_port(), key="board"), 5)
     with pytest.raises(PrunerError, match="no device of this key at the tracker; known: board"):
@@ -128,11 +116,6 @@ def test_a_missing_tracker_or_key_is_one_line(tracker):
 
 
 def test_a_device_that_is_taken_times_out(tracker):
-    import importlib
-
-    from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.machine import check_health
-
     rpc = importlib.import_module("tvm.rpc")
     held = rpc.connect_tracker("127.0.0.1", tracker).request("board")
     try:
@@ -145,9 +128,6 @@ def test_a_device_that_is_taken_times_out(tracker):
 @pytest.mark.parametrize("gone", ["tracker", "key"])
 def test_a_device_that_is_lost_is_not_the_programs_fault(tracker, gone):
     """TVM's client would wait longer than a job may take."""
-    from pruner.processes import NO_DEVICE, Worker, preload
-    from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress
-
     preload(*PRELOADED)
     port, key = (tracker, "phone") if gone == "key" else (free_port(), "board")
     worker = Worker(JOBS, timeout_s=20, memory_bytes=4 << 30)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from pruner.program.device import load_device
+from pruner.tune.measure import jobs, machine, targets
+from pruner.tune.measure.numerics import inputs, load_reference
 from pruner.tune.measure.targets import (
     CPU_TARGETS,
     hidden_vectors,
@@ -13,6 +15,8 @@ from pruner.tune.measure.targets import (
     reference_target,
     widest_processor,
 )
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, operator
 from tests.paths import CONF
 
 TARGETS = {target.platform: target for target in CPU_TARGETS}
@@ -49,8 +53,6 @@ def test_a_virtual_machine_may_hide_instructions_of_its_processor(tmp_path):
 
 @pytest.mark.tvm
 def test_programs_of_the_named_host_run_here(monkeypatch):
-    from pruner.tune.measure import machine, targets
-
     monkeypatch.setattr(targets, "_flags", lambda _: {"avx", "avx2", "fma", "f16c", "sse4_2"})
     host = machine.load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": machine.host_cpu()})
     assert not machine._hidden(host)
@@ -79,11 +81,6 @@ def test_references_of_halves_ask_for_their_conversion_where_it_is_there(tmp_pat
 @pytest.mark.tvm
 def test_references_of_halves_round_every_step(tmp_path):
     """As NumPy's half precision does, which knows no instruction for it: the same bits."""
-    from pruner.tune.measure import jobs
-    from pruner.tune.measure.numerics import inputs, load_reference
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, operator
-
     matmul = operator("matmul", m=16, n=32, k=64, dtype="float16").module
     given, library, out = arguments(matmul), str(tmp_path / "r.so"), str(tmp_path / "r.npz")
     target = json.dumps(reference_target(dtype for _, dtype in given))

@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+from pruner.tune.workloads import from_operator
+
 SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "epilogue": ["relu"]}
 LOG = "tvm.s_tir.meta_schedule"
 
@@ -25,6 +27,4 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def module():
-    from pruner.tune.workloads import from_operator
-
     return from_operator(SIZES).module

@@ -1,14 +1,14 @@
 """Targets and spaces of the tests; TVM is imported when they are asked for."""
 
+from pruner.tune.metaschedule.session import MetaScheduleSession, MetaScheduleTask
+from pruner.tune.tvm_import import load_tvm
+
 
 def cpu(mcpu="haswell"):
-    from pruner.tune.tvm_import import load_tvm
-
     return load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
 
 
 def opened(module, target):
-    from pruner.tune.metaschedule.session import MetaScheduleSession, MetaScheduleTask
     from tests.tune.metaschedule.fakes import ms
 
     context = ms.TuneContext(

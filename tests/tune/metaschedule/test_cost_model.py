@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pruner.tune.metaschedule import cost_model
 from tests.tune.metaschedule.tasks import cpu, opened
 
 pytestmark = pytest.mark.tvm
@@ -26,8 +27,6 @@ def result(seconds):
 
 
 def test_before_any_measurement_it_orders_as_the_analyzer_does(measured):
-    from pruner.tune.metaschedule import cost_model
-
     space, context, rows, candidates = measured
     scores = cost_model(seed=0).predict(context, candidates)
     assert scores.shape == (96,)
@@ -37,8 +36,6 @@ def test_before_any_measurement_it_orders_as_the_analyzer_does(measured):
 
 
 def test_it_learns_from_results(measured):
-    from pruner.tune.metaschedule import cost_model
-
     _, context, rows, candidates = measured
     seconds = 1e-3 / (1 + rows[:, 8])  # a factor of a tile; the analyzer does not know
     model = cost_model(seed=0, prior=0)
@@ -57,8 +54,6 @@ def order(scores, truth):
 
 
 def test_scores_of_one_round_compare(measured):
-    from pruner.tune.metaschedule import cost_model
-
     _, context, _, candidates = measured
     model = cost_model(seed=0)
     model.update(context, candidates[:16], [result(1e-3 * (1 + n)) for n in range(16)])
@@ -67,7 +62,6 @@ def test_scores_of_one_round_compare(measured):
 
 
 def test_mutations_that_no_vector_holds_get_a_score(measured):
-    from pruner.tune.metaschedule import cost_model
     from tests.tune.metaschedule.fakes import ms
 
     space, context, _, candidates = measured
@@ -81,7 +75,6 @@ def test_mutations_that_no_vector_holds_get_a_score(measured):
 
 
 def test_tvms_evolutionary_search_tunes_with_it(module, tmp_path):
-    from pruner.tune.metaschedule import cost_model
     from tests.tune.metaschedule.fakes import measuring, ms
 
     fakes = measuring()

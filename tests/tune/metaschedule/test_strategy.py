@@ -6,22 +6,37 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.search.decision_search import decision_search
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.history import History
+from pruner.search.policy import RoundSettings
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.metaschedule import search_strategy
+from pruner.tune.metaschedule.session import (
+    MetaScheduleSession,
+    MetaScheduleTask,
+    know_earlier,
+    outcomes,
+    platform_of,
+)
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.union import Traces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
 from tests.tune.metaschedule.tasks import cpu, opened
 
 pytestmark = pytest.mark.tvm
 
 
 def small():
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
-
     some = ExplorerSettings(population=48, generations=1, keep=32)
     return RoundSettings(draft=some, verify=some, random_sample=32, draft_leads=True)
 
 
 def tune(module, folder, trials, *, fakes=None, target=None, batch=6, **options):
     """The programs that were measured, and the database."""
-    from pruner.tune.metaschedule import search_strategy
     from tests.tune.metaschedule.fakes import measuring, ms
 
     fakes = fakes or measuring()
@@ -49,13 +64,6 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
-    from pruner.search.decision_search import decision_search
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.metaschedule.session import MetaScheduleSession, platform_of
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-
     analyzer = platform_analyzer(platform_of(cpu(), None, print))
     space = open_spaces(
         design_spaces(module, cpu()), name="main", analyzer=analyzer, learns=False,
@@ -84,10 +92,6 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert len(database) == 24
     assert "main: 12 programs of the database count as measured" in said(tmp_path)
     # the latencies, too: the best of before is where evolution starts from
-    from pruner.search.history import History
-    from pruner.tune.metaschedule.session import MetaScheduleTask, know_earlier
-    from pruner.tune.spaces.union import Traces
-
     space, context = opened(module, cpu())
     history = History(space)
     know_earlier(
@@ -125,9 +129,6 @@ class Listening:
 
 
 def test_all_tasks_share_one_model(tmp_path):
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     tvm = load_tvm().tvm
     functions = {
         f"f{k}": from_operator({"operator": "matmul", "m": 32, "n": 32, "k": k}).module["main"]
@@ -155,7 +156,6 @@ def test_builders_that_never_start_blame_no_program(module, tmp_path):
 
 
 def test_a_round_of_timeouts_alone_tells_of_no_program():
-    from pruner.tune.metaschedule.session import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     slow = ms.runner.RunnerResult(None, "LocalBuilder: Timeout, killed after 30.0 seconds")
@@ -169,7 +169,6 @@ def test_a_round_of_timeouts_alone_tells_of_no_program():
 
 
 def test_failures_of_programs_are_told_apart():
-    from pruner.tune.metaschedule.session import outcomes
     from tests.tune.metaschedule.fakes import ms
 
     def kind(message):
@@ -199,8 +198,6 @@ def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
 
 
 def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
-    from pruner.tune.tvm_import import load_tvm
-
     arm = load_tvm().tvm.target.Target(
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2}
     )
@@ -210,7 +207,5 @@ def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
 
 
 def test_an_unknown_model_is_refused():
-    from pruner.tune.metaschedule import search_strategy
-
     with pytest.raises(PrunerError, match="model=mlp: choose pacm, xgboost, None"):
         search_strategy(model="mlp")

@@ -3,14 +3,13 @@
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune.metaschedule.session import platform_of
+from pruner.tune.tvm_import import load_tvm
 
 pytestmark = pytest.mark.tvm
 
 
 def found(target, name=None):
-    from pruner.tune.metaschedule.session import platform_of
-    from pruner.tune.tvm_import import load_tvm
-
     told = []
     platform = platform_of(load_tvm().tvm.target.Target(target), name, told.append)
     return platform, told

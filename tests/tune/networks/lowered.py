@@ -3,7 +3,10 @@
 import json
 from functools import cache
 
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.tvm_import import load_tvm
 
 HERE = "tests.tune.networks.small_networks"
 ONE_CORE = '{"kind": "llvm", "num-cores": 1}'
@@ -22,21 +25,15 @@ def imported(name):
 @cache
 def lowered(name, target=ONE_CORE):
     """The same for a target of TVM, by its name or the JSON of its table."""
-    from pruner.tune.networks.lowering import lower
-
     return lower(imported(name), _target(target))
 
 
 @cache
 def tasks_of(name, target=ONE_CORE):
     """Its tasks."""
-    from pruner.tune.networks.network_tasks import network_tasks
-
     return tuple(network_tasks(lowered(name, target), _target(target)))
 
 
 def _target(text):
-    from pruner.tune.tvm_import import load_tvm
-
     given = json.loads(text) if text.startswith("{") else text
     return load_tvm().tvm.target.Target(given)

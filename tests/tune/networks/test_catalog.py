@@ -5,8 +5,11 @@ import pytest
 import torch
 
 from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.test_extraction import run
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
@@ -21,17 +24,12 @@ def small(name):
 
 @pytest.fixture(scope="module")
 def target():
-    from pruner.tune.tvm_import import load_tvm
-
     return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_it_becomes_tasks(name, target):
     """All of the arithmetic is in products, convolutions among them where there are images."""
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-
     tasks = network_tasks(lower(import_network(small(name)), target), target)
     assert sum(task.share for task in tasks) == pytest.approx(1.0)
     kinds = ("conv2d", "matmul", "dense")
@@ -41,8 +39,6 @@ def test_it_becomes_tasks(name, target):
 
 def test_detr_computes_what_torch_computes(target):
     """Twelve layers of attention over an image of a residual network, two outputs."""
-    from pruner.tune.networks.lowering import lower
-
     network, inputs = network_of(small("detr"))
     with torch.no_grad():
         wanted = network(*inputs)

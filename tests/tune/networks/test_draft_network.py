@@ -8,10 +8,30 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.paths import conf_folder
+from pruner.processes import Reply
 from pruner.program.device import load_device
 from pruner.search.space import RowKeys
+from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.networks import draft_network, draft_task
+from pruner.tune.networks.draft_network import (
+    SUMMARY,
+    DraftWorkers,
+    draft_tasks,
+    read_drafts,
+    time_shares,
+)
+from pruner.tune.networks.draft_task import Depth, Draft, Drafted, best
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.phases import Phases
+from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database
+from pruner.tune.spaces import opening
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.workloads import flops, operator
 from tests.paths import REPOSITORY
 from tests.test_files import HOLD
 from tests.tune.networks.lowered import imported
@@ -21,16 +41,11 @@ pytestmark = pytest.mark.tvm
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure.machine import make_platform
-
     return make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
 
 
 @pytest.fixture(scope="module")
 def tasks(platform):
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-
     found = network_tasks(lower(imported("encoder"), platform.target), platform.target)
     wanted = ("matmul_add", "reshape_add", "take", "reshape")
     chosen = {word: next(t for t in found if t.name.startswith(word)) for word in wanted}
@@ -39,9 +54,6 @@ def tasks(platform):
 
 @pytest.fixture(scope="module")
 def drafted(tasks, platform, tmp_path_factory):
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks.draft_network import draft_tasks
-
     told = []
     folder = tmp_path_factory.mktemp("run") / "drafted"
     summary = draft_tasks(
@@ -52,9 +64,6 @@ def drafted(tasks, platform, tmp_path_factory):
 
 
 def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform, drafted):
-    from pruner.tune.networks.draft_network import SUMMARY
-    from pruner.tune.run.database import NEVER_MEASURED_S, Database
-
     how = {draft.task: draft.how for draft in drafted.drafts}
     database = Database(drafted.folder)
     for word, task in tasks.items():
@@ -70,8 +79,6 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
 
 def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(drafted):
     """Its first column is the score of the rates that no record has moved."""
-    from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-
     known = [draft for draft in drafted.drafts if draft.how == "drafted"]
     assert len(known) >= 3
     for draft in known:
@@ -80,11 +87,6 @@ def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(d
 
 
 def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-
     task = tasks["matmul_add"]
     space = open_spaces(
         design_spaces(task.module, platform.target),
@@ -100,9 +102,6 @@ def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, draf
 
 
 def test_without_analyzer_there_is_a_legal_program(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-    from pruner.tune.run.database import Database
-
     task = tasks["matmul_add"]
     summary = draft_tasks([task], platform, None, tmp_path)
     assert summary.counts == {"by chance": 1}
@@ -110,9 +109,6 @@ def test_without_analyzer_there_is_a_legal_program(tasks, platform, tmp_path):
 
 
 def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks, read_drafts
-    from pruner.tune.run.database import Database
-
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
     draft_tasks([first], platform, None, tmp_path)
     summary = draft_tasks([second], platform, None, tmp_path)
@@ -124,8 +120,6 @@ def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
 
 
 def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-
     class Waiting:
         """The second task is never done."""
 
@@ -135,9 +129,6 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
                 reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))
                 future.set_result(reply)
             return future
-
-    from pruner.processes import Reply
-    from pruner.tune.networks.draft_task import Draft, Drafted
 
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
     found = draft_tasks(
@@ -149,8 +140,6 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
 
 
 def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-
     words = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
@@ -160,8 +149,6 @@ def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
 
 
 def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import draft_network, draft_task
-
     monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
     summary = draft_network.draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
     (draft,) = summary.drafts
@@ -169,8 +156,6 @@ def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkey
 
 
 def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import draft_network, draft_task
-
     def refuse(*_, **__):
         raise PrunerError("no random program is legal")
 
@@ -185,12 +170,6 @@ def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, 
 
 def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, monkeypatch):
     """All spaces of a task, or the first of it; the share is of both tasks' arithmetic."""
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks import draft_network
-    from pruner.tune.spaces import opening
-    from pruner.tune.workloads import flops
-
     batched, refused = opening.BatchedSpace, []
 
     def some_are_unknown(design):
@@ -229,10 +208,6 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
     tasks, platform, drafted, tmp_path, monkeypatch
 ):
     """Alone, beside others, in one worker and in this process; records too."""
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks
-    from pruner.tune.run.database import RECORDS
-
     analyzer, order = platform_analyzer(platform), list(tasks.values())
     with DraftWorkers(1) as workers:
         one = draft_tasks(order, platform, analyzer, tmp_path / "one", workers=workers)
@@ -244,9 +219,6 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
 
 
 def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
-    from pruner.processes import Reply
-    from pruner.tune.networks.draft_network import draft_tasks
-
     class Dying:
         def draft(self, job):
             future = Future()
@@ -278,8 +250,6 @@ class Line:
 
 
 def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice():
-    from pruner.tune.networks.draft_task import Depth, best
-
     space = Line()
     rows, estimates_s = best(space, Depth(sample=64, rounds=100), np.random.default_rng(0))
     assert rows[0, 0] == 0
@@ -293,8 +263,6 @@ def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice()
 
 
 def test_tasks_of_little_time_get_a_small_draft():
-    from pruner.tune.networks.draft_task import Depth
-
     depths = [Depth.of_share(share) for share in (0.5, 0.02, 0.01, 0.003, 0.002, 0.0)]
     samples = [depth.sample for depth in depths]
     assert samples == sorted(samples, reverse=True)
@@ -306,9 +274,6 @@ def test_shares_of_time_are_by_arithmetic_or_by_bytes():
     """A product of 64^3 is 2 * 64^3 = 524,288 operations and moves 3 * 64^2 * 4 = 49,152 bytes,
     worth 491,520. The greatest of 2 x 2 of 64^2 numbers are 4 * 32^2 = 4,096 operations, and move
     (64^2 + 32^2) * 4 = 20,480 bytes, worth 204,800; thrice."""
-    from pruner.tune.networks.draft_network import time_shares
-    from pruner.tune.workloads import operator
-
     tasks = [
         operator("matmul", m=64, n=64, k=64),
         operator(

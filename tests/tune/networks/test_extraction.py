@@ -6,9 +6,14 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.coverage import coverage
+from pruner.tune.networks.extraction import LOG, extract_tasks
+from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import short_name
+from pruner.tune.networks.rewrites.constant_folding import fold_constants
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.spaces.design import design_spaces
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
 pytestmark = pytest.mark.tvm
@@ -51,8 +56,6 @@ def test_a_lowered_network_computes_what_torch_computes(name, target):
 
 def test_nothing_of_a_norm_is_left(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
-    from pruner.tune.networks.rewrites.constant_folding import fold_constants
-
     text = fold_constants(imported("residual")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 2
@@ -62,8 +65,6 @@ def test_nothing_of_a_norm_is_left(target):
 
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
-    from pruner.tune.networks.rewrites.constant_folding import fold_constants
-
     text = fold_constants(imported("biased")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 4
@@ -75,8 +76,6 @@ def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(targ
 
 
 def test_a_network_is_lowered_once(target):
-    from pruner.tune.networks.lowering import lower
-
     with pytest.raises(ValueError, match="once"):
         lower(lowered("residual"), target)
 
@@ -92,8 +91,6 @@ def test_tasks_of_the_same_operators_may_be_similar(target):
 
 def test_a_batch_of_one_can_be_tiled(target):
     """Convolutions, transposed ones and products have tile sizes to choose."""
-    from pruner.tune.spaces.design import design_spaces
-
     tasks = []
     for name in ("one_image", "encoder"):
         tasks += tasks_of(name)
@@ -107,8 +104,6 @@ def test_a_batch_of_one_can_be_tiled(target):
 @pytest.mark.parametrize("name", [ATTENTION, "causal_attention"])
 def test_own_attention_is_tasks_that_the_engine_knows(name, target):
     """Two products of the attention, two linear layers, and the softmax by itself."""
-    from pruner.tune.networks.coverage import coverage
-
     tasks = tasks_of(name)
     products = [task for task in tasks if "matmul" in task.name]
     assert sum(task.weight for task in products) == 4
@@ -124,8 +119,6 @@ def test_own_attention_is_tasks_that_the_engine_knows(name, target):
 
 @pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
-    from pruner.tune.networks.extraction import LOG, extract_tasks
-
     here = tasks_of("encoder")
     found = extract_tasks(source("encoder"), str(target), tmp_path)
     assert [(t.name, t.key, t.weight, t.flops) for t in found] == [
@@ -144,8 +137,6 @@ def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
 
 
 def test_mistakes_are_one_line(target, tmp_path):
-    from pruner.tune.networks.extraction import extract_tasks
-
     with pytest.raises(PrunerError, match=r"must return \(nn.Module"):
         extract_tasks(source("broken"), str(target), tmp_path)
     for name, told in {

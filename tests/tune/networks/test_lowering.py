@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from pruner.tune.networks import lowering
+from pruner.tune.networks.lowering import narrowed
+from pruner.tune.networks.rewrites.packing import tensors_of
 from pruner.tune.networks.source import network_of
 from tests.tune.networks.lowered import lowered, source
 from tests.tune.networks.test_extraction import run
@@ -15,8 +18,6 @@ pytestmark = pytest.mark.tvm
 
 @pytest.mark.parametrize("name", ["residual", "encoder"])
 def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
-    from pruner.tune.networks.rewrites.packing import tensors_of
-
     network, inputs = network_of(source(name))
     with torch.no_grad():
         wanted = network(*inputs)
@@ -57,8 +58,6 @@ def counted(te, rows, columns):
 def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, narrow, tvm):
     te = importlib.import_module("tvm.te")
 
-    from pruner.tune.networks.lowering import narrowed
-
     made = te.create_prim_func(operator(te, rows, columns), index_dtype_override="int64")
     module = tvm.tvm.IRModule({"main": made})
     found = narrowed(module)["main"]
@@ -68,8 +67,6 @@ def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, na
 
 
 def test_variants_that_cannot_be_lowered_are_given_up_before_the_layout(monkeypatch, tvm):
-    from pruner.tune.networks import lowering
-
     wanted = lowering.NetworkFormat(layout="NHWC", variants={"class": ["order 0"]})
     for works in ("NHWC float32", "NCHW float32"):
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune.deploy.build import compiled
 from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.operators_onnx.resizing import weights
 from pruner.tune.networks.sizes import NetworkOptions
@@ -52,8 +54,6 @@ def run(module, inputs):
     """Compile a lowered module and call it."""
     tvm, relax = load_tvm().tvm, load_tvm().relax
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    from pruner.tune.deploy.build import compiled
-
     machine = relax.VirtualMachine(compiled(lower(module, target), target), tvm.cpu())
     found = machine["main"](*[tvm.runtime.tensor(np.array(one, order="C")) for one in inputs])
     return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
@@ -312,8 +312,6 @@ def test_operators_that_tvm_cannot_convert_are_named(operator, attributes, told,
 
 
 def test_a_long_sequence_is_refused_and_its_steps_are_the_same_functions(tmp_path):
-    from pruner.tune.networks.network_tasks import network_tasks
-
     def layer(steps):
         return written(
             tmp_path / f"{steps}.onnx",

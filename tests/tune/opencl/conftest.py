@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from pruner.program.device import load_device
+from pruner.tune.measure.machine import make_platform, on_opencl
 from tests.paths import CONF
 
 
@@ -17,7 +18,5 @@ def pocl():
             pytest.skip(f"{package} is not installed; pip install 'pruner[tvm,opencl]'")
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++) on this machine")
-    from pruner.tune.measure.machine import make_platform, on_opencl
-
     device = load_device(CONF / "platform" / "opencl-pocl.yaml")
     return on_opencl(make_platform(device), device)[0]

@@ -10,6 +10,18 @@ import numpy as np
 import pytest
 
 from experiments.common.comparison import started
+from pruner.tune.compiling import compiled
+from pruner.tune.kinds import lost_device
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
+from pruner.tune.measure.numerics import inputs, worst_error
+from pruner.tune.opencl.launches import RUNNER, launch_plan
+from pruner.tune.opencl.runtime import CHOSEN, load_runtime
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_file, from_operator
 from tests.paths import REPOSITORY
 from tests.tune.measure.test_measurer import measured
 from tests.tune.unhurried import UNHURRIED
@@ -42,26 +54,18 @@ ENDLESS = PLACES | {
 
 
 def program(folder, number, parts):
-    from pruner.tune.workloads import from_file
-
     path = folder / f"kernel{number}.py"
     path.write_text(KERNELS.format(**parts))
     return from_file(path)[0].module
 
 
 def settings(**more):
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import MeasureSettings
-
     timing = Timing(repeats=2, min_repeat_ms=1)
     return MeasureSettings(timing=timing, builders=1, run_timeout_s=5.0, **more)
 
 
 @pytest.fixture(scope="module")
 def measurer(pocl):
-    from pruner.tune.measure.measurer import DeviceMeasurer
-    from pruner.tune.phases import Phases
-
     with DeviceMeasurer(pocl, settings(), Phases()) as made:
         assert made.exclusive  # its programs run on the cores that the search works on
         yield made
@@ -86,11 +90,6 @@ def test_a_kernel_that_never_ends_costs_one_candidate(measurer, tmp_path):
 
 
 def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
-    from pruner.tune.kinds import lost_device
-    from pruner.tune.measure.measurer import DeviceMeasurer
-    from pruner.tune.opencl.runtime import CHOSEN
-    from pruner.tune.phases import Phases
-
     assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
     assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))
     gone = replace(pocl, environments=({CHOSEN: "7"},))
@@ -114,15 +113,6 @@ SMALL += [
 
 @pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec["operator"])
 def test_a_program_of_every_space_is_right_and_its_launches_run_without_tvm(pocl, tmp_path, spec):
-    from pruner.tune.compiling import compiled
-    from pruner.tune.measure.numerics import inputs, worst_error
-    from pruner.tune.opencl.launches import RUNNER, launch_plan
-    from pruner.tune.opencl.runtime import load_runtime
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, from_operator
-
     tvm, module = load_tvm().tvm, from_operator(spec).module
     load_runtime()
     given = inputs(arguments(module))
@@ -192,10 +182,6 @@ def test_what_cannot_work_is_one_line(pocl, tmp_path):
 
 def test_vectors_whose_lanes_straddle_rows_are_written_out(pocl):
     """TVM by itself stops at them: "(eval_vec_) is false"."""
-    from pruner.tune.compiling import compiled
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
     shape = {"n": 1, "ci": 128, "h": 7, "w": 7, "co": 128, "kh": 3, "kw": 3, "stride": 1}
     workload = from_operator({"operator": "conv2d", "padding": 1, **shape})
     row = [1, 1, 1, 1, 1, 4, 1, 1, 4, 8, 1, 1, 1, 7, 1, 1, 7, 1, 1, 1, 4, 32, 1, 1, 1, 3, 1, 1, 3]

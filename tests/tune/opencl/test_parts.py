@@ -6,8 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import MissingExtra, PrunerError
+from pruner.program.device import load_device
+from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.opencl import runtime
 from pruner.tune.opencl.launches import _launch
+from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
 
@@ -155,10 +158,6 @@ def test_without_device_or_library_the_remedy_is_named(driver):
 
 
 def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import make_platform, on_opencl
-    from tests.paths import CONF
-
     driver([GPU, CPU])
 
     def limits(name, asked=None):

@@ -6,7 +6,9 @@ import shutil
 
 import pytest
 
+from pruner.cli.shared.door import run_door
 from pruner.errors import PrunerError
+from pruner.tune.pools.records import bundle
 from tests.checksums import assert_checksums
 from tests.paths import DATASETS
 
@@ -34,8 +36,6 @@ def collection(tmp_path):
 
 
 def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_path):
-    from pruner.tune.pools.records import bundle
-
     found, copy = bundle(collection, tmp_path / "set"), tmp_path / "set"
     names = [f"measure_records/{platform}/{task}.json.gz" for platform, task in POOLS]
     lines = [
@@ -57,8 +57,6 @@ def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_p
 
 
 def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collection, tmp_path):
-    from pruner.tune.pools.records import bundle
-
     platform, task = POOLS[0]
     path = collection / f"measure_records/{platform}/{task}.json.gz"
     lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
@@ -76,8 +74,6 @@ def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collect
 
 
 def test_the_command_bundles_without_workloads(collection, tmp_path, capsys):
-    from pruner.cli.shared.door import run_door
-
     run_door("collect", ["backend=tvm", f"out={collection}", f"bundle={tmp_path / 'set'}"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["pools"] == 2

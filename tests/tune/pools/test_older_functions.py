@@ -8,8 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from pruner.data.metaschedule import _present, find_databases, read_workloads
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.stream import read_lines
 from pruner.errors import DataError, UnsupportedProgram
+from pruner.features.batch import featurize, featurize_nests
+from pruner.models.programs.dataset import load_programs
+from pruner.program.tir.saved import SpaceFolder
+from pruner.tune.pools.importing import import_databases
+from pruner.tune.pools.older_functions import _Graph, load_module
+from pruner.tune.spaces.lowered import lowered
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import normalised, operator
 from tests.paths import REPOSITORY
 from tests.tune.pools.old_graphs import Graph, matmul, packed
 
@@ -18,22 +29,15 @@ pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 def load(saved):
-    from pruner.tune.pools.older_functions import load_module
-
     return load_module(json.dumps(saved).encode())
 
 
 def made_here(m, n, k):
-    from pruner.tune.workloads import operator
-
     return operator("matmul", m=m, n=n, k=k).module
 
 
 @pytest.mark.parametrize("ffi", [False, True], ids=["0.8 to 0.20", "0.21 and later"])
 def test_a_matmul_is_the_same_function_and_computes_the_same(ffi):
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import normalised
-
     tvm, found = load_tvm().tvm, normalised(load(matmul(4, 6, 8, ffi=ffi)))
     assert load_tvm().ffi.structural_equal(found, made_here(4, 6, 8))
     a, b = np.random.default_rng(0).random((2, 8, 8), np.float32)
@@ -93,9 +97,6 @@ EXPRESSIONS = {
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions_are_those_that_tvm_makes(name):
-    from pruner.tune.pools.older_functions import _Graph
-    from pruner.tune.tvm_import import load_tvm
-
     old, new = EXPRESSIONS[name]
     g = Graph()
     root = old(g)
@@ -175,18 +176,11 @@ def database(folder, first_line, trace, pack=bytes):
 
 
 def imported(logs, out):
-    from pruner.data.metaschedule import find_databases
-    from pruner.tune.pools.importing import import_databases
-
     return import_databases(find_databases(logs)[0], out, "cpu-sse4", Quarantine())
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_path, pack):
-    from pruner.data.root import RecordRoot
-    from pruner.models.programs.dataset import load_programs
-    from pruner.tune.tvm_import import load_tvm
-
     today = [[{"GetBlock": "GetSBlock"}.get(kind, kind), *rest] for kind, *rest in OLD_TRACE[:-1]]
     today[3][2], today[4][1], today[5][2] = [1, 0], ["b0", []], [1, -1]
     saved = json.loads(load_tvm().tvm.ir.save_json(made_here(8, 6, 4)))
@@ -221,15 +215,6 @@ def test_records_of_2023_have_the_features_of_the_schedules_that_were_measured(t
 
     A task of Winograd's algorithm unrolls loops in its trace.
     """
-    from pruner.data.metaschedule import _present, read_workloads
-    from pruner.data.stream import read_lines
-    from pruner.features.batch import featurize, featurize_nests
-    from pruner.program.tir.saved import SpaceFolder
-    from pruner.tune.pools.older_functions import load_module
-    from pruner.tune.spaces.lowered import lowered
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import normalised
-
     database = REPOSITORY.parent / "shared/data/metaschedule-a100/resnet34"
     if not database.is_dir():
         pytest.skip(f"{database} is not there")

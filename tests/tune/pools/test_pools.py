@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
@@ -16,7 +18,20 @@ from pruner.features.batch import featurize_records
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.quality import score_records
 from pruner.models.programs.dataset import load_programs
+from pruner.program.device import load_device
 from pruner.program.replay import definitions_of
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.pools.collector import PROBED, Collector, PoolPlan, PoolPlatform
+from pruner.tune.pools.importing import import_databases
+from pruner.tune.pools.measured_set import MeasuredSet
+from pruner.tune.pools.records import PoolSettings
+from pruner.tune.run.database import Database, measured_s
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.workloads import load_workloads
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
@@ -31,14 +46,6 @@ SPECS = (
 
 
 def plan_in(out, specs=SPECS, **settings):
-    from pruner.program.device import load_device
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.measure.measurer import MeasureSettings
-    from pruner.tune.pools.collector import PoolPlan, PoolPlatform
-    from pruner.tune.pools.records import PoolSettings
-    from pruner.tune.workloads import load_workloads
-
     device = load_device(CONF / "platform" / f"{PLATFORM}.yaml")
     place = PoolPlatform(
         platform=make_platform(device),
@@ -55,8 +62,6 @@ def plan_in(out, specs=SPECS, **settings):
 
 
 def collect(plan, log=lambda _: None, stopped=lambda: False):
-    from pruner.tune.pools.collector import Collector
-
     return Collector(plan, log, stopped).collect()
 
 
@@ -89,8 +94,6 @@ def test_an_ended_collection_goes_on_where_it_was(pools):
 
 def test_what_was_built_before_is_only_timed(tmp_path):
     """On a machine without a device the programs are built; with one the folder is gone on with."""
-    from pruner.tune.pools.collector import Collector
-
     plan = plan_in(tmp_path, SPECS[:1])
     prepared = Collector(plan).prepare()
     assert (prepared.built, prepared.records) == (PROGRAMS, 0)
@@ -115,8 +118,6 @@ def test_what_was_built_before_is_only_timed(tmp_path):
 
 def test_the_next_programs_are_built_while_a_device_of_its_own_is_timed(tmp_path, monkeypatch):
     """The same programs as on a CPU, where nothing may be built during a timing."""
-    from pruner.tune.measure.measurer import DeviceMeasurer, Platform
-
     events = []
     begin, timed = DeviceMeasurer.begin_build, DeviceMeasurer.time_library
 
@@ -171,10 +172,6 @@ def test_programs_have_features_labels_and_draft_scores(pools):
 
 
 def test_recorded_features_are_those_of_the_live_space(pools):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-
     plan = plan_in(pools[0])
     (place,) = plan.platforms
     for workload in place.workloads:
@@ -185,8 +182,6 @@ def test_recorded_features_are_those_of_the_live_space(pools):
         rows = union.sample(12, np.random.default_rng(5))
         live = union.features(rows)
         steps = []
-        from pruner.tune.pools.measured_set import MeasuredSet
-
         pool = MeasuredSet(workload, PLATFORM, pools[0], plan.settings)
         for space, *decisions in rows.tolist():
             width = union.spaces[space].num_slots
@@ -199,8 +194,6 @@ def test_recorded_features_are_those_of_the_live_space(pools):
 
 
 def test_metaschedules_database_has_the_programs_that_ran(pools):
-    from pruner.tune.run.database import Database, measured_s
-
     with Quarantine() as quarantine:
         recorded = {task.key.task: task for task in RecordRoot(pools[0]).read(quarantine)}
     for name, task in recorded.items():
@@ -227,8 +220,6 @@ def test_results_that_are_right_are_known_to_be(pools):
 
 
 def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypatch):
-    from pruner.tune.measure.measurer import DeviceMeasurer
-
     monkeypatch.setattr(DeviceMeasurer, "_reference", lambda *_: "timeout: stopped after 30 s")
     plan, told = plan_in(tmp_path, SPECS[:1], programs=2), []
     found = collect(plan, told.append)
@@ -249,8 +240,6 @@ def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypat
 
 
 def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):
-    import shutil
-
     shutil.copytree(pools[0], tmp_path / "more")
     told = []
     same = collect(plan_in(tmp_path / "more", evolved=0.34), told.append)
@@ -262,8 +251,6 @@ def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_
 
 
 def test_what_a_killed_session_built_goes(pools, tmp_path):
-    import shutil
-
     shutil.copytree(pools[0], tmp_path / "left")
     work = tmp_path / "left" / "pools" / PLATFORM / "matmul_relu_32_32_32"
     work.mkdir()
@@ -285,8 +272,6 @@ def test_a_folder_has_one_collection_at_a_time(tmp_path):
 
 @pytest.mark.slow
 def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
-    from pruner.tune.pools.collector import PROBED, Collector
-
     plan = plan_in(tmp_path, SPECS[:1])
     found = Collector(plan).estimate()
     assert found.records == PROBED
@@ -296,11 +281,6 @@ def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
 
 @pytest.mark.parametrize("old", [False, True], ids=["todays names", "names of 0.1x"])
 def test_databases_of_others_become_records(pools, tmp_path, old):
-    import shutil
-
-    from pruner.data.metaschedule import find_databases
-    from pruner.tune.pools.importing import import_databases
-
     theirs = tmp_path / "theirs"
     shutil.copytree(pools[0] / "metaschedule", theirs)
     if old:
@@ -319,11 +299,6 @@ def test_databases_of_others_become_records(pools, tmp_path, old):
 
 
 def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_path):
-    import shutil
-
-    from pruner.data.metaschedule import find_databases
-    from pruner.tune.pools.importing import import_databases
-
     theirs = tmp_path / "theirs"
     shutil.copytree(pools[0] / "metaschedule" / PLATFORM / "matmul_relu_32_32_32", theirs)
     path = theirs / "database_tuning_record.json"

@@ -5,11 +5,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pruner.search.decision_search import DecisionSearch
+from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
 from pruner.search.history import Candidate, History
+from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import from_operator
 from tests.tune.run.test_loop import SIZES
 
 pytestmark = pytest.mark.tvm
@@ -23,14 +29,6 @@ def outcome(candidate):
 
 
 def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
-    from pruner.search.decision_search import decision_search
-    from pruner.search.policy import RandomDraws
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.union import UnionSpace
-    from pruner.tune.workloads import from_operator
-
     found = design_spaces(from_operator(SIZES).module, platform.target)
     space = UnionSpace([BatchedSpace(design) for design in found], Phases())
     rng = np.random.default_rng(0)

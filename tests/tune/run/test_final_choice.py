@@ -9,6 +9,11 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.files import read_table, write_table
 from pruner.search.objectives import Objective
+from pruner.tune import tune
+from pruner.tune.deploy import kernels
+from pruner.tune.measure.measurer import DeviceMeasurer
+from pruner.tune.run import final_choice as module
+from pruner.tune.run.database import Database
 from pruner.tune.run.final_choice import (
     FinalChoice,
     FinalProgram,
@@ -18,6 +23,8 @@ from pruner.tune.run.final_choice import (
     table_rows,
 )
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import operator
 from tests.tune.run.test_journal import trial, written
 from tests.tune.run.test_tuning import options
 
@@ -91,8 +98,6 @@ def test_sizes_are_read_from_journals_that_have_them(tmp_path):
 
 
 def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
-    from pruner.tune.run import final_choice as module
-
     monkeypatch.setattr(module, "energy_meter", lambda device: None)
     given = SimpleNamespace(
         objective=Objective.of("energy"),
@@ -112,15 +117,11 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def small():
-    from pruner.tune.workloads import operator
-
     return operator("matmul", m=32, n=32, k=32)
 
 
 def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, small):
     pytest.importorskip("pymoo")
-    from pruner.tune import tune
-
     given = options(trials=6, objective=Objective.of(["latency", "size"]))
     given = replace(given, measure=replace(given.measure, sizes=True, baseline=False))
     (tmp_path / "pareto").mkdir()
@@ -161,13 +162,6 @@ class Counter:
 
 @pytest.mark.parametrize("counter", [None, Counter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
-    from pruner.tune import tune
-    from pruner.tune.deploy import kernels
-    from pruner.tune.measure.measurer import DeviceMeasurer
-    from pruner.tune.run import final_choice as module
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())
     monkeypatch.setattr(module, "LEAST_WINDOW_S", 0.05)
     told = []

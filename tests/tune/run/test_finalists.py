@@ -1,6 +1,7 @@
 """The best programs of a search, timed again in turns: the choice by hand, and what follows it."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,11 @@ import pytest
 
 from pruner.errors import DataError
 from pruner.files import write_table
+from pruner.tune import operator, tune
+from pruner.tune.deploy.kernels import deploy_kernels
+from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
+from pruner.tune.run import finalists
+from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import (
     ENERGY_FILE,
     FINALISTS_FILE,
@@ -21,8 +27,10 @@ from pruner.tune.run.finalists import (
     retime,
 )
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.run.test_journal import trial
 from tests.tune.run.test_journal import written as journal
+from tests.tune.run.test_tuning import options
 
 
 def test_programs_are_compared_inside_their_turns():
@@ -118,14 +126,6 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
 @pytest.mark.tvm
 def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
     """The turns here say the reverse of the search."""
-    from dataclasses import replace
-
-    from pruner.tune import operator, tune
-    from pruner.tune.deploy.kernels import deploy_kernels
-    from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
-    from pruner.tune.run import finalists
-    from tests.tune.run.test_tuning import options
-
     asked, built = [], []
 
     def in_turns(_self, modules, _arguments, check, turns, _stopped):
@@ -157,9 +157,6 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
     assert row["checked"]
     assert "the best of 3 timed in turns" in found.tasks[0].verdict()
     assert asked == [(3, True, finalists.TURNS)]
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
     same = load_tvm().ffi.structural_equal
     database, target = Database.read(tmp_path), options().platform.target
     wanted = database.scheduled(small.module, rows[2].record, target)

@@ -10,6 +10,9 @@ import torch
 from pruner import features
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureSpec
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.adaptation.moa import MomentumAdaptation
+from pruner.models.adaptation.warm import Scratch, Unchanged
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import SCORE, draft_columns
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
@@ -23,6 +26,11 @@ from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.paths import conf_folder
 from pruner.search.history import History
+from pruner.tune.phases import Phases
+from pruner.tune.run.learning import LearnedScore, LiveLearner, OnlineModel, SharedModel, TreeModel
+from pruner.tune.run.verifier import verifier
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.union import UnionSpace
 from tests.models import synthetic
 from tests.tune.designs import designs_of
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, run
@@ -34,17 +42,12 @@ PROGRAMS = 24
 
 def gpu_space(phases):
     """A matmul on a GPU, whose programs have the dataflow pattern."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.union import UnionSpace
-
     designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
     return UnionSpace([BatchedSpace(design) for design in designs[:4]], phases)
 
 
 @pytest.fixture(scope="module")
 def space():
-    from pruner.tune.phases import Phases
-
     return gpu_space(Phases())
 
 
@@ -86,8 +89,6 @@ def saved(path, *, rows=8, seen=(), relative=False):
 
 
 def live(path, adaptation, told=None, model=PaCM):
-    from pruner.tune.run.verifier import verifier
-
     return verifier(
         model,
         adaptation,
@@ -99,22 +100,14 @@ def live(path, adaptation, told=None, model=PaCM):
 
 
 def unchanged(setting):
-    from pruner.models.adaptation.warm import Unchanged
-
     return Unchanged(setting)
 
 
 def moa(setting):
-    from pruner.models.adaptation.fitting import OnlineFit
-    from pruner.models.adaptation.moa import MomentumAdaptation
-
     return MomentumAdaptation(setting, fit=OnlineFit(epochs=2, max_steps=2))
 
 
 def score_of(model, space, rows):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LearnedScore
-
     return LearnedScore(synthetic.key("t", "cpu-avx2"), space, model, Phases())(rows)
 
 
@@ -145,9 +138,6 @@ def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, dra
 
 
 def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LearnedScore, OnlineModel
-
     everything = NeuralRanker(PaCM(**NARROW, residual=True), ColumnScaler(), relative=False).eval()
     model = OnlineModel(everything, "paper")
     key = synthetic.key("t", "v100")
@@ -212,9 +202,6 @@ def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, r
 
 
 def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
-    from pruner.models.adaptation.fitting import OnlineFit
-    from pruner.models.adaptation.warm import Scratch
-
     def scratch(setting):
         return Scratch(setting, fit=OnlineFit(epochs=1, max_steps=1))
 
@@ -251,9 +238,6 @@ def trees(path):
 
 
 def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
-
     shared, rng = SharedModel(TreeModel(seed=0)), np.random.default_rng(0)
     learner = LiveLearner(synthetic.key("t", "cpu-avx2"), space, shared, Phases(), rng)
     history, latency_s = History(space), np.arange(1.0, PROGRAMS + 1)
@@ -268,9 +252,6 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
 
 def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
     """Half as many again must be new: one beside 4 is not, two are, two beside 6 are not."""
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
-
     class Counted(TreeModel):
         learned = ()
 

@@ -3,14 +3,35 @@
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Continue
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.networks.pacm import PaCM
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RoundSettings
+from pruner.tune import workloads
+from pruner.tune.measure.measurer import MeasureSettings, Outcome
+from pruner.tune.networks import draft_task
+from pruner.tune.phases import Phases
+from pruner.tune.run import setup
+from pruner.tune.run.budget import TuneBudget
+from pruner.tune.run.database import RECORDS, Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.learning import AdaptedModel, TreeModel
+from pruner.tune.run.loop import TuningRun
+from pruner.tune.run.result import TaskOutcome, Tuned
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces import opening
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_operator
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
@@ -48,8 +69,6 @@ class FakeMeasurer:
         self.done.append("cancelled")
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position, candidate in enumerate(batch):
             if stopped():
                 return
@@ -70,19 +89,6 @@ def run(
     draft_all=False,
     **budget,
 ):  # fmt: skip
-
-    from pruner.models.analyzer.analyzer import load_analyzer
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
-    from pruner.tune import workloads
-    from pruner.tune.measure.measurer import MeasureSettings
-    from pruner.tune.networks import draft_task
-    from pruner.tune.phases import Phases
-    from pruner.tune.run import setup
-    from pruner.tune.run.budget import TuneBudget
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.loop import TuningRun
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
@@ -140,13 +146,6 @@ def finished(folder, platform, **options):
 
 
 def made_model(kind):
-    from functools import partial
-
-    from pruner.models.adaptation.base import Setting
-    from pruner.models.adaptation.warm import Continue
-    from pruner.models.networks.pacm import PaCM
-    from pruner.tune.run.learning import AdaptedModel, TreeModel
-
     if not isinstance(kind, str):
         return kind()
     if kind == "trees":
@@ -258,8 +257,6 @@ class Falling(FakeMeasurer):
     """The first six programs of a run take 10 s, all others 5 s."""
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position in range(len(batch)):
             self.asked += 1
             if self.asked == self.dies_at:
@@ -288,8 +285,6 @@ def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
     (task,) = run(tmp_path, platform, FakeMeasurer(), specs=(tiny,), trials=40).tasks
     assert task.exhausted
     assert 4 <= task.trials <= 12  # at most three spaces of four unroll depths
-    from pruner.tune.run.result import TaskOutcome, Tuned
-
     found = TaskOutcome.of(task.workload, read_trials(tmp_path / JOURNAL_FILE), exhausted=True)
     whole = Tuned(tasks=[found], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
     told = whole["tasks"][task.workload.name]
@@ -304,8 +299,6 @@ class Unplugged(FakeMeasurer):
         self.turns, self.error = turns, error
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position, outcome in super().results(batch, accept, check, stopped):
             gone = Outcome(error=self.error, message="no tracker")
             yield position, outcome if self.asked <= self.turns else gone
@@ -345,10 +338,6 @@ def test_single_programs_without_a_turn_are_trials(tmp_path, platform):
 
 def test_tvm_applies_the_database(tmp_path, platform):
     """TVM's own way back: compile_tir finds the best schedule of the run."""
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     finished(tmp_path / "run", platform)
     rows = read_trials(tmp_path / "run" / JOURNAL_FILE)
     database = Database(tmp_path / "run").tvm_database
@@ -367,8 +356,6 @@ def test_tvm_applies_the_database(tmp_path, platform):
 
 
 def test_a_torn_database_line_is_cut(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS, Database
-
     finished(tmp_path / "run", platform, trials=6)
     size = len(Database(tmp_path / "run").tvm_database)
     with (tmp_path / "run" / RECORDS).open("ab") as file:
@@ -382,9 +369,6 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
 @pytest.mark.slow
 def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
     """A space that the engine refuses goes through TVM's replay."""
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.spaces import opening
-
     def refuse(_):
         raise UnsupportedProgram("strange", "for the test")
 
@@ -395,8 +379,6 @@ def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, m
 
 def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypatch):
     """Of three tasks two fit into the budget; a resumed run makes ready what it had."""
-    from pruner.tune.spaces import opening
-
     made = []
     real = opening.BatchedSpace
     monkeypatch.setattr(opening, "BatchedSpace", lambda d: made.append(d) or real(d))
@@ -412,9 +394,6 @@ def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypat
 
 
 def test_a_task_without_programs_costs_only_itself(tmp_path, platform, monkeypatch):
-    from pruner.tune.run import setup
-    from pruner.tune.workloads import arguments
-
     real = setup.design_spaces
 
     def none_for_the_second(module, target):

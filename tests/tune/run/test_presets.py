@@ -2,11 +2,25 @@
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 
 from pruner.cli.shared.known import chosen
+from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.paths import conf_folder
+from pruner.program.device import load_device
 from pruner.search.policy import RoundSettings
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import MeasureSettings, Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.run.budget import Effort
+from pruner.tune.run.database import Database
+from pruner.tune.run.learning import TreeModel
+from pruner.tune.run.setup import Prepared
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.workloads import operator
 
 pytestmark = pytest.mark.tvm
 RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py
@@ -15,8 +29,6 @@ PRESETS = sorted(path.stem for path in (conf_folder() / "policy").glob("*.yaml")
 
 @pytest.fixture(scope="module")
 def analyzer():
-    from pruner.models.analyzer.analyzer import load_analyzer
-
     return load_analyzer(conf_folder(), "a100")
 
 
@@ -32,19 +44,6 @@ FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network wit
     ],
 )
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.measure.measurer import MeasureSettings, Outcome
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.learning import TreeModel
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.workloads import operator
-
     if preset == "adatune":
         pytest.importorskip("lightgbm")
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
@@ -74,10 +73,6 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
 
 def test_the_sizes_of_the_presets_are_those_of_their_sources():
     """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations."""
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-
     def preset(name):
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):
             return build(compose("tune", [f"policy={name}"]).policy)
@@ -96,8 +91,6 @@ def test_the_sizes_of_the_presets_are_those_of_their_sources():
     ],
 )
 def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
-    from hydra.utils import instantiate
-
     effort = instantiate(chosen("effort", name))
     open_ = {"trials": None, "seconds": None, "patience": None, "batch": 16, "tolerance": 0.01}
     whole = effort.budget(open_, 15)
@@ -109,16 +102,12 @@ def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
 
 
 def test_only_the_draft_measures_nothing():
-    from hydra.utils import instantiate
-
     files = sorted((conf_folder() / "effort").glob("*.yaml"))
     silent = [f.stem for f in files if not instantiate(chosen("effort", f.stem)).measures]
     assert silent == ["draft"]
 
 
 def test_a_draft_has_no_budget():
-    from pruner.tune.run.budget import Effort
-
     draft = Effort(trials_per_task=0)
     draft.budget({"trials": None, "batch": 16}, None)
     with pytest.raises(PrunerError, match=r"leave budget\.trials= out"):

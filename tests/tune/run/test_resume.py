@@ -11,8 +11,11 @@ from dataclasses import replace
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune import workloads
+from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
+from pruner.tune.workloads import from_operator, operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
 
 pytestmark = pytest.mark.tvm
@@ -20,8 +23,6 @@ pytestmark = pytest.mark.tvm
 
 def recorded(folder):
     """Repeats of every record of the database."""
-    from pruner.tune.run.database import Database
-
     records = Database.read(folder).tvm_database.get_all_tuning_records()
     return Counter(tuple(float(cost) for cost in record.run_secs) for record in records)
 
@@ -32,8 +33,6 @@ def ran(folder):
 
 
 def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, monkeypatch):
-    from pruner.tune.run.database import Database
-
     finished(tmp_path / "whole", platform)
     commit, calls = Database.commit_json, []
 
@@ -53,8 +52,6 @@ def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, m
 
 
 def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
-
     finished(tmp_path, platform, specs=(SIZES, OTHER), trials=12)
     before, best = recorded(tmp_path), {}
     original = Database.read(tmp_path).best(workload(SIZES), platform.target)
@@ -76,8 +73,6 @@ def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
 
 
 def workload(spec):
-    from pruner.tune.workloads import from_operator
-
     return from_operator(spec).module
 
 
@@ -136,8 +131,6 @@ def test_a_damaged_row_costs_itself(tmp_path, platform):
 
 
 def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platform, monkeypatch):
-    from pruner.tune import workloads
-
     finished(tmp_path / "a", platform, trials=6)
     real = workloads.from_operator
     larger = real(SIZES | {"m": 128}).module
@@ -169,8 +162,6 @@ class Touch:
 
 def test_programs_are_the_same_in_every_process():
     """In one whose sets and dictionaries have another order, too."""
-    from pruner.tune.workloads import operator
-
     code = (
         "import sys; sys.modules['torch'] = None; from pruner.tune.workloads import operator; "
         "print(operator('matmul', m=64, n=64, k=64).fingerprint)"
@@ -198,8 +189,6 @@ def test_a_row_of_no_program_of_the_task_is_told_in_one_line(tmp_path, platform)
 
 
 def test_a_record_that_tvm_does_not_take_costs_itself(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS
-
     finished(tmp_path, platform, trials=6)
     path = tmp_path / JOURNAL_FILE
     lines = path.read_bytes().splitlines()

@@ -11,22 +11,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pruner.cli.tuning.measured_run import _log_verdicts
 from pruner.errors import PrunerError
 from pruner.files import unsealed
+from pruner.search.objectives import Objective
+from pruner.search.policy import RandomDraws
+from pruner.tune import operator, this_cpu, tune, tuned_module
+from pruner.tune.deploy.kernels import deploy_kernels
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, wait_for
+from pruner.tune.run import setup
+from pruner.tune.run.budget import TuneBudget
+from pruner.tune.run.final_choice import FinalChoice, FinalProgram
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.result import TaskOutcome, Tuned
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_file, load_workloads
 from tests.paths import REPOSITORY
 from tests.test_files import HOLD
+from tests.tune.run.test_journal import trial
 
 pytestmark = pytest.mark.tvm
 EXAMPLE = REPOSITORY / "docs" / "examples" / "programs.py"
 
 
 def options(**changes):
-    from pruner.search.policy import RandomDraws
-    from pruner.tune import this_cpu
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import MeasureSettings
-
     quick = MeasureSettings(timing=Timing(repeats=1, min_repeat_ms=1), builders=1)
     values = {"policy": RandomDraws(draws=8), "make_model": None, "measure": quick, **changes}
     return this_cpu(**values)
@@ -35,9 +44,6 @@ def options(**changes):
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """A run of the example file: its folder, what came of it and what was told."""
-    from pruner.tune import tune
-    from pruner.tune.workloads import load_workloads
-
     folder, told = tmp_path_factory.mktemp("run"), []
     workloads = load_workloads({"operator": "file", "path": str(EXAMPLE)})
     return folder, tune(workloads, options(trials=4), folder, log=told.append), told, workloads
@@ -70,9 +76,6 @@ def test_the_best_program_has_a_forecast_beside_its_latency(example):
 
 
 def test_the_kernel_of_a_run_can_be_called(example):
-    from pruner.tune import tuned_module
-    from pruner.tune.tvm_import import load_tvm
-
     folder, tuned, _, _ = example
     tensor = load_tvm().tvm.runtime.tensor
     a, b = np.random.default_rng(0).random((2, 128, 128), dtype=np.float32)
@@ -99,8 +102,6 @@ def test_what_happens_before_the_first_batch_is_told(example):
 
 
 def test_a_finished_run_takes_more_trials(example):
-    from pruner.tune import tune
-
     folder, tuned, _, workloads = example
     before = read_trials(folder / JOURNAL_FILE)
     more = tune(workloads, options(trials=6), folder)
@@ -112,8 +113,6 @@ def test_a_finished_run_takes_more_trials(example):
 
 
 def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
-    from pruner.tune import operator, tune
-
     told = []
     half = operator("matmul", m=32, n=32, k=32, dtype="float16")
     found = tune(half, options(trials=3, compile_only=True), tmp_path, log=told.append)
@@ -123,9 +122,6 @@ def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
     assert {row.latency_s for row in rows} == {float("inf")}
     assert found.metrics()["compiled"] == sum(row.error is None for row in rows) == 3
     assert found.metrics()["best_latency_s"] is None
-    from pruner.tune.deploy.kernels import deploy_kernels
-    from pruner.tune.workloads import arguments, from_file
-
     (read,) = from_file(tmp_path / "candidates" / "1.py")
     assert arguments(read.module) == arguments(half.module)
     (tmp_path / "candidates" / "1.py").write_text("raise SystemExit('data was executed')")
@@ -139,9 +135,6 @@ def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupted):
-    from pruner.tune import operator, tune
-    from pruner.tune.run.budget import TuneBudget
-
     budget = TuneBudget(trials=64, seconds=None if interrupted else 1e-3)
     small = operator("matmul", m=32, n=32, k=32)
     given = options(compile_only=True, budget=budget)
@@ -150,8 +143,6 @@ def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupt
 
 
 def test_compiling_goes_on_with_what_is_left_of_the_same_programs(tmp_path):
-    from pruner.tune import operator, tune
-
     small, given = operator("matmul", m=32, n=32, k=32), options(trials=3, compile_only=True)
     tune(small, given, tmp_path)
     journal, whole = tmp_path / JOURNAL_FILE, read_trials(tmp_path / JOURNAL_FILE)
@@ -171,8 +162,6 @@ def test_compiling_goes_on_with_what_is_left_of_the_same_programs(tmp_path):
 
 
 def test_a_task_of_which_nothing_compiles_is_no_success(tmp_path):
-    from pruner.tune.run.result import Tuned
-
     tasks = [outcome({"build_error": 3}, trials=0), outcome({}, trials=0)]
     places = {"folder": tmp_path, "work_dir": tmp_path, "seconds": {}, "compile_only": True}
     assert Tuned(tasks=tasks, **places).metrics()["unsuccessful"] == ["t"]
@@ -180,8 +169,6 @@ def test_a_task_of_which_nothing_compiles_is_no_success(tmp_path):
 
 @pytest.mark.parametrize("place", ["folder", "work_dir"])
 def test_a_folder_of_another_process_is_refused_untouched(tmp_path, place):
-    from pruner.tune import operator, tune
-
     taken, built = tmp_path / "taken", tmp_path / "taken" / "builds" / "1.so"
     built.parent.mkdir(parents=True)
     built.touch()
@@ -200,16 +187,12 @@ def latency_of(row):
 
 
 def outcome(failures, best_s=float("inf"), trials=4):
-    from pruner.tune.run.result import TaskOutcome
-
     return TaskOutcome(
         name="t", weight=1.0, flops=1e9, best_s=best_s, trials=trials, failures=Counter(failures)
     )
 
 
 def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
-    from pruner.tune.run.result import Tuned
-
     wrong = outcome({"wrong_result": 3, "build_timeout": 1})
     assert wrong.all_wrong
     assert wrong.verdict() == (
@@ -231,8 +214,6 @@ def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
 
 
 def test_a_run_says_how_much_of_its_arithmetic_tvm_replays(tmp_path):
-    from pruner.tune.run.result import Tuned
-
     tasks = [
         replace(outcome({}, best_s=1e-3), name=name, weight=weight, replayed=replayed)
         for name, weight, replayed in (("a", 3.0, 0), ("b", 1.0, 2), ("never begun", 9.0, None))
@@ -244,8 +225,6 @@ def test_a_run_says_how_much_of_its_arithmetic_tvm_replays(tmp_path):
 
 
 def test_a_run_whose_spaces_tvm_replays_tells_it(tmp_path):
-    from pruner.tune import operator, tune
-
     task, told = operator("matmul", m=32, n=32, k=32), []
     given = options(trials=2, replay_only=True, make_model=None, compile_only=True)
     found = tune(task, given, tmp_path, log=told.append)
@@ -257,9 +236,6 @@ def test_a_run_whose_spaces_tvm_replays_tells_it(tmp_path):
 
 
 def test_a_command_whose_every_program_is_wrong_fails(capsys):
-    from pruner.cli.tuning.measured_run import _log_verdicts
-    from pruner.tune.run.result import Tuned
-
     tuned = Tuned(tasks=[outcome({"wrong_result": 4})], seconds={}, folder=Path(), work_dir=Path())
     with pytest.raises(PrunerError, match="nothing was tuned: t: NO CORRECT PROGRAM"):
         _log_verdicts(tuned)
@@ -267,12 +243,6 @@ def test_a_command_whose_every_program_is_wrong_fails(capsys):
 
 
 def test_a_kernel_of_least_energy_names_its_trial(capsys):
-    from pruner.cli.tuning.measured_run import _log_verdicts
-    from pruner.search.objectives import Objective
-    from pruner.tune.run.final_choice import FinalChoice, FinalProgram
-    from pruner.tune.run.result import Tuned
-    from tests.tune.run.test_journal import trial
-
     task = replace(outcome({}), best_s=1.0, kernel=Path("t.so"))
     final = FinalChoice(
         objective=Objective.of("energy"),
@@ -286,10 +256,6 @@ def test_a_kernel_of_least_energy_names_its_trial(capsys):
 
 
 def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
-    from pruner.tune.run.result import TaskOutcome, Tuned
-    from pruner.tune.workloads import operator
-    from tests.tune.run.test_journal import trial
-
     task = operator("matmul", m=32, n=32, k=32)
     rows = [trial(1, [3.0], checked=True, task=task.name), trial(2, [2.0], task=task.name)]
 
@@ -315,9 +281,6 @@ def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
 
 
 def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monkeypatch):
-    from pruner.tune import operator, tune
-    from pruner.tune.measure.measurer import DeviceMeasurer
-
     told, asked = [], []
 
     def slow(*given):
@@ -335,10 +298,6 @@ def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monke
 
 
 def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch):
-    from pruner.tune import operator, tune
-    from pruner.tune.measure.measurer import DeviceMeasurer, wait_for
-    from pruner.tune.run import setup
-
     looks, release = [], threading.Event()
 
     def endless(*_):
@@ -365,8 +324,6 @@ def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch
 
 
 def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):
-    from pruner.tune import operator, tune
-
     told, small = [], operator("matmul", m=32, n=32, k=32)
     tune(small, options(trials=2), tmp_path)
     (path,) = tmp_path.glob("reference-*.npz")

@@ -5,17 +5,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from pruner.search.policy import RandomDraws
+from pruner.tune import operator, this_cpu, tune, tuned_module
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome
+from pruner.tune.run.database import Database
+from pruner.tune.run.result import TaskOutcome
+from pruner.tune.tvm_import import load_tvm
+
 pytestmark = pytest.mark.tvm
 
 
 def test_a_function_that_no_program_beats_is_kept_as_it_is(tmp_path, monkeypatch):
-    from pruner.search.policy import RandomDraws
-    from pruner.tune import operator, this_cpu, tune, tuned_module
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
     quick = MeasureSettings(timing=Timing(repeats=1, min_repeat_ms=1), builders=1)
     random = RandomDraws(draws=8)
     checks = []
@@ -46,8 +47,6 @@ def test_a_function_that_no_program_beats_is_kept_as_it_is(tmp_path, monkeypatch
 
 
 def test_where_all_programs_fail_the_verdict_has_the_last_words_of_the_failure():
-    from pruner.tune.run.result import TaskOutcome
-
     failed = TaskOutcome(
         name="t", weight=1.0, flops=1.0, best_s=float("inf"), trials=2,
         failures=Counter(run_error=2), message="undefined symbol: f",

@@ -3,8 +3,11 @@
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.run.database import RECORDS
+from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database, measured_s
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.setup import keep, read_known
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, finished, measured, run
 
 pytestmark = pytest.mark.tvm
@@ -29,9 +32,6 @@ def test_a_run_begins_with_what_another_measured(tmp_path, platform):
 
 
 def test_what_is_known_is_in_the_new_database_and_is_not_a_trial(tmp_path, platform):
-    from pruner.tune.run.database import Database
-    from pruner.tune.workloads import from_operator
-
     finished(tmp_path / "first", platform, trials=6)
     options = {"specs": (SIZES, OTHER), "trials": 4, "warm_start": [tmp_path / "first"]}
     second = run(tmp_path / "second", platform, FakeMeasurer(), **options)
@@ -47,8 +47,6 @@ def test_what_is_known_is_in_the_new_database_and_is_not_a_trial(tmp_path, platf
 
 def with_costs(database, record, *costs_s):
     """The record's program with other costs, in a database."""
-    from pruner.tune.tvm_import import load_tvm
-
     made = load_tvm().meta_schedule.database.TuningRecord(
         record.trace, record.workload, list(costs_s), record.target, record.args_info
     )
@@ -56,10 +54,6 @@ def with_costs(database, record, *costs_s):
 
 
 def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
-    from pruner.tune.run.database import NEVER_MEASURED_S, Database
-    from pruner.tune.run.setup import read_known
-    from pruner.tune.workloads import from_operator
-
     finished(tmp_path, platform, trials=12)
     rows = [row.latency_s for row in read_trials(tmp_path / JOURNAL_FILE) if row.error is None]
     database, workload = Database(tmp_path), from_operator(SIZES)
@@ -74,10 +68,6 @@ def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
 
 
 def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path, platform):
-    from pruner.tune.run.database import Database, measured_s
-    from pruner.tune.run.setup import keep, read_known
-    from pruner.tune.workloads import from_operator
-
     finished(tmp_path, platform, trials=6)
     workload = from_operator(SIZES)
     known = read_known([tmp_path], [workload], platform.target)

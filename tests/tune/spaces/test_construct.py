@@ -10,6 +10,10 @@ from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 
@@ -32,9 +36,6 @@ SLOW = pytest.mark.slow
 
 def union(sizes, platform, most=None, **options):
     """The first `most` spaces, else all."""
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.opening import open_spaces
-
     return open_spaces(
         designs_of(sizes, TARGETS[platform])[:most], name="x",
         analyzer=load_analyzer(CONF, platform), learns=False, phases=Phases(),
@@ -123,8 +124,6 @@ def test_where_a_unit_does_not_divide_the_loop_its_largest_part_counts():
 
 @pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
 def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(platform):
-    from pruner.tune.measure.measurer import Outcome
-
     first, whole = search(union(SMALLER, platform), 1), first_of(SMALLER, platform)
     candidates = first.propose(8)
     assert whole[:8] == [(c.space, *c.decisions.tolist()) for c in candidates]
@@ -139,8 +138,6 @@ def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(p
 
 @pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
 def test_where_every_program_fails_the_search_goes_on(platform):
-    from pruner.tune.measure.measurer import Outcome
-
     found, seen = search(union(SMALLER, platform)), []
     for _ in range(3):
         candidates = found.propose(16)
@@ -197,9 +194,6 @@ def test_where_no_program_has_a_score_a_line_says_so(monkeypatch):
 
 
 def test_a_line_names_what_a_space_lacks():
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.union import UnionSpace
-
     with pytest.raises(PrunerError, match=r"TVM replays all design spaces .*policy=pruner_live"):
         search(union(MATMUL, "cpu-avx512", replay_only=True))
     recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))

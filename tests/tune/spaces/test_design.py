@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import default_rules, design_spaces, provide_rules
+from pruner.tune.tvm_import import load_intrinsics, load_tvm
+from pruner.tune.workloads import from_operator, normalised
+
 pytestmark = pytest.mark.tvm
 
 
@@ -12,24 +17,17 @@ def pooling():
     import tvm
     from tvm import te, topi
 
-    from pruner.tune.workloads import normalised
-
     data = te.placeholder((1, 8, 12, 12), name="data")
     out = topi.nn.pool2d(data, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max")
     return normalised(tvm.IRModule({"main": te.create_prim_func([data, out])}))
 
 
 def space_texts(designs):
-    from pruner.tune.tvm_import import load_tvm
-
     s_tir = load_tvm().s_tir
     return ["\n".join(s_tir.Trace(d.trace.insts, {}).as_python(True)) for d in designs]
 
 
 def test_pooling_has_the_spaces_that_tvm_warns_of_without_the_warning(pooling, capfd):
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-
     tvm, s_tir, _, ms = load_tvm()
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
     schedule = s_tir.Schedule(pooling)
@@ -51,9 +49,6 @@ def test_pooling_has_the_spaces_that_tvm_warns_of_without_the_warning(pooling, c
 @pytest.mark.parametrize("target", [{"kind": "llvm", "num-cores": 2}, "nvidia/nvidia-a100"])
 def test_a_module_of_equal_text_has_equal_spaces(pooling, target):
     """So runs can be resumed, and the tests of runs generate the spaces of a text once."""
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     again = tvm.ir.load_json(tvm.ir.save_json(pooling))
     first, second = (
@@ -67,9 +62,6 @@ def test_a_module_of_equal_text_has_equal_spaces(pooling, target):
 
 def test_rules_that_tvm_has_stay_as_they_are(pooling):
     import tvm_ffi
-
-    from pruner.tune.spaces.design import provide_rules
-    from pruner.tune.tvm_import import load_tvm
 
     tvm, s_tir, _, _ = load_tvm()
     known, new = "conv2d_nchw_winograd_inverse", "meta_schedule.pool_of_a_test"
@@ -87,8 +79,6 @@ def test_rules_that_tvm_has_stay_as_they_are(pooling):
 
 def convolution(image, channels, kernel=3):
     """Half precision, with bias: image * image rows, that TVM pads to a multiple of 16."""
-    from pruner.tune.workloads import from_operator
-
     conv = {"n": 1, "ci": 32, "h": image, "w": image, "co": channels, "stride": 1}
     spec = {"operator": "conv2d", **conv, "kh": kernel, "kw": kernel, "epilogue": ["bias"]}
     spec["padding"] = kernel // 2
@@ -97,8 +87,6 @@ def convolution(image, channels, kernel=3):
 
 def made_by(module, target, rules, draws=1):
     """What TVM makes of each draw of random tiles; None where it raises."""
-    from pruner.tune.tvm_import import load_intrinsics, load_tvm
-
     _, s_tir, _, ms = load_tvm()
     load_intrinsics(target)
     kinds = {"sch_rules": rules, "postprocs": rules, "mutator_probs": rules}
@@ -128,10 +116,6 @@ def made_by(module, target, rules, draws=1):
 )
 def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, image, kernel, capfd):
     """9 rows are one fragment of 16: there are no other tiles of rows to draw; 1 has no loop."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import default_rules, design_spaces
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target(gpu)
     module = convolution(image, 64, kernel)
     assert made_by(module, target, "from-target", 3) == [None] * 3
@@ -147,9 +131,6 @@ def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, im
 
 def test_tiles_that_stop_tvm_are_drawn_again():
     """196 rows in 13 fragments, 16 columns in one: it takes a second loop over rows."""
-    from pruner.tune.spaces.design import default_rules, design_spaces
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
     module = convolution(14, 16)
     first, *others = made_by(module, target, "from-target", 8)
@@ -164,9 +145,6 @@ def test_tiles_that_stop_tvm_are_drawn_again():
 def test_a_program_is_the_same_after_others_and_as_from_a_schedule_of_its_own(pooling):
     """All start from copies of one schedule; what TVM draws itself follows the seed alone."""
     import tvm
-
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
 
     s_tir, target = load_tvm().s_tir, tvm.target.Target("nvidia/nvidia-a100")
     design = design_spaces(pooling, target)[-1]

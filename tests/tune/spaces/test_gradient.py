@@ -8,6 +8,10 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.search.decision_search import decision_search
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.gradient import DescentSettings
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 
@@ -27,9 +31,6 @@ SMALL = DescentSettings(
 
 
 def union(sizes, platform, **options):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.opening import open_spaces
-
     return open_spaces(
         designs_of(sizes, TARGETS[platform]), name="x", analyzer=load_analyzer(CONF, platform),
         learns=False, phases=Phases(), log=lambda _: None, **options,
@@ -50,8 +51,6 @@ def vectors(space, candidates):
 
 @pytest.mark.parametrize("platform", TARGETS)
 def test_a_batch_is_legal_better_than_chance_and_repeats_after_a_resume(platform):
-    from pruner.tune.measure.measurer import Outcome
-
     space = union(MATMUL, platform)
     first = search(space)
     candidates = first.propose(8)
@@ -78,9 +77,6 @@ def test_a_task_without_tiles_is_searched_by_mutations_and_a_line_says_so(caplog
 
 
 def test_a_line_names_what_a_task_lacks():
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.union import UnionSpace
-
     with pytest.raises(PrunerError, match=r"TVM replays all design spaces .*policy=pruner_live"):
         search(union(MATMUL, "cpu-avx2", replay_only=True))
     batched = union(MATMUL, "a100").spaces

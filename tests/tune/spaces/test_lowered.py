@@ -3,7 +3,25 @@
 import numpy as np
 import pytest
 
+from pruner.data.tasks import TaskKey
+from pruner.errors import UnsupportedProgram
+from pruner.features import STATEMENT_COLUMNS
 from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RoundSettings
+from pruner.tune.measure.measurer import MeasureSettings, Outcome, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.run.database import Database
+from pruner.tune.run.learning import LearnedScore, TreeModel
+from pruner.tune.run.setup import Prepared
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces import tvm as module
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.lowered import lowered
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.workloads import Workload
 from tests.paths import CONF
 from tests.tune import designs
 
@@ -30,8 +48,6 @@ SPACES = 6
 
 
 def designs_of(tvm, module, target):
-    from pruner.tune.spaces.design import design_spaces
-
     return design_spaces(module, tvm.tvm.target.Target(target))
 
 
@@ -65,9 +81,6 @@ def module_of(tensors, **attrs):
 @pytest.mark.parametrize("programs", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_features_and_drafts_are_those_of_the_batched_space(operator, target, programs):
     """Every column of every row, every dataflow row and every score, to the last digit."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     analyzer = analyzer_of(target)
     for design in designs.designs_of(OPERATORS[operator], target)[:SPACES]:
         batched, replayed = BatchedSpace(design), ReplaySpace(design)
@@ -129,9 +142,6 @@ REFUSED = {
 
 
 def refusal(design):
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     try:
         BatchedSpace(design)
     except UnsupportedProgram as error:
@@ -144,8 +154,6 @@ def refusal(design):
     [pytest.param(n, marks=pytest.mark.slow if n == "slice-half" else ()) for n in REFUSED],
 )
 def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     make, target, reason = REFUSED[case]
     found = designs_of(tvm, make(tvm), target)
     reasons = [refusal(design) for design in found]
@@ -164,10 +172,6 @@ def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
 
 def test_a_new_layout_of_weights_changes_how_they_are_read_and_nothing_else(tvm):
     """Against the same decisions of the same product with its weights as they are."""
-    from pruner.features import STATEMENT_COLUMNS
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     names = [column.name for column in STATEMENT_COLUMNS]
     moves = [n.startswith("int_") or "lines" in n or n.endswith("stride") for n in names]
     plain = designs_of(tvm, weighted(tvm, free=False), LLVM)
@@ -186,8 +190,6 @@ def test_a_new_layout_of_weights_changes_how_they_are_read_and_nothing_else(tvm)
 
 def test_every_store_of_a_block_is_a_statement(tvm):
     """The largest of 100 numbers in each of 32 rows, and its place: two sums of 3,200 steps."""
-    from pruner.tune.spaces.lowered import lowered
-
     design = designs_of(tvm, place_of_maximum(tvm), LLVM)[0]
     nests = lowered(design.finished(design.vector(design.trace), 1).module)
     steps = {}
@@ -200,11 +202,6 @@ def test_every_store_of_a_block_is_a_statement(tvm):
 
 
 def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch):
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces import tvm as module
-    from pruner.tune.spaces.opening import open_spaces
-
     def unread(_):
         raise UnsupportedProgram("statement", "While")
 
@@ -226,17 +223,6 @@ def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch)
 
 @pytest.mark.slow
 def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
-    from pruner.data.tasks import TaskKey
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
-    from pruner.tune.measure.measurer import MeasureSettings, Outcome, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.learning import LearnedScore, TreeModel
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.workloads import Workload
-
     pytest.importorskip("xgboost")
     target = tvm.tvm.target.Target(LLVM)
     platform = Platform(target=target, device="cpu", cores=2, name="cpu-avx512")

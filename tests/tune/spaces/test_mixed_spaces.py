@@ -3,13 +3,22 @@
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures
+from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.search.explorer import ExplorerSettings, explore
-from pruner.search.policy import RandomDraws
-from pruner.tune.measure.measurer import Platform
+from pruner.search.policy import RandomDraws, RoundSettings
+from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.phases import Phases
+from pruner.tune.run import setup
+from pruner.tune.run.database import Database
+from pruner.tune.run.learning import LearnedScore
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces import opening
+from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
 from tests.paths import CONF
 
 
@@ -86,18 +95,6 @@ def test_a_score_does_not_depend_on_what_else_is_asked_for():
 def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     """Of three spaces the first is taken for one that the engine does not know."""
 
-    from pruner.errors import UnsupportedProgram
-    from pruner.models.analyzer.analyzer import load_analyzer
-    from pruner.search.policy import RoundSettings
-    from pruner.tune.measure.measurer import MeasureSettings, Platform
-    from pruner.tune.run import setup
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.spaces import opening
-    from pruner.tune.spaces.tvm import ReplaySpace
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     few = ExplorerSettings(population=256, generations=1, keep=128)
     batched, asked = opening.BatchedSpace, []
 
@@ -161,8 +158,6 @@ class Halves:
 
 
 def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
-    from pruner.tune.run.learning import LearnedScore
-
     union = UnionSpace([Ranked(blind=False), Numbers(blind=True)], Phases())
 
     def features(rows, spec):
@@ -197,12 +192,6 @@ class Empty(Numbers):
 @pytest.mark.tvm
 @pytest.mark.parametrize("empty", [1, 3])
 def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
-    from pruner.tune.run import setup
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.spaces import opening
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     batched, made = opening.BatchedSpace, []
 
     def first_are_empty(design):

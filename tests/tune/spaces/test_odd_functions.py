@@ -5,17 +5,16 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.progress import silent
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_file
 
 pytestmark = pytest.mark.tvm
 
 
 def spaces(text, tmp_path):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "mine.py"
     path.write_text("from tvm import te, topi\nfrom tvm.script import tirx as T\n" + text)
     (workload,) = from_file(path)

@@ -10,6 +10,7 @@ from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.decision_search import decision_search
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
+from pruner.tune.measure.measurer import Outcome
 from tests.tune.spaces import test_construct
 from tests.tune.spaces.test_construct import MATMUL, proposed
 
@@ -84,8 +85,6 @@ def test_threads_of_a_block_are_in_the_range_of_the_target():
 
 @pytest.mark.parametrize("platform", ["cpu-avx2", pytest.param("a100", marks=pytest.mark.slow)])
 def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
-    from pruner.tune.measure.measurer import Outcome
-
     space = union(MATMUL, platform)
     path = tmp_path / "weights.safetensors"
     model_of(space.token_spaces(), trained=True).save(path)

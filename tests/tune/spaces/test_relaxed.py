@@ -9,6 +9,7 @@ from pruner.models.analyzer.derivatives import relaxed_scores
 from pruner.program.relaxed import FormulaNode, RelaxedDecisions, in_order
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 
@@ -44,8 +45,6 @@ CASES = [
 
 
 def opened(platform, operator):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     designs = designs_of({"operator": operator} | SIZES[operator], TARGETS[platform])
     return BatchedSpace(designs[0], probes=1), load_analyzer(CONF, platform)
 

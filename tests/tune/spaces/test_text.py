@@ -7,6 +7,11 @@ import pytest
 
 from pruner.features.workload import WORDS, workload_flags
 from pruner.program.dag.operators import dag_for_workload, te_tensors
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.text import module_flags
+from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.workloads import normalised
 
 CONV = '["conv2d_layer", 1, 8, 9, 9, 4, 3, 3, 1, "SAME"]'
 TASKS = [
@@ -25,8 +30,6 @@ pytestmark = pytest.mark.tvm
 
 
 def module_of(tvm, key, fused):
-    from pruner.tune.workloads import normalised
-
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
     function = te.create_prim_func(te_tensors(te, topi, key, fused))
     return normalised(tvm.tvm.IRModule({"main": function}))
@@ -34,15 +37,11 @@ def module_of(tvm, key, fused):
 
 @pytest.mark.parametrize(("key", "fused"), TASKS)
 def test_records_and_live_tasks_have_the_same_flags(tvm, key, fused):
-    from pruner.tune.spaces.text import module_flags
-
     recorded = workload_flags(dag_for_workload(key, fused))
     np.testing.assert_array_equal(module_flags(module_of(tvm, key, fused)), recorded)
 
 
 def test_the_words_that_standard_operators_have_are_all_met(tvm):
-    from pruner.tune.spaces.text import module_flags
-
     met = sum(module_flags(module_of(tvm, key, fused)) for key, fused in TASKS) > 0
     assert {word for word, seen in zip(WORDS, met, strict=False) if seen} == {
         "max", "add", "DepthwiseConv2d", "softmax", "compute(b, i, j)",
@@ -50,10 +49,6 @@ def test_the_words_that_standard_operators_have_are_all_met(tvm):
 
 
 def test_both_kinds_of_space_hand_the_flags_out(tvm):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     key, fused = TASKS[5]
     target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
     expected = workload_flags(dag_for_workload(key, fused))

@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.union import Traces, UnionSpace
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.designs import designs_of
 
 pytestmark = pytest.mark.tvm
@@ -12,10 +17,6 @@ SIZES = {"operator": "matmul", "m": 64, "n": 48, "k": 32, "epilogue": ["relu"]}
 
 @pytest.fixture(scope="module")
 def space():
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.union import UnionSpace
-
     designs = designs_of(SIZES, {"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
     # the first space is left out, as one without legal programs is
     return UnionSpace([BatchedSpace(design) for design in designs[1:]], Phases())
@@ -33,8 +34,6 @@ def traces(space, rows):
 
 @pytest.mark.parametrize("form", ["as it is", "simplified", "from a database"])
 def test_a_vector_comes_back_from_its_schedule(space, rows, traces, form):
-    from pruner.tune.spaces.union import Traces
-
     if form == "simplified":  # what TVM's evolutionary search makes of a design space
         traces = [trace.simplified(True) for trace in traces]
     if form == "from a database":
@@ -45,8 +44,6 @@ def test_a_vector_comes_back_from_its_schedule(space, rows, traces, form):
 
 
 def from_json(space, trace):
-    from pruner.tune.tvm_import import load_tvm
-
     s_tir = load_tvm().s_tir
     schedule = s_tir.Schedule(space.spaces[0].design.module)
     s_tir.Trace.apply_json_to_schedule(trace.as_json(), schedule)
@@ -54,9 +51,6 @@ def from_json(space, trace):
 
 
 def test_other_parallel_annotations_are_other_programs(space, rows, traces):
-    from pruner.tune.spaces.union import Traces
-    from pruner.tune.tvm_import import load_tvm
-
     mutator = load_tvm().meta_schedule.mutator.MutateParallel(max_jobs_per_core=16)
     mutator._initialize_with_tune_context(space.spaces[0].design.context)
     changed = [mutator.apply(trace) for trace in traces]
@@ -70,9 +64,6 @@ def test_other_parallel_annotations_are_other_programs(space, rows, traces):
 
 
 def test_a_space_that_was_left_out_is_unknown(space):
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.union import Traces
-
     one = space.spaces[0].design
     left_out = design_spaces(one.module, one.target)[0]
     assert not Traces(space).rows([left_out.trace], whatever_parallel=True)[1].any()

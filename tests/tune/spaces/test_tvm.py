@@ -3,6 +3,12 @@
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
+from pruner.program.device import load_device
+from pruner.tune.measure.machine import host_cpu, make_platform
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 
@@ -17,8 +23,6 @@ def designs():
 
 @pytest.fixture(scope="module")
 def replayed(designs):
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     return ReplaySpace(designs[0])
 
 
@@ -57,10 +61,6 @@ def test_what_tvm_refuses_is_not_legal(replayed):
 
 
 def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.tvm import ReplaySpace
-    from pruner.tune.spaces.union import UnionSpace
-
     phases = Phases()
     union = UnionSpace([ReplaySpace(design) for design in designs], phases)
     rng = np.random.default_rng(0)
@@ -77,10 +77,6 @@ def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
 
 
 def test_targets_of_described_platforms():
-
-    from pruner.errors import PrunerError
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import host_cpu, make_platform
 
     conf = CONF / "platform"
     a100 = make_platform(load_device(conf / "a100.yaml"))

@@ -4,6 +4,10 @@ import pytest
 
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
+from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.networks.draft_task import Depth
+from pruner.tune.networks.filtering.forecaster import NetworkForecaster
+from pruner.tune.networks.lowering import NetworkFormat
 from tests.tune.networks.filtering.in_process import use_no_processes
 
 
@@ -15,11 +19,6 @@ def drafts_here(monkeypatch):
 @pytest.fixture
 def make(drafts_here):
     """Make a forecaster for a platform without a run."""
-    from pruner.tune.measure.machine import make_platform, platform_analyzer
-    from pruner.tune.networks.draft_task import Depth
-    from pruner.tune.networks.filtering.forecaster import NetworkForecaster
-    from pruner.tune.networks.lowering import NetworkFormat
-
     platform = make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
     depth = Depth(sample=32, rounds=0)
 

@@ -6,6 +6,9 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.processes import MEMORY, Reply
+from pruner.tune.networks.filtering import candidates
+from pruner.tune.networks.filtering.candidates import Candidates, _Generator, read_networks
+from pruner.tune.networks.lowering import NetworkFormat
 from tests.tune.networks.filtering.in_process import OutlinesHere
 from tests.tune.networks.lowered import ONE_CORE
 
@@ -14,15 +17,10 @@ SPACES = "tests.tune.networks.filtering.spaces"
 
 
 def outlined(form=None, **given):
-    from pruner.tune.networks.filtering.candidates import Candidates
-    from pruner.tune.networks.lowering import NetworkFormat
-
     return list(Candidates(**given).outlined(ONE_CORE, form or NetworkFormat(), ()))
 
 
 def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
-    from pruner.tune.networks.filtering.candidates import read_networks
-
     path = tmp_path / "nets.txt"
     text = "# mine\n\nresnet18 image=64 batch=2\n  pkg:make\nresnet18 sizes.image=32\n"
     path.write_text(text, encoding="utf-8-sig")  # as editors of Windows write it
@@ -45,8 +43,6 @@ def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
     ],
 )
 def test_a_wrong_line_is_refused(text, message, tmp_path):
-    from pruner.tune.networks.filtering.candidates import read_networks
-
     (tmp_path / "nets.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PrunerError, match=message) as refused:
         read_networks(tmp_path / "nets.txt")
@@ -81,9 +77,6 @@ def test_a_candidate_that_cannot_be_made_has_a_reason_and_the_next_follows():
 
 
 def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
-    from pruner.tune.networks.filtering import candidates
-    from pruner.tune.networks.lowering import NetworkFormat
-
     wanted = NetworkFormat(layout="NHWC")
 
     class Crashes(OutlinesHere):
@@ -120,8 +113,6 @@ def test_a_wrong_generator_ends_in_one_line(function, message):
 
 @pytest.mark.usefixtures("drafts_here")
 def test_a_process_that_replaces_another_finds_an_earlier_candidate():
-    from pruner.tune.networks.filtering.candidates import _Generator
-
     found = _Generator(f"{SPACES}:two")
     assert [found.take(number)[0] for number in (1, 0, 1)] == ["second", "first", "second"]
     assert found.take(2) is None
@@ -129,8 +120,6 @@ def test_a_process_that_replaces_another_finds_an_earlier_candidate():
 
 def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
     """A process that makes other networks draws the same."""
-    from pruner.tune.networks.filtering.candidates import _Generator
-
     one, other = (_Generator(f"{SPACES}:drawn") for _ in range(2))
     names = [one.take(number)[0] for number in range(4)]
     assert other.take(3)[0] == names[3]
@@ -138,8 +127,6 @@ def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
 
 
 def test_a_package_that_does_not_exist_is_refused_before_any_work(tmp_path, monkeypatch):
-    from pruner.tune.networks.filtering.candidates import Candidates
-
     for word in ("no_such_package:f", f"{SPACES}:", "no.such:f"):
         with pytest.raises(PrunerError, match=f"networks={word}: no such package or function"):
             Candidates(generator=word).check()

@@ -8,8 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+from experiments.filter.run import hand_over
+from pruner import arrays
 from pruner.models.forecast import Forecast, forecast_of
+from pruner.tune.networks import draft_task
+from pruner.tune.networks.draft_network import SUMMARY, draft_tasks, read_drafts
+from pruner.tune.networks.filtering import forecaster as kept_drafts
+from pruner.tune.networks.filtering.forecaster import NetworkForecast
+from pruner.tune.networks.filtering.outline import outline
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.source import import_module
+from pruner.tune.run.database import Database
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm
@@ -17,17 +29,12 @@ pytestmark = pytest.mark.tvm
 
 def longer():
     """The layers of `faint`, the last layer twice, and another."""
-    from torch import nn
-
     network, inputs = small_networks.faint()
     again, other = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
     return nn.Sequential(network, again, other).eval(), inputs
 
 
 def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.source import import_module
-
     network, inputs = longer()
     with make() as forecaster:
         found = forecaster.module(network, inputs, "net")
@@ -77,9 +84,6 @@ def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_p
 
 
 def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.source import import_module
-
     drafts = []
     for before in ("", "other_"):
         with make() as forecaster:
@@ -95,8 +99,6 @@ def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
 
 def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monkeypatch):
     """The folder of another program stays."""
-    from pruner.tune.networks.filtering import forecaster as kept_drafts
-
     for name, time_s in (("a" * 32, 1), ("b" * 32, 2), ("mine", 0)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "one.json").write_text(" " * 100)
@@ -108,10 +110,6 @@ def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monk
 
 
 def test_all_code_of_shapes_and_types_decides_a_draft(monkeypatch):
-    from pruner import arrays
-    from pruner.tune.networks import draft_task
-    from pruner.tune.networks.filtering import forecaster as kept_drafts
-
     files = []
     monkeypatch.setattr(kept_drafts, "digest_of", files.extend)
     kept_drafts._code.__wrapped__()
@@ -133,8 +131,6 @@ def test_a_forecast_does_not_depend_on_the_networks_before_it(make, drafts_here)
 def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
     make, drafts_here, tmp_path, monkeypatch
 ):
-    from pruner.tune.networks import draft_task
-
     monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
     with make(tmp_path) as forecaster:
         found = forecaster.module(*small_networks.faint(), "net")
@@ -145,8 +141,6 @@ def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
 
 
 def test_a_limit_keeps_what_may_be_faster():
-    from pruner.tune.networks.filtering.forecaster import NetworkForecast
-
     known = NetworkForecast(name="a", forecast=Forecast(low_s=2e-3, median_s=4e-3, high_s=9e-3))
     assert [known.may_take(ms / 1e3) for ms in (1.9, 2.0, 3.0, 10.0)] == [False, True, True, True]
     assert NetworkForecast(name="b").may_take(1e-9)
@@ -154,13 +148,6 @@ def test_a_limit_keeps_what_may_be_faster():
 
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
-    from experiments.filter.run import hand_over
-    from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.source import import_module
-    from pruner.tune.run.database import Database
-
     network, inputs = small_networks.faint()
     with make() as forecaster:
         forecaster.module(network, inputs, "net")
@@ -180,12 +167,6 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
 
 def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
     """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
-    from experiments.filter.run import hand_over
-    from pruner.tune.networks.draft_network import read_drafts
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.source import import_module
-
     network, inputs = small_networks.faint()
     with make() as forecaster:
         forecaster.module(network, inputs, "net")

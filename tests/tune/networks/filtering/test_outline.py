@@ -4,6 +4,13 @@ import json
 
 import pytest
 
+from experiments.filter.space import Choices, subnet
+from pruner.tune.networks.filtering.outline import _most, activation_bytes, outline
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.operators.program import from_exported
+from pruner.tune.networks.signature import arguments_of, exported
+from pruner.tune.networks.source import import_module
 from tests.tune.networks import small_networks
 from tests.tune.networks.lowered import ONE_CORE, imported, lowered
 
@@ -16,10 +23,6 @@ def target(tvm):
 
 
 def outlined(name, target, form=None):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.lowering import NetworkFormat
-    from pruner.tune.networks.source import import_module
-
     network, inputs = getattr(small_networks, name)()
     return outline(import_module(network, inputs, name), target, form or NetworkFormat())
 
@@ -30,9 +33,6 @@ BIASED = pytest.param("biased", marks=pytest.mark.slow)  # channels have convolu
 @pytest.mark.parametrize("name", ["channels", BIASED, "causal_attention"])
 def test_the_tasks_are_those_of_a_tuning_run(name, target):
     """With channels last, and weights that are packed: hash, calls and arithmetic of each."""
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-    from pruner.tune.networks.network_tasks import network_tasks
-
     form = NetworkFormat(layout="NHWC")
     tuned = network_tasks(lower(imported(name), target, form), target)
     found = outlined(name, target, form)
@@ -45,14 +45,6 @@ def test_the_tasks_are_those_of_a_tuning_run(name, target):
 
 @pytest.mark.slow
 def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
-    from experiments.filter.space import Choices, subnet
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.operators.program import from_exported
-    from pruner.tune.networks.signature import arguments_of, exported
-    from pruner.tune.networks.source import import_module
-
     choices = Choices(resolution=32, width=0.5, stages=((1, 5, 3),) * 5)
     network, image = subnet(choices)
     form = NetworkFormat(layout="NHWC")
@@ -75,8 +67,6 @@ def test_bytes_of_weights_and_of_tensors_are_counted(target):
 
 def test_a_view_takes_no_memory(target):
     """Rows of a table and their softmax; the second output is the rows in another shape."""
-    from pruner.tune.networks.filtering.outline import activation_bytes
-
     rows = 4 * 4 * 6
     inputs = 8 * 4  # int64
     found = activation_bytes(lowered("two_outputs"))
@@ -85,17 +75,12 @@ def test_a_view_takes_no_memory(target):
 
 def test_a_tensor_counts_from_its_call_to_its_last_reader():
     """Spans 0 to 1, 1 to 2 and 2 to 3: neighbours overlap, the most is 20 + 40."""
-    from pruner.tune.networks.filtering.outline import _most
-
     assert _most([10, 20, 40], [[0, 1], [1, 2], [2, 3]], 4) == 60
     assert _most([10, 20, 40], [[0, 3], [1, 1], [2, 2]], 4) == 50
     assert _most([], [], 1) == 0
 
 
 def test_a_task_with_a_draft_has_no_text(target):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.lowering import NetworkFormat
-
     first, second = outlined("faint", target).tasks
     found = outline(imported("faint"), target, NetworkFormat(), {first.key})
     texts = {task.key: task.module for task in found.tasks}

@@ -6,6 +6,11 @@ import pytest
 import torch
 from torch.utils import _pytree
 
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.operators.complex_numbers import touches_complex
+from pruner.tune.networks.operators.program import converters, decomposed, from_exported
+from pruner.tune.tvm_import import load_tvm
+
 
 class Function(torch.nn.Module):
     def __init__(self, function):
@@ -21,10 +26,6 @@ def assert_equal(function, *inputs, tolerance=1e-5):
 
     Integers are equal exactly.
     """
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.operators.program import from_exported
-    from pruner.tune.tvm_import import load_tvm
-
     tvm, relax = load_tvm().tvm, load_tvm().relax
     program, wanted = _exported(function, inputs)
     imported = from_exported(program)
@@ -40,10 +41,6 @@ def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
 
     TVM's front end has a function for each operator that is left, and none is complex.
     """
-    from pruner.tune.networks.operators.complex_numbers import touches_complex
-    from pruner.tune.networks.operators.program import converters, decomposed
-    from pruner.tune.tvm_import import load_tvm
-
     load_tvm()
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 

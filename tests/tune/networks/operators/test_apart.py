@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pruner.tune.networks.operators import apart
+from pruner.tune.networks.operators.program import converters, decomposed
 from pruner.tune.networks.signature import arguments_of, exported
 from tests.tune.networks import small_networks
 
@@ -30,8 +31,6 @@ def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     pools whose places nobody reads.
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    from pruner.tune.networks.operators.program import converters, decomposed
 
     network, inputs = getattr(small_networks, name)()
     known = converters(ExportedProgramImporter())

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pruner.tune.networks.operators.indexing import index_put
+from pruner.tune.networks.operators.program import from_exported
 from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
 
 pytestmark = pytest.mark.tvm
@@ -75,8 +76,6 @@ def test_a_mask_selects_between_old_and_new_values(tvm):
 
 
 def test_a_size_that_depends_on_the_data_is_named_once(tvm):
-    from pruner.tune.networks.operators.program import from_exported
-
     class Positive(nn.Module):
         def forward(self, x):
             return x[x[:, 0] > 0].relu().sum(1)

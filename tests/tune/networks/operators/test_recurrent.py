@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.networks.operators import program as programs
+from pruner.tune.networks.operators.program import from_exported
 from tests.tune.networks.operators.against_torch import assert_equal, assert_rewritten_equal
 
 pytestmark = pytest.mark.tvm
@@ -40,9 +42,6 @@ def test_given_states(tvm):
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_a_very_long_recurrence_is_named(tvm, monkeypatch):
     """Steps of all layers and directions count; torch alone exports 5000 steps in a minute."""
-    from pruner.tune.networks.operators import program as programs
-    from pruner.tune.networks.operators.program import from_exported
-
     assert programs._MOST < 5000
     layer = nn.GRU(4, 4, num_layers=2, bidirectional=True)
     program = torch.export.export(layer, (torch.randn(4, 1, 4),))

@@ -5,9 +5,15 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.program.tir.lower import lower as loop_nests
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.source import network_of
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
 from tests.tune.networks.test_extraction import run
 
@@ -27,8 +33,6 @@ def imported(tvm):
 @pytest.fixture(scope="module")
 def lowered(imported, target):
     """The network by layout and precision."""
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-
     forms = [("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")]
     return {
         form: lower(imported, target, NetworkFormat(layout=form[0], precision=form[1]))
@@ -37,8 +41,6 @@ def lowered(imported, target):
 
 
 def tasks_of(module, target):
-    from pruner.tune.networks.network_tasks import network_tasks
-
     return network_tasks(module, target)
 
 
@@ -97,11 +99,6 @@ def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
 @pytest.mark.parametrize("programs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs):
     """Loops and buffers of random programs, as TVM replays them."""
-    from pruner.program.tir.lower import lower as loop_nests
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from tests.tune import tir_truth
-
     compared = 0
     for task in tasks_of(lowered["NHWC", "float32"], target):
         if "conv2d" not in task.name:

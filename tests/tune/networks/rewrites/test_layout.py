@@ -10,7 +10,13 @@ from torch import nn
 from pruner.errors import PrunerError
 from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
+from pruner.tune.networks.lowering import NetworkFormat, formed
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.rewrites.constant_folding import fold_views
+from pruner.tune.networks.rewrites.layout import channels_last
+from pruner.tune.networks.rewrites.operators import is_constant, operator_name
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import imported
 from tests.tune.networks.test_extraction import run
 
@@ -42,8 +48,6 @@ def awkward():
 
 def outputs_error(factory, form):
     """The largest relative error of all outputs against torch."""
-    from pruner.tune.tvm_import import load_tvm
-
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
     network, inputs = network_of(source)
     with torch.no_grad():
@@ -62,9 +66,6 @@ def test_awkward_operators_keep_their_meaning_with_channels_last():
 
 
 def test_a_network_without_convolutions_is_not_converted():
-    from pruner.tune.networks.rewrites.layout import channels_last
-    from tests.tune.networks.lowered import imported
-
     module = imported("encoder")
     assert channels_last(module) is module
 
@@ -122,8 +123,6 @@ def test_ends_without_a_mistake_say_what_to_do(tmp_path, monkeypatch):
 
 
 def test_an_operator_that_cannot_be_lowered_is_named():
-    from pruner.tune.tvm_import import load_tvm
-
     relax, tvm = load_tvm().relax, load_tvm().tvm
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 4), "float32"))
     with builder.function("main", [x]):
@@ -144,11 +143,6 @@ def test_an_operator_that_cannot_be_lowered_is_named():
 
 def test_biases_of_channels_last_are_reshaped_and_transposed_once():
     """Else `FoldConstant` compiles an expression for each, before the network is tuned."""
-    from pruner.tune.networks.lowering import NetworkFormat, formed
-    from pruner.tune.networks.rewrites.constant_folding import fold_views
-    from pruner.tune.networks.rewrites.operators import is_constant, operator_name
-    from pruner.tune.tvm_import import load_tvm
-
     def views(module):
         found = []
         call = load_tvm().relax.Call
@@ -162,9 +156,6 @@ def test_biases_of_channels_last_are_reshaped_and_transposed_once():
 
 
 def test_a_folded_scalar_has_no_axis():
-    from pruner.tune.networks.rewrites.constant_folding import fold_views
-    from pruner.tune.tvm_import import load_tvm
-
     relax = load_tvm().relax
     builder = relax.BlockBuilder()
     with builder.function("main", []):
@@ -179,8 +170,6 @@ def test_a_folded_scalar_has_no_axis():
 
 def test_folded_biases_change_no_task(tvm, monkeypatch):
     """Records of earlier runs apply: TVM folds the same constants, later."""
-    from pruner.tune.networks.network_tasks import network_tasks
-
     target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
     def tasks():

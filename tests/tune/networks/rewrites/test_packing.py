@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from pruner.tune.networks.rewrites.packing import pack_weights
+
 pytestmark = pytest.mark.tvm
 
 
@@ -29,8 +31,6 @@ def lowered(*, several=False, dataflow=True, outputs=32):
 
 
 def packed(module):
-    from pruner.tune.networks.rewrites.packing import pack_weights
-
     return pack_weights(module)
 
 

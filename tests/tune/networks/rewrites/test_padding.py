@@ -5,8 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.packing import padded_size
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.test_extraction import run
 
 
@@ -47,10 +50,6 @@ def over_the_channels():
      (over_the_channels, "NHWC", False)],
 )  # fmt: skip
 def test_a_classifier_is_computed_wide_and_right(factory, layout, wide):
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.tvm_import import load_tvm
-
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
     lowered = lower(import_network(source), target, NetworkFormat(layout=layout))

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.networks.lowered import imported
 from tests.tune.networks.operators.against_torch import assert_equal
 from tests.tune.networks.test_extraction import run
 
@@ -44,10 +49,6 @@ def signals():
 
 @pytest.mark.parametrize("layout", [pytest.param("NCHW", marks=pytest.mark.slow), "NHWC"])
 def test_signals_are_convolved_as_images(layout):
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.tvm_import import load_tvm
-
     source = NetworkSource(name=f"{__name__}:signals")
     network, inputs = network_of(source)
     with torch.no_grad():
@@ -67,9 +68,6 @@ def test_signals_are_convolved_as_images(layout):
 
 
 def test_other_networks_are_left_alone():
-    from pruner.tune.networks.rewrites.signals import one_row
-    from tests.tune.networks.lowered import imported
-
     assert one_row(imported("residual")) is imported("residual")
 
 

@@ -5,7 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.measure.machine import host_cpu
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.rewrites.sorting import _merge
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
@@ -17,10 +21,6 @@ pytestmark = pytest.mark.tvm
      (2, 300, "int64", False), (20, 8, "float64", False), (1, 9, "int8", True)],
 )  # fmt: skip
 def test_orders_equal_torch(rows, count, dtype, descending):
-    from pruner.tune.measure.machine import host_cpu
-    from pruner.tune.networks.rewrites.sorting import _merge
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     values = np.random.default_rng(0).integers(0, max(2, count // 2), (rows, count)).astype(dtype)
     if "float" in dtype:
@@ -52,9 +52,6 @@ def sorts():
 
 
 def test_sorts_need_no_function_of_the_runtime():
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.tvm_import import load_tvm
-
     source = NetworkSource(name=f"{__name__}:sorts")
     network, inputs = network_of(source)
     lowered = lower(import_network(source), load_tvm().tvm.target.Target({"kind": "llvm"}))

@@ -21,6 +21,7 @@ from pruner.tune.networks.variants.graph import (
     reshape,
     rows,
 )
+from pruner.tune.networks.variants.rules.winograd import winograd
 
 MATMUL = "m k, k n -> m n"
 DOUBLE = Floats("float64")
@@ -211,8 +212,6 @@ def test_equal_nodes_are_one():
 
 def tiles(size, channels=8, *, constant=True):
     """A 3x3 convolution, and the same by Winograd's tiles of 2 and of 4 pixels."""
-    from pruner.tune.networks.variants.rules.winograd import winograd
-
     x = leaf("x", (1, size, size, channels))
     w = leaf("w", (3, 3, channels, channels), constant=constant)
     node = convolve(x, w, channels_last=True, size=(size, size), padding=(1, 1))

@@ -12,11 +12,15 @@ import pytest
 
 from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.symbols.gpu import gpu_symbols
+from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import load_device
 from pruner.program.nests import Scope
 from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
+from pruner.tune.compiling import compiled
+from pruner.tune.spaces.batched import space as batched
+from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 
@@ -47,8 +51,6 @@ def designs(spec, *, dtype="float16", architecture="sm_80"):
 
 
 def mma_space(tvm, spec):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     (design,) = [one for one in designs(spec) if kind_of(one) == "mma"]
     return design, BatchedSpace(design)
 
@@ -82,8 +84,6 @@ def test_spaces_that_tvm_cannot_finish_are_not_offered(tvm, spec, reason):
 
 def test_pipelines_that_copy_ahead_are_compiled_with_asynchronous_copies(tvm):
     """Of mma and of two of three spaces on lanes, whose pipelines would else be for nothing."""
-    from pruner.tune.compiling import compiled
-
     found = []
     for design in designs({"operator": "matmul", "m": 64, "n": 64, "k": 64}, dtype="float32"):
         schedule = next(s for seed in range(1, 40) if (s := design.replay(None, seed)))
@@ -101,9 +101,6 @@ def test_waits_for_copies_are_judged_as_tvms_code_generator_does(
     tvm, monkeypatch, k, dtype, outer, taken
 ):
     """mma reads in the second of three stages, lanes in the last of three or four."""
-    from pruner.tune.compiling import compiled
-    from pruner.tune.spaces.batched import space as batched
-
     spec = {"operator": "matmul", "m": 64, "n": 64, "k": k}
     found = [one for one in designs(spec, dtype=dtype) if kind_of(one) != "wmma"]
     design = found[0] if dtype == "float16" else found[-1]
@@ -281,8 +278,6 @@ def test_what_tvm_cannot_permute_is_refused_before_the_compiler(tvm):
 
 def test_rows_of_other_lengths_than_powers_of_two_are_refused_before_nvcc(tvm):
     """Rows of 8 n2 n3 n4 elements, 96 and 64 here: as TVM writes the former, no nvcc takes them."""
-    from pruner.tune.compiling import compiled
-
     design, space = mma_space(tvm, OPERATORS["relu"])
     decisions = np.array(
         [[4, 1, 2, 1, 2, *n, 16, 1, 4, 0] for n in ((4, 1, 1, 12, 1), (6, 1, 1, 8, 1))]
@@ -296,8 +291,6 @@ def test_rows_of_other_lengths_than_powers_of_two_are_refused_before_nvcc(tvm):
 
 def test_copies_ahead_hide_behind_products(tvm):
     """The same programs without a pipeline take longer, but not their products and copies apart."""
-    from pruner.models.analyzer.tensor import tensor_latency_s
-
     _, space = mma_space(tvm, OPERATORS["relu"])
     draws = space.sample(50, np.random.default_rng(2))
     symbols = gpu_symbols(lower(apply(space.program, draws)))

@@ -7,6 +7,9 @@ import pytest
 
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.workloads import from_operator
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm
@@ -102,9 +105,6 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     import tvm.te as te
     import tvm.topi as topi
 
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
     function = te.create_prim_func(OPERATORS[operator](te, topi))
     module = tvm.tvm.IRModule({"main": function})
     compared = 0
@@ -138,10 +138,6 @@ def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
     window: one row of it. Of two rows that move by two TVM does not see which is the last, so the
     loop over them has no number of iterations, and it refuses the program.
     """
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
     spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
     window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
     target = tvm.tvm.target.Target(TARGETS["llvm"])

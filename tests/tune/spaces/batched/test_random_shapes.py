@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 
@@ -49,9 +51,6 @@ def designs(rng, target, dtype, operator):
 
 def compare(tvm, design, rng):
     """Two random programs of a space, and two legal ones where there are any."""
-    from pruner.errors import PrunerError
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     space, kind = BatchedSpace(design), kind_of(design)
     draws = space.sample_any(2, rng)
     try:

@@ -10,7 +10,13 @@ from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched import space
+from pruner.tune.spaces.batched import space as module
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.opening import open_spaces
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
@@ -44,16 +50,12 @@ SLOW_MARK = pytest.mark.slow
 
 
 def spaces(operator, target, **options):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     found = designs_of(OPERATORS[operator], target)
     # the others differ in the loop that is factored
     return [(design, BatchedSpace(design, **options)) for design in found[:4]]
 
 
 def trees(space, decisions):
-    from pruner.program.tir.apply_trace import apply_groups
-
     for rows, tree in apply_groups(space.program, decisions)[0]:
         for place, row in enumerate(rows):
             yield int(row), place, tree, len(rows)
@@ -204,8 +206,6 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.apply_trace import apply_groups
-
     counts = []
     for _, space in spaces(operator, CUDA):
         groups, refused = apply_groups(
@@ -255,8 +255,6 @@ def test_feature_columns_have_the_names_the_comparison_uses():
 
 def test_where_few_draws_are_legal_sampling_goes_on_drawing(monkeypatch):
     """A 7x7 conv2d of which 0.06 % are legal; one pass of 16,384 draws finds about nine."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     large = {"n": 64, "ci": 64, "h": 112, "w": 112, "co": 128, "kh": 7, "kw": 7}
     rare = {"operator": "conv2d", **large, "stride": 1, "padding": 3}
     space = BatchedSpace(designs_of(rare, CUDA)[-1])
@@ -279,10 +277,6 @@ def test_a_space_with_an_unknown_instruction_is_refused_with_the_reason(monkeypa
 def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
     monkeypatch, raised, reason
 ):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.batched import space
-    from pruner.tune.spaces.opening import open_spaces
-
     def unknown(*_):
         raise raised
 
@@ -323,8 +317,6 @@ def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(monkeypatch):
 
 @pytest.mark.parametrize("where", ["lower", "verify_gpu_code"])
 def test_so_do_those_that_fail_behind_the_replay(monkeypatch, where):
-    from pruner.tune.spaces.batched import space as module
-
     ((_, space), *_) = spaces("matmul", CUDA)
     draws = space.sample(4, np.random.default_rng(0))
 

@@ -8,11 +8,16 @@ import pytest
 from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.batch import FeatureSpec
 from pruner.features.symbols.gpu import gpu_symbols
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+from pruner.program.device import load_device
 from pruner.program.nests import Scope
 from pruner.program.tir.apply_trace import apply, apply_groups
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.verify import stages_cover
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 
@@ -31,8 +36,6 @@ CONF = Path(__file__).parents[4] / "conf"
 
 
 def spaces(spec):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     found = designs_of({**spec, "dtype": "float16"}, "nvidia/nvidia-a100")
     return [(design, BatchedSpace(design)) for design in found if of_wmma(design)]
 
@@ -70,9 +73,6 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
 @pytest.mark.parametrize("num", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
     """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
     te, topi = tvm.tvm.te, tvm.tvm.topi
     image = te.placeholder((1, 64, 8, 8), "float16", name="image")
     weight = te.placeholder((64, 64, 4, 4), "float16", name="weight")
@@ -113,9 +113,6 @@ def test_fetches_of_weights_step_where_chunks_of_depth_are_as_long_as_a_row(tvm)
 
     ``(step x + f mod step) // 128`` has the lanes inside ``f``, which fills the step.
     """
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
     te, topi = tvm.tvm.te, tvm.tvm.topi
     image = te.placeholder((1, 8, 8, 64), "float16", name="image")
     weight = te.placeholder((2, 2, 64, 64), "float16", name="weight")
@@ -272,9 +269,6 @@ def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
 def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
     """256 x 384 x 512 of float16 on an A100: 312e12 operations/s, and S5 elements of two bytes;
     with its penalty, whole waves of blocks on 108 multiprocessors."""
-    from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-    from pruner.program.device import load_device
-
     device = load_device(CONF / "platform" / "a100.yaml")
     nothing = dict.fromkeys(PaperSwitches.names(), False)
     spec = {"operator": "matmul", "m": 256, "n": 384, "k": 512}
@@ -293,8 +287,6 @@ def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
 
 def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tvm):
     """A fragment of results a warp loads two operands for a product, 2 x 2 of them one."""
-    from pruner.models.analyzer.analyzer import load_analyzer
-
     analyzer = load_analyzer(CONF, "a100")
     spec = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
     for _, space in spaces(spec):

@@ -11,7 +11,6 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_operator
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 def halves(te):

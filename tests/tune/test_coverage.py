@@ -12,7 +12,6 @@ from pruner.tune.networks.lowering import NetworkFormat
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 from pruner.tune.compiling import compiled, even_vectors, written_out
 from pruner.tune.tvm_import import load_tvm
 
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 pytestmark = pytest.mark.tvm
 
 

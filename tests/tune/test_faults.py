@@ -1,7 +1,5 @@
 """What TVM refuses is not legal; what fails in TVM is told or raised, never taken for a refusal."""
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from pruner.tune.tvm_import import load_tvm
 from tests.tune.designs import designs_of
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 SPEC = {"operator": "matmul", "m": 32, "n": 64, "k": 16}
 
@@ -41,15 +38,6 @@ def failing(monkeypatch, error):
     monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [Failing(error)])
 
 
-def test_a_decision_out_of_range_is_refused_without_a_word(design, row, caplog):
-    broken = row.copy()
-    broken[-1] = 9  # there are four unroll depths
-    with caplog.at_level(logging.WARNING):
-        assert design.replay(broken, 1) is None
-        assert design.replay(row, 1) is not None
-    assert caplog.text == ""
-
-
 def test_a_condition_of_a_primitive_that_does_not_hold_is_refused(design, row, monkeypatch, caplog):
     failing(monkeypatch, load_tvm().s_tir.ScheduleError("the block is not complete"))
     assert design.replay(row, 1) is None
@@ -59,9 +47,8 @@ def test_a_condition_of_a_primitive_that_does_not_hold_is_refused(design, row, m
 def test_a_fault_of_tvm_is_logged_once_and_costs_the_program(design, row, monkeypatch, caplog):
     error = load_tvm().tvm.error.InternalError("stack\nCheck failed: (a == b) is false: of a test")
     failing(monkeypatch, error)
-    with caplog.at_level(logging.WARNING):
-        assert design.replay(row, 1) is None
-        assert design.replay(row, 2) is None
+    assert design.replay(row, 1) is None
+    assert design.replay(row, 2) is None
     (record,) = caplog.records
     assert record.getMessage() == (
         "fault of TVM: a program is left out: InternalError: "
@@ -117,7 +104,6 @@ def test_a_head_goes_on_only_without_what_it_took_away(design, monkeypatch, erro
 
 def test_vectors_of_real_programs_meet_no_fault(design, caplog):
     rng = np.random.default_rng(0)
-    with caplog.at_level(logging.WARNING):
-        found = [design.replay(None, int(seed)) for seed in rng.integers(1, 1000, 20)]
+    found = [design.replay(None, int(seed)) for seed in rng.integers(1, 1000, 20)]
     assert any(one is not None for one in found)
     assert caplog.text == ""

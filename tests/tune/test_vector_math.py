@@ -8,7 +8,6 @@ from pruner.tune.compiling import compiled
 from pruner.tune.tvm_import import load_tvm
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 EXACT = {"exp": np.exp, "erf": special.erf, "tanh": np.tanh, "sigmoid": special.expit}
 ENDS = {

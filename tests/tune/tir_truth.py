@@ -7,7 +7,10 @@ from itertools import permutations
 import numpy as np
 
 from pruner.features import STATEMENT_COLUMNS
+from pruner.program.tir.apply_trace import apply_groups
+from pruner.program.tir.lower import lower
 from pruner.tune.compiling import compiled
+from tests.tune.designs import kind_of
 
 NAMES = [column.name for column in STATEMENT_COLUMNS]
 _KINDS = {0: None, 1: "parallel", 2: "vectorize", 3: "unroll"}
@@ -179,6 +182,35 @@ def our_buffers(tree, nests, row):
         for key, allocation in nests.allocations.items()
         if not tree.buffers[key].is_param
     }
+
+
+# of mma: fill, load a, load b, multiply; wmma stores, too
+_TENSORIZED = {"mma": 4, "wmma": 5, "lanes": 0}
+
+
+def assert_programs_are_tvms(tvm, design, space, draws):
+    """Verdicts, loops, buffers and instructions of vectors; return the number of programs."""
+    kind, legal, compared = kind_of(design), space.legal(draws), 0
+    for rows, tree in apply_groups(space.program, draws)[0]:
+        nests, unsure = lower(tree), np.broadcast_to(tree.uncertain, len(rows))
+        for place, row in enumerate(rows):
+            schedule, accepted = replayed(tvm, design, draws[row])
+            if unsure[place] or schedule is None:
+                assert not legal[row], draws[row]
+                continue
+            theirs = tvm_loops(schedule)
+            if kind == "mma":
+                accepted = accepted and permutes(tvm, schedule)
+                accepted = accepted and waits_are_numbers(schedule, design.target)
+                theirs |= tvm_copies(tvm, schedule)
+            assert legal[row] == accepted, draws[row]
+            assert our_loops(tree, place) == theirs
+            ours, buffers = our_buffers(tree, nests, place), tvm_buffers(tvm, schedule)
+            assert ours == {name: buffers.get(name) for name in ours}
+            done = [inst.kind.name for inst in schedule.trace.insts].count("Tensorize")
+            assert done == _TENSORIZED[kind]
+            compared += 1
+    return compared
 
 
 def at(value, row):

@@ -6,19 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.program.device import load_device
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform
-from tests.paths import CONF
+from pruner.tune.measure.machine import host_cpu, make_platform
+from tests.tune.targets import device_of
+from tests.tune.targets import platform_of as made
 
-PLATFORMS = CONF / "platform"
 AVX2 = {"kind": "llvm", "mcpu": "haswell"}
 
 pytestmark = pytest.mark.tvm
-
-
-def made(platform, target, **more):
-    return make_platform(load_device(PLATFORMS / f"{platform}.yaml"), target=target, **more)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +30,14 @@ def test_cores_are_those_of_the_target(target, cores):
     platform = made("cpu-avx512", target)
     assert (platform.device, platform.cores) == ("cpu", cores)
     assert int(platform.target.attrs["num-cores"]) == cores
+    assert target != "host" or str(platform.target.attrs["mcpu"]) == host_cpu()
 
 
 @pytest.mark.parametrize(
     ("platform", "processor", "cores"),
     [
         ("cpu-sse4", "nehalem", 1),
+        ("cpu-avx2", "haswell", 2),
         ("cpu-avx512", "skylake-avx512", 2),
         ("cpu-epyc", "znver3", 2),
         ("cpu-zen5", "znver5", 2),
@@ -53,7 +50,7 @@ def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, pro
 
 def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
     # of a run begun before the files named it
-    device = replace(load_device(PLATFORMS / "cpu-avx2.yaml"), architecture=None)
+    device = replace(device_of("cpu-avx2"), architecture=None)
     assert str(make_platform(device).target.attrs["mcpu"]) == "haswell"
     device = replace(device, name="mine")
     with pytest.raises(PrunerError, match="give its file an architecture"):
@@ -64,6 +61,9 @@ def test_what_a_cuda_target_leaves_open_is_the_platforms():
     attrs = made("a100", {"kind": "cuda", "arch": "sm_86"}).target.attrs
     assert int(attrs["max_shared_memory_per_block"]) == 163 * 1024  # with the opt-in
     assert int(made("h200", None).target.attrs["max_shared_memory_per_block"]) == 227 * 1024
+    assert (made("a100", None).device, str(made("a100", None).target.attrs["arch"])) == (
+        "cuda", "sm_80",
+    )  # fmt: skip
     assert str(attrs["arch"]) == "sm_86"
     assert int(attrs["max_threads_per_block"]) == 1024
 
@@ -92,6 +92,7 @@ def test_an_opencl_device_is_measured_on_its_own_machine():
     [
         ("cpu-avx2", "llvm -mcpu=haswell", "target={kind:llvm,mcpu:haswell"),
         ("cpu-avx2", '{"kind": ', "no JSON"),
+        ("cpu-avx2", "llwm", "target=llwm"),
         ("cpu-avx2", {"mcpu": "haswell"}, "kind"),
         ("cpu-avx2", AVX2 | {"num-cores": 0}, "at least 1"),
         ("cpu-avx2", AVX2 | {"num-cores": "x"}, "num-cores"),

@@ -12,8 +12,8 @@ from pruner.tune.pools.records import bundle
 from tests.checksums import assert_checksums
 from tests.paths import DATASETS
 
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
+pytestmark = pytest.mark.tvm
 POOLS = (("cpu-sse4", "softmax_64_1000"), ("cpu-avx2", "matmul_128_128_128"))
 
 

@@ -25,7 +25,6 @@ from tests.paths import REPOSITORY
 from tests.tune.pools.old_graphs import Graph, matmul, packed
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 def load(saved):

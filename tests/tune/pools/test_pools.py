@@ -35,7 +35,6 @@ from pruner.tune.workloads import load_workloads
 from tests.paths import CONF
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 PLATFORM = "cpu-sse4"
 PROGRAMS = 4

@@ -19,7 +19,6 @@ from pruner.tune.workloads import operator
 @pytest.mark.tvm
 def test_all_tasks_of_a_run_share_one_model(tmp_path):
     """TVM's tune_tasks makes one model; with one a task it never spoke in a network's run."""
-    pytest.importorskip("tvm")
     platform = make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
     settings = MetaSchedule(population_size=16, init_min_unmeasured=4, genetic_num_iters=1)
     model = settings.shared(platform)

@@ -10,17 +10,14 @@ from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.paths import conf_folder
-from pruner.program.device import load_device
 from pruner.search.policy import RoundSettings
-from pruner.tune.measure.machine import make_platform
-from pruner.tune.measure.measurer import MeasureSettings, Outcome
+from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.run.budget import Effort
-from pruner.tune.run.database import Database
 from pruner.tune.run.learning import TreeModel
-from pruner.tune.run.setup import Prepared
-from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.run.tune_options import LIVE
 from pruner.tune.workloads import operator
+from tests.tune.targets import platform_of, prepared
 
 pytestmark = pytest.mark.tvm
 RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py
@@ -30,6 +27,12 @@ PRESETS = sorted(path.stem for path in (conf_folder() / "policy").glob("*.yaml")
 @pytest.fixture(scope="module")
 def analyzer():
     return load_analyzer(conf_folder(), "a100")
+
+
+def composed(preset):
+    """The policy of a preset."""
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        return build(compose("tune", [f"policy={preset}"]).policy)
 
 
 FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network with larger numbers
@@ -46,21 +49,11 @@ FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network wit
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
     if preset == "adatune":
         pytest.importorskip("lightgbm")
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        policy = build(compose("tune", [f"policy={preset}"]).policy)
-    options = TuneOptions(
-        platform=make_platform(load_device(conf_folder() / "platform" / "a100.yaml")),
-        policy=policy,
-        measure=MeasureSettings(check=False, baseline=False),
-        analyzer=analyzer,
-        make_model=(lambda: TreeModel(seed=0, num_rounds=3)) if policy.takes_model else None,
-    )
-    context = RunContext(
-        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, log=lambda _: None,
-    )  # fmt: skip
-    (task,) = Prepared([operator("matmul", m=128, n=128, k=128)], options, context).tasks
-    seen = set()
+    policy, phases, seen = composed(preset), Phases(), set()
+    matmul, platform = operator("matmul", m=128, n=128, k=128), platform_of("a100")
+    make_model = (lambda: TreeModel(seed=0, num_rounds=3)) if policy.takes_model else None
+    given = {"analyzer": analyzer, "make_model": make_model, "phases": phases}
+    (task,) = prepared(matmul, policy, tmp_path, platform, **given).tasks
     for _ in range(2):
         candidates = task.search.propose(8)
         assert len(candidates) == 8
@@ -68,17 +61,17 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
         task.search.observe(candidates, [Outcome(costs_s=(float(s),)) for s in latency_s])
         seen |= {(c.space, *c.decisions.tolist()) for c in candidates}
     assert len(seen) == 16
-    assert context.phases.seconds()["train"] > 0 or not policy.takes_model
+    assert phases.seconds()["train"] > 0 or not policy.takes_model
 
 
 def test_the_sizes_of_the_presets_are_those_of_their_sources():
-    """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations."""
-    def preset(name):
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            return build(compose("tune", [f"policy={name}"]).policy)
+    """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations.
 
-    assert preset("pruner_official") == RoundSettings()
-    paper = preset("pruner_paper")
+    `this_cpu` in Python and ``policy=pruner_live`` are the same search.
+    """
+    assert composed("pruner_official") == RoundSettings()
+    assert composed("pruner_live") == LIVE
+    paper = composed("pruner_paper")
     assert (paper.draft.keep, paper.redraft_period, paper.verify_only_draft) == (512, 1, True)
 
 

@@ -9,6 +9,7 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
+from pruner.search.gradient import DescentSettings
 from pruner.search.offline.recorded_space import RecordedSpace
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
@@ -16,22 +17,21 @@ from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
+from tests.tune.targets import TARGETS
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-TARGETS = {
-    "cpu-avx512": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
-    "cpu-avx2": {"kind": "llvm", "mcpu": "haswell", "num-cores": 2},
-    "a100": "nvidia/nvidia-a100",
-}
 MATMUL = {"operator": "matmul", "m": 128, "n": 256, "k": 512}
 CONV = {"operator": "conv2d", "n": 1, "ci": 12, "h": 14, "w": 14, "co": 24, "kh": 3, "kw": 3}
 CONV |= {"stride": 2, "padding": 1}
-
-
 SMALLER = MATMUL | {"m": 16, "n": 32, "k": 64}
 SLOW = pytest.mark.slow
+CONSTRUCT = ConstructSettings()
+OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+FIRST_OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+SIZES = pytest.mark.parametrize(
+    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
+)
 
 
 def union(sizes, platform, most=None, **options):
@@ -43,15 +43,29 @@ def union(sizes, platform, most=None, **options):
     )  # fmt: skip
 
 
-def search(space, seed=0, **settings):
+def search(space, settings=CONSTRUCT, seed=0):
     rng = np.random.default_rng(seed)
-    return decision_search(space, ConstructSettings(**settings), space.draft_score, None, rng)
+    return decision_search(space, settings, space.draft_score, None, rng)
 
 
 def proposed(search, num=16):
     candidates = search.propose(num)
     assert all(one.schedule is not None for one in candidates)
+    return rows_of(candidates)
+
+
+def rows_of(candidates):
     return [(one.space, *one.decisions.tolist()) for one in candidates]
+
+
+def resumed(first, again, candidates):
+    """What a search proposes after these candidates, and so does another one with its state."""
+    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * len(candidates))
+    again.load_state(first.state())
+    rest = proposed(first, 8)
+    assert proposed(again, 8) == rest
+    assert not set(rows_of(candidates)) & set(rest)
+    return rest
 
 
 _FIRST = {}
@@ -101,10 +115,8 @@ def test_tiles_of_a_gpu_are_whole_warps_and_lines_and_stay_in_the_registers_and_
         assert rows_ * columns + rows_ + columns <= 128
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
-)
+@OF_BOTH
+@SIZES
 def test_tvm_replays_the_programs_and_accepts_them(platform, sizes):
     space = union(sizes, platform)
     for number, *row in first_of(sizes, platform)[:4]:
@@ -122,35 +134,28 @@ def test_where_a_unit_does_not_divide_the_loop_its_largest_part_counts():
         assert row[2] * row[7] % 4 == 0  # ... and gcd(49 * 60, 32) is 4
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+@FIRST_OF_BOTH
 def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(platform):
-    first, whole = search(union(SMALLER, platform), 1), first_of(SMALLER, platform)
+    first, whole = search(union(SMALLER, platform), seed=1), first_of(SMALLER, platform)
     candidates = first.propose(8)
-    assert whole[:8] == [(c.space, *c.decisions.tolist()) for c in candidates]
-    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * 8)
-    resumed = search(union(SMALLER, platform), 2)
-    resumed.load_state(first.state())
-    rest = proposed(first, 8)
-    assert proposed(resumed, 8) == rest
-    assert not set(whole[:8]) & set(rest)
+    assert whole[:8] == rows_of(candidates)
+    rest = resumed(first, search(union(SMALLER, platform), seed=2), candidates)
     assert set(whole) == set(whole[:8]) | set(rest)
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+@FIRST_OF_BOTH
 def test_where_every_program_fails_the_search_goes_on(platform):
     found, seen = search(union(SMALLER, platform)), []
     for _ in range(3):
         candidates = found.propose(16)
         assert candidates
-        seen += [(c.space, *c.decisions.tolist()) for c in candidates]
+        seen += rows_of(candidates)
         found.observe(candidates, [Outcome(error="run_crash")] * len(candidates))
     assert len(set(seen)) == len(seen)
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
-)
+@OF_BOTH
+@SIZES
 def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
     space = union(sizes, platform)
     (number, *row), *_ = first_of(sizes, platform)
@@ -193,15 +198,19 @@ def test_where_no_program_has_a_score_a_line_says_so(monkeypatch):
         found.propose(16)
 
 
-def test_a_line_names_what_a_space_lacks():
+@pytest.mark.parametrize("settings", [ConstructSettings(), DescentSettings()])
+def test_a_line_names_what_a_space_lacks(settings):
     with pytest.raises(PrunerError, match=r"TVM replays all design spaces .*policy=pruner_live"):
-        search(union(MATMUL, "cpu-avx512", replay_only=True))
-    recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
-    with pytest.raises(PrunerError, match="recorded programs have none"):
-        ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
+        search(union(MATMUL, "cpu-avx512", replay_only=True), settings)
     batched = union(MATMUL, "a100").spaces
     official = UnionSpace(batched, Phases(), load_analyzer(CONF, "a100", form="official"))
     with pytest.raises(PrunerError, match=r"draft\.form=hardware"):
-        search(official)
+        search(official, settings)
+
+
+def test_recorded_programs_and_an_empty_beam_are_refused():
+    recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
+    with pytest.raises(PrunerError, match="recorded programs have none"):
+        ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
     with pytest.raises(PrunerError, match="at least 1"):
         ConstructSettings(beam=0)

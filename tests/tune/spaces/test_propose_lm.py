@@ -1,18 +1,14 @@
 """Tokens and proposals of live design spaces against TVM and MetaSchedule's own draws."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
 
 from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
-from pruner.search.decision_search import decision_search
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
-from pruner.tune.measure.measurer import Outcome
 from tests.tune.spaces import test_construct
-from tests.tune.spaces.test_construct import MATMUL, proposed
+from tests.tune.spaces.test_construct import MATMUL, proposed, resumed, rows_of
 
 pytestmark = pytest.mark.tvm
 
@@ -85,38 +81,22 @@ def test_threads_of_a_block_are_in_the_range_of_the_target():
 
 @pytest.mark.parametrize("platform", ["cpu-avx2", pytest.param("a100", marks=pytest.mark.slow)])
 def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
-    space = union(MATMUL, platform)
-    path = tmp_path / "weights.safetensors"
+    space, path = union(MATMUL, platform), tmp_path / "weights.safetensors"
     model_of(space.token_spaces(), trained=True).save(path)
-
-    def search(seed):
-        settings = ProposeLmSettings(weights=str(path), draws=24)
-        return decision_search(
-            space, settings, space.draft_score, None, np.random.default_rng(seed)
-        )
-
-    first, again = search(0), search(0)
+    settings = ProposeLmSettings(weights=str(path), draws=24)
+    first, again, other = (test_construct.search(space, settings, seed) for seed in (0, 0, 5))
     candidates = first.propose(8)
-    assert proposed(again, 8) == [(c.space, *c.decisions.tolist()) for c in candidates]
-    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * 8)
-    resumed = search(5)
-    resumed.load_state(first.state())
-    rest = proposed(first, 8)
-    assert proposed(resumed, 8) == rest
-    assert not {(c.space, *c.decisions.tolist()) for c in candidates} & set(rest)
+    assert proposed(again, 8) == rows_of(candidates)
+    resumed(first, other, candidates)
 
 
 def test_spaces_of_kinds_without_training_are_drawn_at_random_and_a_line_reports_it(caplog):
     space = union(MATMUL, "a100")
     other = union(MATMUL, "cpu-avx2").token_spaces()
-    with caplog.at_level(logging.WARNING):
-        rows, _ = Proposer(space, model_of(other, trained=True)).sample(
-            16, np.random.default_rng(0)
-        )
+    rows, _ = Proposer(space, model_of(other, trained=True)).sample(16, np.random.default_rng(0))
     assert "trained on none of their kind (gpu: " in caplog.messages[0]
     assert np.isfinite(space.draft_score(rows)).any()
     caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        replayed = test_construct.union(MATMUL, "cpu-avx2", replay_only=True)
-        Proposer(replayed, model_of(other, trained=True))
+    replayed = test_construct.union(MATMUL, "cpu-avx2", replay_only=True)
+    Proposer(replayed, model_of(other, trained=True))
     assert "no tokens" in caplog.messages[0]

@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.lower import lower
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
-from pruner.tune.workloads import from_operator
 from tests.tune import tir_truth as truth
+from tests.tune.designs import designs_of
+from tests.tune.targets import A100, AVX512, target_of
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-TARGETS = {
-    "cuda": "nvidia/nvidia-a100",
-    "llvm": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
-}
+TARGETS = {"cuda": A100, "llvm": AVX512}
 PROGRAMS = 2
 
 
@@ -102,47 +98,29 @@ SLOW += [("safe_softmax", "llvm")]
     ],
 )
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
-    import tvm.te as te
-    import tvm.topi as topi
+        import tvm.topi as topi
 
     function = te.create_prim_func(OPERATORS[operator](te, topi))
     module = tvm.tvm.IRModule({"main": function})
     compared = 0
-    for design in design_spaces(module, tvm.tvm.target.Target(TARGETS[target]))[:3]:
+    for design in design_spaces(module, target_of(TARGETS[target]))[:3]:
         space = BatchedSpace(design)
         rng = np.random.default_rng(3)
         draws = np.concatenate([space.sample(PROGRAMS, rng), space.sample_any(PROGRAMS, rng)])
-        legal, features = space.legal(draws), space.features(draws)
-        assert np.isfinite(features.statement).all()
-        for rows, tree in apply_groups(space.program, draws)[0]:
-            nests = lower(tree)
-            unsure = np.broadcast_to(tree.uncertain, len(rows))
-            for place, row in enumerate(rows):
-                schedule, accepted = truth.replayed(tvm, design, draws[row])
-                if unsure[place]:
-                    continue
-                assert legal[row] == accepted
-                if schedule is None:
-                    continue
-                assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-                ours = truth.our_buffers(tree, nests, place)
-                theirs = truth.tvm_buffers(tvm, schedule)
-                assert ours == {name: theirs.get(name) for name in ours}
-                compared += 1
+        assert np.isfinite(space.features(draws).statement).all()
+        compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared >= PROGRAMS
 
 
 @pytest.mark.parametrize(("width", "tile", "known"), [(3, (3, 3), True), (4, (2, 8), False)])
 def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
     """Padding is computed for each step of the outer loop, which reads ``3 o + [0, 2]`` of a 3 x 3
-    window: one row of it. Of two rows that move by two TVM does not see which is the last, so the
-    loop over them has no number of iterations, and it refuses the program.
+    window: one row of it. Of two rows TVM does not see which is the last, and refuses the program.
     """
     spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
     window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
-    target = tvm.tvm.target.Target(TARGETS["llvm"])
     row, compared = np.array([[*tile, 0, 4]]), 0
-    for design in design_spaces(from_operator({**spec, **window}).module, target):
+    for design in designs_of({**spec, **window}, AVX512):
         if len(design.vector(design.trace)) != row.shape[1]:
             continue
         space = BatchedSpace(design)

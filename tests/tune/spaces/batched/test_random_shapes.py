@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.lower import lower
 from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
+from tests.tune.targets import A100, AVX512
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
-
-CUDA = "nvidia/nvidia-a100"
-LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
-TENSORIZED = {"mma": 4, "wmma": 5, "lanes": 0}
 
 
 def product(rng):
@@ -51,34 +45,16 @@ def designs(rng, target, dtype, operator):
 
 def compare(tvm, design, rng):
     """Two random programs of a space, and two legal ones where there are any."""
-    space, kind = BatchedSpace(design), kind_of(design)
+    space = BatchedSpace(design)
     draws = space.sample_any(2, rng)
     try:
         draws = np.concatenate([draws, space.sample(2, rng)])
     except PrunerError:  # none is legal: of convolutions whose vectors all step
-        assert kind != "lanes"
-    legal = space.legal(draws)
-    for rows, tree in apply_groups(space.program, draws)[0]:
-        nests, unsure = lower(tree), np.broadcast_to(tree.uncertain, len(rows))
-        for place, row in enumerate(rows):
-            schedule, accepted = truth.replayed(tvm, design, draws[row])
-            if unsure[place] or schedule is None:
-                assert not legal[row], draws[row]
-                continue
-            theirs = truth.tvm_loops(schedule)
-            if kind == "mma":
-                accepted = accepted and truth.permutes(tvm, schedule)
-                accepted = accepted and truth.waits_are_numbers(schedule, design.target)
-                theirs |= truth.tvm_copies(tvm, schedule)
-            assert legal[row] == accepted, draws[row]
-            assert truth.our_loops(tree, place) == theirs
-            ours, buffers = truth.our_buffers(tree, nests, place), truth.tvm_buffers(tvm, schedule)
-            assert ours == {name: buffers.get(name) for name in ours}
-            done = [inst.kind.name for inst in schedule.trace.insts].count("Tensorize")
-            assert done == TENSORIZED[kind]
+        assert kind_of(design) != "lanes"
+    truth.assert_programs_are_tvms(tvm, design, space, draws)
 
 
-FORMS = [(CUDA, "float16"), (CUDA, "float32"), (LLVM, "float32")]
+FORMS = [(A100, "float16"), (A100, "float32"), (AVX512, "float32")]
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 16))]
 
 

@@ -20,28 +20,18 @@ from pruner.tune.spaces.opening import open_spaces
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
+from tests.tune.targets import A100, AVX512
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-CUDA = "nvidia/nvidia-a100"
-LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
-CONV = {"n": 1, "ci": 8, "h": 14, "w": 14, "co": 16, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+CUDA, LLVM = A100, AVX512
+IMAGE = {"n": 1, "h": 14, "w": 14, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 OPERATORS = {
     "matmul": {"operator": "matmul", "m": 64, "n": 96, "k": 128, "epilogue": ["relu"]},
     "batch": {"operator": "batch_matmul", "batch": 4, "m": 32, "n": 48, "k": 64},
-    "conv": {"operator": "conv2d", **CONV, "epilogue": ["bias", "relu"]},
-    "depthwise": {
-        "operator": "depthwise_conv2d",
-        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
-        "c": 16,
-    },
-    "pool": {
-        "operator": "pool",
-        "kind": "avg",
-        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
-        "c": 16,
-    },
+    "conv": {"operator": "conv2d", **IMAGE, "ci": 8, "co": 16, "epilogue": ["bias", "relu"]},
+    "depthwise": {"operator": "depthwise_conv2d", **IMAGE, "c": 16},
+    "pool": {"operator": "pool", "kind": "avg", **IMAGE, "c": 16},
     "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
 }
@@ -53,12 +43,6 @@ def spaces(operator, target, **options):
     found = designs_of(OPERATORS[operator], target)
     # the others differ in the loop that is factored
     return [(design, BatchedSpace(design, **options)) for design in found[:4]]
-
-
-def trees(space, decisions):
-    for rows, tree in apply_groups(space.program, decisions)[0]:
-        for place, row in enumerate(rows):
-            yield int(row), place, tree, len(rows)
 
 
 # the other target of each has the same operator
@@ -77,24 +61,10 @@ SLOW += [("conv", "cuda"), ("matmul", "llvm"), ("softmax", "llvm")]
     ],
 )  # fmt: skip
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
-    rng = np.random.default_rng(3)
-    compared = 0
+    rng, compared = np.random.default_rng(3), 0
     for design, space in spaces(operator, target):
         draws = space.sample_any(PROGRAMS, rng)
-        legal = space.legal(draws)
-        for row, place, tree, num in trees(space, draws):
-            schedule, accepted = truth.replayed(tvm, design, draws[row])
-            if np.broadcast_to(tree.uncertain, num)[place]:
-                assert not legal[row]
-                continue
-            assert legal[row] == accepted, draws[row]
-            if schedule is None:
-                continue
-            assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-            ours = truth.our_buffers(tree, lower(tree), place)
-            theirs = truth.tvm_buffers(tvm, schedule)
-            assert ours == {name: theirs.get(name) for name in ours}
-            compared += 1
+        compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared >= PROGRAMS
 
 
@@ -126,10 +96,8 @@ SAME = [
 @pytest.mark.parametrize(
     ("operator", "target"),
     [
-        *(
-            pytest.param("matmul", CUDA, id="matmul-cuda"),
-            pytest.param("conv", LLVM, id="conv-llvm"),
-        ),
+        pytest.param("matmul", CUDA, id="matmul-cuda"),
+        pytest.param("conv", LLVM, id="conv-llvm"),
         pytest.param("matmul", LLVM, id="matmul-llvm", marks=SLOW_MARK),
         pytest.param("conv", CUDA, id="conv-cuda", marks=SLOW_MARK),
     ],
@@ -140,21 +108,21 @@ def test_features_agree_with_tvms_extractor(tvm, operator, target):
     for design, space in spaces(operator, target, lowering="metaschedule"):
         draws = space.sample_any(PROGRAMS, rng)
         batch = space.features(draws)
-        for row, place, tree, num in trees(space, draws):
-            schedule, _ = truth.replayed(tvm, design, draws[row])
-            candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
-            (table,) = extractor.extract_from(design.context, [candidate])
-            nests = lower(tree, "metaschedule")
-            ours = list(dict.fromkeys(s.buffer.key for s in nests.stores))
-            theirs = list(dict.fromkeys(s.buffer.key for s in nests.stores if s.kind != "init"))
-            for expected, key in zip(table.numpy(), theirs, strict=True):
-                found = batch.statement[batch.rows(row)][ours.index(key)]
-                wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
-                assert not wrong, tree.buffers[key].name
-                a, b = truth.accesses(found), truth.accesses(expected)
-                a = truth.matched(a, b)
-                np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
-                assert place < num
+        for rows, tree in apply_groups(space.program, draws)[0]:
+            stores = lower(tree, "metaschedule").stores
+            ours = list(dict.fromkeys(s.buffer.key for s in stores))
+            theirs = list(dict.fromkeys(s.buffer.key for s in stores if s.kind != "init"))
+            for row in rows:
+                schedule, _ = truth.replayed(tvm, design, draws[row])
+                candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
+                (table,) = extractor.extract_from(design.context, [candidate])
+                for expected, key in zip(table.numpy(), theirs, strict=True):
+                    found = batch.statement[batch.rows(row)][ours.index(key)]
+                    wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
+                    assert not wrong, tree.buffers[key].name
+                    b = truth.accesses(expected)
+                    a = truth.matched(truth.accesses(found), b)
+                    np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
 
 
 def test_samples_follow_metaschedules_distributions():

@@ -1,16 +1,31 @@
-"""Programs that TVM's own settings cannot compile: halves into float32 sums, sums over threads."""
+"""Programs that TVM alone cannot compile, or badly: halves, sums over threads, odd vectors."""
 
 import numpy as np
 import pytest
 
-from pruner.tune.compiling import compiled, pass_context, written_out
+from pruner.tune.compiling import compiled, even_vectors, pass_context, written_out
 from pruner.tune.deploy import build
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.workloads import from_operator
+from tests.tune.designs import designs_of
+from tests.tune.targets import A100, module_of, target_of
 
 pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def target(tvm):
+    return target_of(A100)
+
+
+def source_of(built):
+    return built.mod.imports[0].inspect_source()
+
+
+def from_text(text):
+    tvm = load_tvm().tvm
+    return tvm.IRModule({"main": tvm.script.from_source(text)})
 
 
 def halves(te):
@@ -32,71 +47,55 @@ def mean(te):
 
 
 @pytest.mark.parametrize(("operator", "programs"), [(halves, 1), (mean, 4)])
-def test_what_the_draft_may_choose_is_written_as_cuda(operator, programs):
-    import tvm.te as te
-
-    tvm = load_tvm().tvm
-    module = tvm.IRModule({"main": te.create_prim_func(operator(te))})
-    target = tvm.target.Target("nvidia/nvidia-a100")
+def test_what_the_draft_may_choose_is_written_as_cuda(tvm, target, operator, programs):
     refused = written = 0
-    for design in design_spaces(module, target):
+    for design in design_spaces(module_of(operator(tvm.tvm.te)), target):
         if any(inst.kind.name == "ReadAt" for inst in design.trace.insts):
             continue  # mma: its results are not staged in shared memory
         rows = BatchedSpace(design).sample(programs, np.random.default_rng(0))
         for schedule in (design.replay(row, 1) for row in rows):
             if schedule is None:
                 continue
-            built = compiled(schedule.mod, target)
-            assert "__global__" in built.mod.imports[0].inspect_source()
+            assert "__global__" in source_of(compiled(schedule.mod, target))
             written += 1
             try:
-                tvm.compile(schedule.mod, target=target)
+                tvm.tvm.compile(schedule.mod, target=target)
             except Exception:
                 refused += 1
     assert written >= programs
     assert refused  # else TVM is mended, and the setting may go
 
 
-def product(te):
-    a, b = te.placeholder((64, 64), "float32", "a"), te.placeholder((64, 64), "float32", "b")
-    k = te.reduce_axis((0, 64), "k")
-    return [a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))]
-
-
-def unrolled():
-    """The target, and schedules of the product that are unrolled as far as can be."""
-    import tvm.te as te
-
-    tvm = load_tvm().tvm
-    module = tvm.IRModule({"main": te.create_prim_func(product(te))})
-    target = tvm.target.Target("nvidia/nvidia-a100")
-    design = design_spaces(module, target)[0]
+@pytest.fixture(scope="module")
+def unrolled(tvm):
+    """Schedules of a product that are unrolled as far as can be."""
+    design = designs_of({"operator": "matmul", "m": 64, "n": 64, "k": 64}, A100)[0]
     rows = BatchedSpace(design).sample(60, np.random.default_rng(0))
     chosen = rows[rows[:, -1] == rows[:, -1].max()][:6]
-    return target, [design.replay(row, 1) for row in chosen]
+    return [design.replay(row, 1) for row in chosen]
 
 
-def test_a_loop_that_is_unrolled_has_its_shared_memory_once():
-    target, schedules = unrolled()
+def compiled_alone(tvm, module, target):
+    """The source that TVM writes with our settings, but without our passes."""
+    with target, pass_context(module, target):
+        return source_of(tvm.tvm.compile(module, target=target))
+
+
+def test_a_loop_that_is_unrolled_has_its_shared_memory_once(tvm, target, unrolled):
     multiplied = 0
-    for schedule in schedules:
-        source = compiled(schedule.mod, target).mod.imports[0].inspect_source()
-        assert source.count("__shared__") == 2
-        with target, pass_context(schedule.mod, target):
-            alone = load_tvm().tvm.compile(schedule.mod, target=target)
-        multiplied += alone.mod.imports[0].inspect_source().count("__shared__") > 2
+    for schedule in unrolled:
+        assert source_of(compiled(schedule.mod, target)).count("__shared__") == 2
+        multiplied += compiled_alone(tvm, schedule.mod, target).count("__shared__") > 2
     assert multiplied  # else TVM is mended
 
 
-def test_an_inner_loop_that_is_unrolled_alone_has_its_shared_memory_once():
+def test_an_inner_loop_that_is_unrolled_alone_has_its_shared_memory_once(tvm, target):
     """Of two loops around a copy the outer one has too many steps, the inner one four turns."""
-    import tvm.te as te
-
-    tvm, target = load_tvm().tvm, load_tvm().tvm.target.Target("nvidia/nvidia-a100")
+    te = tvm.tvm.te
     a = te.placeholder((1000, 4, 32), "float32", "a")
     r, k = te.reduce_axis((0, 1000), "r"), te.reduce_axis((0, 4), "k")
     total = te.compute((32,), lambda i: te.sum(a[r, k, i], axis=[r, k]), "total")
-    schedule = load_tvm().s_tir.Schedule(te.create_prim_func([a, total]))
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([a, total]))
     block = schedule.get_sblock("total")
     lane, outer, inner = schedule.get_loops(block)
     schedule.bind(lane, "threadIdx.x")
@@ -105,25 +104,19 @@ def test_an_inner_loop_that_is_unrolled_alone_has_its_shared_memory_once():
     schedule.bind(schedule.get_loops(copy)[-1], "threadIdx.x")
     schedule.annotate(outer, "pragma_auto_unroll_max_step", 64)
     schedule.annotate(outer, "pragma_unroll_explicit", 1)
-    source = compiled(schedule.mod, target).mod.imports[0].inspect_source()
-    assert source.count("__shared__") == 1
-    with target, pass_context(schedule.mod, target):
-        alone = tvm.compile(schedule.mod, target=target)
-    assert alone.mod.imports[0].inspect_source().count("__shared__") == 4
+    assert source_of(compiled(schedule.mod, target)).count("__shared__") == 1
+    assert compiled_alone(tvm, schedule.mod, target).count("__shared__") == 4
 
 
-def test_a_network_has_the_programs_that_were_measured(monkeypatch):
+def test_a_network_has_the_programs_that_were_measured(tvm, target, unrolled, monkeypatch):
     """What TVM is given of a network's functions is what it is given of each alone."""
-    import tvm_ffi
-
     monkeypatch.setattr(build, "provide_compiler", lambda: True)
     monkeypatch.setattr("tvm.relax.build", lambda module, target, relax_pipeline: module)
-    target, schedules = unrolled()
     other = 0
-    for schedule in schedules:
+    for schedule in unrolled:
         given, alone = build.compiled(schedule.mod, target), written_out(schedule.mod, target)
-        assert tvm_ffi.structural_equal(given, alone)
-        other += not tvm_ffi.structural_equal(given, schedule.mod)
+        assert tvm.ffi.structural_equal(given, alone)
+        other += not tvm.ffi.structural_equal(given, schedule.mod)
     assert other
 
 
@@ -148,39 +141,29 @@ def main(a: T.Buffer((960,), "{dtype}"), b: T.Buffer((960,), "{dtype}")):
         ("float16", 1, True),
     ],
 )  # fmt: skip
-def test_odd_vectors_of_halves_become_loops(dtype, lanes, taken):
-    import tvm_ffi
-
-    tvm = load_tvm().tvm
-    text = HALF.format(dtype=dtype, lanes=lanes, blocks=30 // lanes)
-    function = tvm.script.from_source(text)
-    module = tvm.IRModule({"main": function})
-    target = tvm.target.Target("nvidia/nvidia-a100")
-    assert tvm_ffi.structural_equal(written_out(module, target), module) == taken
-    assert "__global__" in compiled(module, target).mod.imports[0].inspect_source()
+def test_odd_vectors_of_halves_become_loops(tvm, target, dtype, lanes, taken):
+    module = from_text(HALF.format(dtype=dtype, lanes=lanes, blocks=30 // lanes))
+    assert tvm.ffi.structural_equal(written_out(module, target), module) == taken
+    assert "__global__" in source_of(compiled(module, target))
     if not taken:
         with pytest.raises(Exception, match="even"):
-            tvm.compile(module, target=target)
+            tvm.tvm.compile(module, target=target)
 
 
-def test_lanes_that_straddle_rows_become_loops_only_where_tvm_stops():
+def test_lanes_that_straddle_rows_become_loops_only_where_tvm_stops(tvm, target):
     """Rows of 14 and of 6 elements in vectors of 4: the compiler stops at the first and takes the
     second, of which it sees that they are neighbours in shared memory."""
-    import tvm_ffi
-
-    tvm = load_tvm().tvm
     spec = {"operator": "batch_matmul", "batch": 4, "m": 64, "n": 14, "k": 48}
-    target = tvm.target.Target("nvidia/nvidia-a100")
-    design = design_spaces(from_operator(spec).module, target)[0]
+    design = designs_of(spec, A100)[0]
     stops = np.array([1, 1, 1, 1, 4, 1, 1, 8, 4, 2, 1, 2, 7, 1, 1, 8, 6, 1, 0, 3, 0])
     for row, taken in ((stops, False), (np.array([*stops[:18], 3, 0, 0]), True)):
         module = design.replay(row, 1).mod
         with target, pass_context(module, target):
-            assert tvm_ffi.structural_equal(written_out(module, target), module) == taken
+            assert tvm.ffi.structural_equal(written_out(module, target), module) == taken
             if not taken:  # else TVM is mended
                 with pytest.raises(Exception, match="eval_vec_"):
-                    tvm.compile(module, target=target)
-        assert "__global__" in compiled(module, target).mod.imports[0].inspect_source()
+                    tvm.tvm.compile(module, target=target)
+        assert "__global__" in source_of(compiled(module, target))
 
 
 TURNED = """
@@ -206,17 +189,57 @@ def main(a: T.Buffer((64, 64), "{dtype}"), b: T.Buffer((64, 64), "{dtype}")):
         ("float16", 8, "j // 64 + i, j", True),
     ],
 )  # fmt: skip
-def test_eight_halves_that_are_no_neighbours_become_a_loop(dtype, lanes, read, taken):
+def test_eight_halves_that_are_no_neighbours_become_a_loop(tvm, target, dtype, lanes, read, taken):
     """TVM writes them as eight arguments of ``make_uint4``, which nvcc knows with four."""
-    import tvm_ffi
-
-    tvm = load_tvm().tvm
-    text = TURNED.format(dtype=dtype, lanes=lanes, read=read)
-    module = tvm.IRModule({"main": tvm.script.from_source(text)})
-    target = tvm.target.Target("nvidia/nvidia-a100")
+    module = from_text(TURNED.format(dtype=dtype, lanes=lanes, read=read))
     written = written_out(module, target)
-    assert tvm_ffi.structural_equal(written, module) == taken
+    assert tvm.ffi.structural_equal(written, module) == taken
     for given, whole in ((module, taken), (written, True)):
-        source = tvm.compile(given, target=target).mod.imports[0].inspect_source()
+        source = source_of(tvm.tvm.compile(given, target=target))
         calls = [line.count(",") for line in source.splitlines() if "= make_uint4(" in line]
         assert all(commas <= 3 for commas in calls) == whole
+
+
+def scheduled(lanes):
+    """A function that scales 3 x lanes numbers, a row as one vector."""
+    te = load_tvm().tvm.te
+    a = te.placeholder((3, lanes), name="a")
+    b = te.compute((3, lanes), lambda i, j: a[i, j] * 2.0 + j, name="b")
+    schedule = load_tvm().s_tir.Schedule(module_of([a, b]))
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("b"))[1])
+    return schedule.mod
+
+
+@pytest.mark.parametrize(
+    ("lanes", "divided"),
+    [(40, "8)"), (24, "8)"), (48, "16)"), (32, None), (12, None), (34, None), (35, None)],
+)
+def test_only_long_vectors_of_odd_lanes_are_divided(tvm, lanes, divided):
+    """Into those of registers; they compute the same."""
+    module, target = scheduled(lanes), target_of(1)
+    text = written_out(module, target)["main"].script()
+    vector = f"T.vectorized({lanes})" if divided is None else f"T.vectorized({divided}"
+    assert vector in text
+    assert ("T.unroll(" in text) == (divided is not None)
+    given = np.random.default_rng(0).standard_normal((3, lanes)).astype(np.float32)
+    found = tvm.tvm.runtime.tensor(np.zeros_like(given))
+    compiled(module, target).jit()["main"](tvm.tvm.runtime.tensor(given), found)
+    np.testing.assert_array_equal(found.numpy(), given * 2 + np.arange(lanes, dtype=np.float32))
+
+
+def test_loops_of_other_starts_steps_or_annotations_stay(tvm):
+    tirx, loops = tvm.tirx, []
+    note = (tirx.For, lambda one: loops.append(one) or one)
+    tvm.ffi.structural_map(scheduled(40)["main"], note)
+    (loop,) = (one for one in loops if int(one.kind) == 2)
+    var, zero, extent, kind, body = loop.loop_var, loop.min, loop.extent, loop.kind, loop.body
+    eight, two = (tirx.IntImm(extent.ty.dtype, number) for number in (8, 2))
+    for start, more, divided in (
+        (zero, {}, True),
+        (eight, {}, False),
+        (zero, {"step": two}, False),
+        (zero, {"annotations": {"note": 1}}, False),
+    ):
+        function = tirx.PrimFunc([], tirx.For(var, start, extent, kind, body, **more))
+        found = even_vectors(tvm.tvm.IRModule({"main": function}))["main"]
+        assert (found.body.loop_var.name != var.name) == divided

@@ -9,20 +9,18 @@ import sys
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
 from pruner.processes import Worker, preload
-from pruner.program.device import load_device
 from pruner.tune import operator
 from pruner.tune.compiling import compiled, link
 from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import lost_device
 from pruner.tune.measure import machine
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, build
-from pruner.tune.measure.machine import make_platform, missing_device
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_file
-from tests.tune.cuda_programs import programs
+from tests.tune.cuda_programs import UNKNOWN, programs
+from tests.tune.targets import platform_of
 
 pytestmark = pytest.mark.tvm
 FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as fatbinary.h has it
@@ -34,8 +32,8 @@ def built(tmp_path):
     if shutil.which("nvcc") is None:
         pytest.skip("no CUDA compiler (nvcc) on this machine")
     path, library = tmp_path / "programs.py", tmp_path / "built.so"
-    path.write_text(programs('b[i] = T.call_extern("float32", "no_such_function", a[i])'))
-    target = make_platform(load_device(conf_folder() / "platform" / "h200.yaml")).target
+    path.write_text(programs(UNKNOWN))
+    target = platform_of("h200").target
     preload(*PRELOADED)
     worker = Worker(JOBS, timeout_s=60, memory_bytes=8 << 30)
 
@@ -124,8 +122,7 @@ def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
     ],
 )
 def test_a_processor_that_is_not_this_machines_is_told_before_anything_runs(target, told):
-    device = load_device(conf_folder() / "platform" / "cpu-avx2.yaml")
-    reason = missing_device(make_platform(device, target=target))
+    reason = machine.missing_device(platform_of("cpu-avx2", target))
     assert reason is None if told is None else reason.endswith(told)
 
 
@@ -144,7 +141,9 @@ def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch)
 
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():
-    """The message is that of TVM 0.27 on an H200, in a worker forked from a user of the device."""
+    """CUDA's message is that of TVM 0.27 on an H200, in a worker forked from a user of it."""
     seen = "CUDA Runtime Error: cudaErrorInitializationError (3): initialization error"
     assert lost_device(RuntimeError(seen))
     assert not lost_device(RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700)"))
+    assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
+    assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))

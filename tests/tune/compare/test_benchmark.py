@@ -138,12 +138,6 @@ def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):
     assert alone[0].relative_error is None
 
 
-def test_of_several_outputs_the_worst_counts(tmp_path):
-    np.savez(tmp_path / "a.npz", np.array([1.0]), np.array([2.0, 3.0]))
-    np.savez(tmp_path / "b.npz", np.array([1.0]), np.array([2.0, 4.0]))
-    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz")[0] == 0.25
-
-
 @pytest.mark.parametrize(
     ("found", "wanted", "rounds", "error", "where"),
     [
@@ -158,13 +152,7 @@ def test_of_several_outputs_the_worst_counts(tmp_path):
         ([0, 1, *[98] * 98], [1, 2, *[99] * 98], True, np.inf, "output y at 0 is 0, not 1"),
         ([True, True], [True, False], True, np.inf, "output y at 1 is True, not False"),
         ([0.0, 1.0] * 9, [1.0, 0.0] * 9, True, 1.0, "output y at 0 is 0.0, not 1.0"),
-        (
-            [0.0, 2.5, 32.0] * 2,
-            [0.0, 1.0, 32.0] * 2,
-            True,
-            1.5 / 32,
-            "output y at 1 is 2.5, not 1.0",
-        ),
+        ([0, 2.5, 32.0] * 2, [0, 1, 32.0] * 2, True, 1.5 / 32, "output y at 1 is 2.5, not 1.0"),
         ([0.0, 0.0, 32.0, 0.0, 1.0, 32.0], [0.0, 1.0, 32.0] * 2, True, 0.0, ""),
         ([True, False], [1.0, 0.0], False, np.inf, "output y is bool 2, not float64 2"),
         (np.int32([1]), np.int64([1]), False, 0.0, ""),
@@ -181,36 +169,37 @@ def test_the_worst_output_is_named_with_its_place(found, wanted, rounds, error, 
     assert found == (error, where.replace("output y", "output y of the second call"))
 
 
-def test_rounding_of_the_numbers_that_an_output_sums_is_right(tmp_path):
-    np.savez(tmp_path / "ours.npz", np.float32([3e-7, 1e-9]))
-    np.savez(tmp_path / "torch.npz", np.float32([-2e-9, 2e-9]))
-    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
-    assert worst_output(*files)[0] == pytest.approx(151)
-    assert worst_output(*files, scales=[0.5]) == (0.0, "")  # 5e-7
-    assert worst_output(*files, scales=[0.1])[0] == pytest.approx(151)
-    assert worst_output(*files, scales=[])[0] == pytest.approx(151)
+@pytest.fixture
+def worst(tmp_path):
+    """Compares lists of outputs."""
+
+    def found(ours, theirs, **how):
+        np.savez(tmp_path / "ours.npz", *ours)
+        np.savez(tmp_path / "torch.npz", *theirs)
+        return worst_output(tmp_path / "ours.npz", tmp_path / "torch.npz", **how)
+
+    return found
 
 
-def test_terms_that_stand_for_infinity_make_no_output_right(tmp_path):
-    np.savez(tmp_path / "ours.npz", np.float32([3e-4, 1.0]), np.int64([5]), np.float64([1e-6]))
-    np.savez(tmp_path / "torch.npz", np.float32([0.0, 1.0]), np.int64([6]), np.float64([2e-6]))
-    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
+def test_rounding_of_the_numbers_that_an_output_sums_is_right(worst):
+    both = [np.float32([3e-7, 1e-9])], [np.float32([-2e-9, 2e-9])]
+    assert worst(*both, scales=[0.5]) == (0.0, "")  # 5e-7
+    for how in ({}, {"scales": [0.1]}, {"scales": []}):
+        assert worst(*both, **how)[0] == pytest.approx(151)
+
+
+def test_terms_that_stand_for_infinity_make_no_output_right(worst):
+    both = [np.float32([3e-4, 1.0]), np.int64([5])], [np.float32([0.0, 1.0]), np.int64([6])]
     for scale in (1e9, np.inf):
-        assert worst_output(*files, scales=[scale, 0.0, 0.0])[0] == np.inf  # the integer
-    np.savez(files[0], np.float32([3e-4, 1.0]))
-    np.savez(files[1], np.float32([0.0, 1.0]))
-    assert worst_output(*files, scales=[1e9])[0] == pytest.approx(3e-4)
+        assert worst(*both, scales=[scale, 0.0])[0] == np.inf  # the integer
+    assert worst(both[0][:1], both[1][:1], scales=[1e9])[0] == pytest.approx(3e-4)
     # sums of float64 round less
-    np.savez(files[0], np.float64([1e-6]))
-    np.savez(files[1], np.float64([2e-6]))
-    assert worst_output(*files, scales=[10.0])[0] == pytest.approx(0.5)
+    doubles = [np.float64([1e-6])], [np.float64([2e-6])]
+    assert worst(*doubles, scales=[10.0])[0] == pytest.approx(0.5)
 
 
-def test_another_number_of_outputs_is_told(tmp_path):
-    np.savez(tmp_path / "a.npz", np.ones(1))
-    np.savez(tmp_path / "b.npz", np.ones(1), np.ones(1))
-    wanted = (np.inf, "1 outputs, not 2")
-    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz") == wanted
+def test_another_number_of_outputs_is_told(worst):
+    assert worst([np.ones(1)], [np.ones(1)] * 2) == (np.inf, "1 outputs, not 2")
 
 
 def turn(run_s, seconds):
@@ -224,9 +213,6 @@ def turn(run_s, seconds):
     return timed_turn(run, seconds, lambda: now)
 
 
-def test_the_first_run_of_a_turn_warms_up():
+def test_the_first_run_of_a_turn_warms_up_and_a_longer_run_is_the_turn():
     assert turn([0.25, 0.125, 0.125, 0.125, 9.0], 0.625) == [0.125, 0.125, 0.125]
-
-
-def test_a_run_longer_than_a_turn_is_the_turn():
     assert turn([0.75, 9.0], 0.5) == [0.75]

@@ -21,15 +21,11 @@ def run(folder, request=ASKED):
     return folder
 
 
-def test_other_runs_of_the_network_are_taken(tmp_path):
-    check_others(run(tmp_path / "one"), [run(tmp_path / "two"), run(tmp_path / "three")])
-
-
-def test_names_that_are_taken_are_refused(tmp_path):
+def test_other_runs_of_the_network_are_taken_unless_their_names_are(tmp_path):
     one, two, same = run(tmp_path / "one"), run(tmp_path / "two"), run(tmp_path / "x" / "two")
-    for others in ([two, same], [one], [two, two], [run(tmp_path / "eager")]):
-        with pytest.raises(PrunerError, match="is taken"):
-            check_others(one, others)
+    check_others(one, [two, run(tmp_path / "three")])
+    with pytest.raises(PrunerError, match="is taken"):
+        check_others(one, [two, same])
 
 
 def test_other_networks_and_targets_are_refused(tmp_path):

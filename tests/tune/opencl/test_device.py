@@ -11,7 +11,6 @@ import pytest
 
 from experiments.common.comparison import started
 from pruner.tune.compiling import compiled
-from pruner.tune.kinds import lost_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
 from pruner.tune.measure.numerics import inputs, worst_error
@@ -23,39 +22,20 @@ from pruner.tune.spaces.design import design_spaces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, from_file, from_operator
 from tests.paths import REPOSITORY
+from tests.tune.cuda_programs import DOUBLE, HEAD, UNKNOWN, kernel
 from tests.tune.measure.test_measurer import measured
 from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 
-KERNELS = """
-from tvm.script import tirx as T
-
-
-@T.prim_func(s_tir=True)
-def main(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    for block in T.thread_binding({blocks}, thread="blockIdx.x"):
-        for lane in T.thread_binding({lanes}, thread="threadIdx.x"):
-            with T.sblock("b"):
-                i = T.axis.spatial(64, {index})
-                T.reads(a[i])
-                T.writes(b[i])
-                {statement}
-"""
-PLACES = {"blocks": 4, "lanes": 16, "index": "block * 16 + lane"}
-DOUBLE = PLACES | {"statement": "b[i] = a[i] * T.float32(2)"}
-UNKNOWN = PLACES | {"statement": 'b[i] = T.call_extern("float32", "no_such_function", a[i])'}
-LARGE = DOUBLE | {"blocks": 1, "lanes": 8192, "index": "lane % 64"}
-ENDLESS = PLACES | {
-    "statement": """b[i] = a[i]
+ENDLESS = """b[i] = a[i]
                 while T.bool(True):
                     b[i] = b[i] + T.float32(1)"""
-}
 
 
-def program(folder, number, parts):
-    path = folder / f"kernel{number}.py"
-    path.write_text(KERNELS.format(**parts))
+def program(folder, name, statement=DOUBLE, **places):
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + kernel(statement, **places))
     return from_file(path)[0].module
 
 
@@ -72,9 +52,8 @@ def measurer(pocl):
 
 
 def test_what_fails_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
-    good = program(tmp_path, "good", DOUBLE)
-    refused = program(tmp_path, "refused", UNKNOWN)
-    large = program(tmp_path, "large", LARGE)
+    good, refused = program(tmp_path, "good"), program(tmp_path, "refused", UNKNOWN)
+    large = program(tmp_path, "large", blocks=1, lanes=8192, index="lane % 1024")
     outcomes = measured(measurer, [good, refused, large, good])
     assert [o.error for o in outcomes] == [None, "build_error", "build_error", None]
     assert "no_such_function" in outcomes[1].message
@@ -84,17 +63,15 @@ def test_what_fails_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
 
 @pytest.mark.slow
 def test_a_kernel_that_never_ends_costs_one_candidate(measurer, tmp_path):
-    good, endless = program(tmp_path, "good", DOUBLE), program(tmp_path, "bad", ENDLESS)
-    outcomes = measured(measurer, [endless, good])
+    bad = program(tmp_path, "bad", ENDLESS)
+    outcomes = measured(measurer, [bad, program(tmp_path, "good")])
     assert [o.error for o in outcomes] in (["run_timeout", None], ["build_timeout", None])
 
 
 def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
-    assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
-    assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))
     gone = replace(pocl, environments=({CHOSEN: "7"},))
     with DeviceMeasurer(gone, settings(), Phases()) as made:
-        (outcome,) = measured(made, [program(tmp_path, "good", DOUBLE)])
+        (outcome,) = measured(made, [program(tmp_path, "good")])
     assert outcome.error == "run_no_device"
     assert not outcome.concerns_program
 

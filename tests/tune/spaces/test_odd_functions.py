@@ -8,8 +8,8 @@ from pruner.progress import silent
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_file
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -18,8 +18,7 @@ def spaces(text, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from tvm import te, topi\nfrom tvm.script import tirx as T\n" + text)
     (workload,) = from_file(path)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    designs = design_spaces(workload.module, target)
+    designs = design_spaces(workload.module, target_of(2))
     how = {"analyzer": None, "learns": False, "phases": Phases(), "log": silent}
     return open_spaces(designs, name="mine", **how)
 

@@ -1,7 +1,5 @@
 """A live task has the workload flags of a record of the same operator."""
 
-import importlib
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.text import module_flags
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.workloads import normalised
+from tests.tune.targets import module_of, target_of
 
 CONV = '["conv2d_layer", 1, 8, 9, 9, 4, 3, 3, 1, "SAME"]'
 TASKS = [
@@ -29,20 +28,18 @@ TASKS = [
 pytestmark = pytest.mark.tvm
 
 
-def module_of(tvm, key, fused):
-    te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
-    function = te.create_prim_func(te_tensors(te, topi, key, fused))
-    return normalised(tvm.tvm.IRModule({"main": function}))
+def live(tvm, key, fused):
+    return normalised(module_of(te_tensors(tvm.tvm.te, tvm.tvm.topi, key, fused)))
 
 
 @pytest.mark.parametrize(("key", "fused"), TASKS)
 def test_records_and_live_tasks_have_the_same_flags(tvm, key, fused):
     recorded = workload_flags(dag_for_workload(key, fused))
-    np.testing.assert_array_equal(module_flags(module_of(tvm, key, fused)), recorded)
+    np.testing.assert_array_equal(module_flags(live(tvm, key, fused)), recorded)
 
 
 def test_the_words_that_standard_operators_have_are_all_met(tvm):
-    met = sum(module_flags(module_of(tvm, key, fused)) for key, fused in TASKS) > 0
+    met = sum(module_flags(live(tvm, key, fused)) for key, fused in TASKS) > 0
     assert {word for word, seen in zip(WORDS, met, strict=False) if seen} == {
         "max", "add", "DepthwiseConv2d", "softmax", "compute(b, i, j)",
     }  # fmt: skip
@@ -50,10 +47,9 @@ def test_the_words_that_standard_operators_have_are_all_met(tvm):
 
 def test_both_kinds_of_space_hand_the_flags_out(tvm):
     key, fused = TASKS[5]
-    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
     expected = workload_flags(dag_for_workload(key, fused))
     assert expected.any()
-    design = design_spaces(module_of(tvm, key, fused), target)[0]
+    design = design_spaces(live(tvm, key, fused), target_of(2))[0]
     for space in (BatchedSpace(design), ReplaySpace(design)):
         rows = space.sample(2, np.random.default_rng(0))
         np.testing.assert_array_equal(space.features(rows).workload, expected)

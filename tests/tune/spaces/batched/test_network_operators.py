@@ -10,7 +10,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
-from tests.tune.targets import A100, AVX512, target_of
+from tests.tune.targets import A100, AVX512, module_of, target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -98,11 +98,7 @@ SLOW += [("safe_softmax", "llvm")]
     ],
 )
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
-        import tvm.topi as topi
-
-    function = te.create_prim_func(OPERATORS[operator](te, topi))
-    module = tvm.tvm.IRModule({"main": function})
-    compared = 0
+    module, compared = module_of(OPERATORS[operator](tvm.tvm.te, tvm.tvm.topi)), 0
     for design in design_spaces(module, target_of(TARGETS[target]))[:3]:
         space = BatchedSpace(design)
         rng = np.random.default_rng(3)

@@ -3,25 +3,21 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.measure import jobs, machine
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import visible_gpus, with_devices
-from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments
-from tests.tune.measure.test_measurer import program
-from tests.tune.measure.test_remote import OWN, free_port, ports, tracked
+from tests.tune.measure.test_measurer import candidate, program
+from tests.tune.measure.test_remote import free_port, serve, tracked, until
+from tests.tune.targets import target_of
 
 BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")
 GPU = Platform(target=None, device="cuda")
@@ -62,17 +58,9 @@ def three_boards():
     """Port of a tracker, and three servers of the key ``board``."""
     port = free_port()
     with tracked(port, free_port()) as started:
-        for _ in range(2):
-            words = [*ports(free_port()), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
-            python = [sys.executable, "-m", "tvm.exec.rpc_server"]
-            started.append(subprocess.Popen([*python, *words], **OWN))
+        started += [serve(free_port(), port) for _ in range(2)]
         address = replace(BOARD, port=port)
-        for _ in range(300):
-            if jobs.servers(address).get("board") == 3:
-                break
-            time.sleep(0.2)
-        else:
-            raise TimeoutError("no three servers at the tracker")
+        until(lambda: jobs.servers(address).get("board") == 3, "no three servers at the tracker")
         yield port, started[1:]
 
 
@@ -83,11 +71,6 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
     slow = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
     wrong = program(tmp_path, "wrong", 'T.evaluate(T.call_extern("int32", "abort"))')
     settings = MeasureSettings(timing=Timing(repeats=3, min_repeat_ms=1), run_timeout_s=60)
-
-    def candidate(module):
-        return Candidate(
-            space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module)
-        )
 
     def measured(platform, modules, disturb=lambda: None):
         with DeviceMeasurer(platform, settings, Phases()) as measurer:
@@ -101,7 +84,7 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
 
     with three_boards() as (port, servers):
         address = replace(BOARD, port=port)
-        board = Platform(target=load_tvm().tvm.target.Target("llvm"), device="cpu", address=address)
+        board = Platform(target=target_of("llvm"), device="cpu", address=address)
         many = [slow] * 9
         _, _, alone_s = measured(with_devices(board, 1, 3), many)
         errors, order, together_s = measured(with_devices(board, None, 3), many)

@@ -1,4 +1,4 @@
-"""How far a result may be from the reference."""
+"""Arithmetic of measuring: how far a result may be from the reference, when repeats end."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from pruner.tune.measure.numerics import (
     tolerance,
     worst_error,
 )
+from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
 @pytest.mark.parametrize(
@@ -173,3 +174,37 @@ def test_other_inputs_are_others_and_as_valid():
     assert (found[4].shape, found[5]) == ((0, 3), 5)
     assert all(isinstance(a, np.ndarray) for a in found)
     assert [a.dtype for a in found[:4]] == [a.dtype for a in (ids, image, mask, ones)]
+
+
+def test_repeats_stop_after_three_when_they_agree():
+    # Speeds 100, 100, 110: mean 103.3, deviation 4.7, variation 0.046 < 0.1.
+    costs = np.array([1 / 100, 1 / 100, 1 / 110, 1.0, 1.0])
+    rule = AdaptiveRepeats()
+    assert rule.num_repeats(costs) == 3
+    assert rule.latency_s(costs) == pytest.approx(1 / 100)  # the middle one of three
+    # both reasons end the repeats
+    assert AdaptiveRepeats(above_s=1 / 99).num_repeats(costs) == 3
+    assert AdaptiveRepeats(above_s=1 / 101).num_repeats(costs) == 1
+
+
+def test_repeats_go_on_while_they_vary():
+    # Three: 100, 50, 100 vary by 0.28. Four: 100, 50, 100, 100 by 0.25. Five without the fastest
+    # and the slowest: 100, 100, 100 by 0.
+    speeds = np.array([100, 50, 100, 100, 100, 100, 100.0])
+    assert AdaptiveRepeats().num_repeats(1 / speeds) == 5
+    assert AdaptiveRepeats(cv_limit=0.27).num_repeats(1 / speeds) == 4
+    assert AdaptiveRepeats().num_repeats(1 / speeds[:4]) == 4  # all there are
+
+
+def test_two_repeats_or_one_are_never_cut():
+    for costs in ([2.0], [2.0, 4.0]):
+        assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
+        assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
+
+
+def test_a_program_above_the_limit_has_one_repeat():
+    rule = AdaptiveRepeats(cv_limit=None, above_s=2.0)
+    assert rule.num_repeats(np.array([2.1, 1.0, 1.0])) == 1
+    assert rule.num_repeats(np.array([2.0, 9.0, 9.0])) == 3  # the first is not above: all are made
+    assert rule.latency_s(np.array([2.1, 1.0, 1.0])) == 2.1
+    assert AdaptiveRepeats(cv_limit=None).num_repeats(np.array([2.1, 1.0, 1.0])) == 3

@@ -28,7 +28,7 @@ SMALLER = MATMUL | {"m": 16, "n": 32, "k": 64}
 SLOW = pytest.mark.slow
 CONSTRUCT = ConstructSettings()
 OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-FIRST_OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+FAST_CPU = pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
 SIZES = pytest.mark.parametrize(
     "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
 )
@@ -134,7 +134,7 @@ def test_where_a_unit_does_not_divide_the_loop_its_largest_part_counts():
         assert row[2] * row[7] % 4 == 0  # ... and gcd(49 * 60, 32) is 4
 
 
-@FIRST_OF_BOTH
+@FAST_CPU
 def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(platform):
     first, whole = search(union(SMALLER, platform), seed=1), first_of(SMALLER, platform)
     candidates = first.propose(8)
@@ -143,7 +143,7 @@ def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(p
     assert set(whole) == set(whole[:8]) | set(rest)
 
 
-@FIRST_OF_BOTH
+@FAST_CPU
 def test_where_every_program_fails_the_search_goes_on(platform):
     found, seen = search(union(SMALLER, platform)), []
     for _ in range(3):

@@ -21,6 +21,17 @@ class Function(torch.nn.Module):
         return self.function(*inputs)
 
 
+class All(torch.nn.Module):
+    """What several layers make of one input."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x):
+        return [layer(x) for layer in self.layers]
+
+
 def assert_equal(function, *inputs, tolerance=1e-5):
     """Run it untuned in TVM. Compare all outputs: number, shapes, types and values.
 

@@ -159,29 +159,21 @@ def exported(folder, factory="one_image"):
 
 def onnx_file(folder):
     """A convolution, a pool and a linear layer, written with ONNX's own helper."""
-    onnx = pytest.importorskip("onnx")
+    from tests.tune.networks.onnx_graphs import FLOAT, make, written
+
     pytest.importorskip("onnxruntime")
-    make, floats, rng = onnx.helper, onnx.TensorProto.FLOAT, np.random.default_rng(0)
     shapes = {"w": (8, 3, 3, 3), "b": (8,), "dense": (8, 5), "offset": (5,)}
-    graph = make.make_graph(
-        [
-            make.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-            make.make_node("Relu", ["c"], ["r"]),
-            make.make_node("GlobalAveragePool", ["r"], ["p"]),
-            make.make_node("Flatten", ["p"], ["f"]),
-            make.make_node("Gemm", ["f", "dense", "offset"], ["y"]),
-        ],
-        "small",
-        [make.make_tensor_value_info("x", floats, [2, 3, 8, 8])],
-        [make.make_tensor_value_info("y", floats, [2, 5])],
-        [
-            onnx.numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32), name)
-            for name, shape in shapes.items()
-        ],
-    )
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "net.onnx")
-    return folder / "net.onnx"
+    rng = np.random.default_rng(0)
+    nodes = [
+        make.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        make.make_node("Relu", ["c"], ["r"]),
+        make.make_node("GlobalAveragePool", ["r"], ["p"]),
+        make.make_node("Flatten", ["p"], ["f"]),
+        make.make_node("Gemm", ["f", "dense", "offset"], ["y"]),
+    ]
+    constants = {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+    ends = [("x", FLOAT, [2, 3, 8, 8])], [("y", FLOAT, [2, 5])]
+    return written(folder / "net.onnx", nodes, *ends, constants)
 
 
 @pytest.mark.parametrize(
@@ -351,23 +343,14 @@ def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_p
 
 
 def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
-    onnx = pytest.importorskip("onnx")
+    from tests.tune.networks.onnx_graphs import FLOAT, make, written
+
     pytest.importorskip("onnxruntime")
-    make = onnx.helper
-    x, y = (
-        make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", [8]), ("y", []))
-    )
     nodes = [
         make.make_node("Log", ["x"], ["l"]),
         make.make_node("ReduceSum", ["l"], ["y"], keepdims=0),
     ]
-    model = make.make_model(
-        make.make_graph(nodes, "net", [x], [y]),
-        opset_imports=[make.make_opsetid("", 17)],
-        ir_version=9,
-    )
-    onnx.save(model, tmp_path / "net.onnx")
+    written(tmp_path / "net.onnx", nodes, [("x", FLOAT, [8])], [("y", FLOAT, [])])
     assert write_reference(NetworkSource(name=str(tmp_path / "net.onnx")), tmp_path, 1) == []
     with np.load(tmp_path / "inputs.npz") as given, np.load(tmp_path / "expected.npz") as found:
         np.testing.assert_allclose(found["arr_0"], np.log(given["arr_0"]).sum(), rtol=1e-5)

@@ -1,15 +1,20 @@
-"""Small networks imported and lowered once a process; nobody may change them."""
+"""Small networks imported and lowered once a process, nobody may change them; what they compute."""
 
 import json
 from functools import cache
 
+import numpy as np
+import torch
+
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
-from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
 
 HERE = "tests.tune.networks.small_networks"
 ONE_CORE = '{"kind": "llvm", "num-cores": 1}'
+QUICK = {"kind": "llvm", "opt-level": 0}  # to compile
 
 
 def source(name):
@@ -35,5 +40,28 @@ def tasks_of(name, target=ONE_CORE):
 
 
 def _target(text):
-    given = json.loads(text) if text.startswith("{") else text
-    return load_tvm().tvm.target.Target(given)
+    return target_of(json.loads(text) if text.startswith("{") else text)
+
+
+def run(module, inputs, compiled=None):
+    """Outputs of a module on this CPU, not scheduled; LLVM compiles it quickly."""
+    tvm, quick = load_tvm().tvm, target_of(QUICK)
+    built = compiled(module, quick) if compiled else tvm.compile(module, target=quick)
+    machine = load_tvm().relax.VirtualMachine(built, tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(np.array(one, order="C")) for one in inputs])
+    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+
+
+def torch_error(given, module):
+    """The largest relative error of a lowered network's outputs, whose forms are torch's."""
+    network, inputs = network_of(given)
+    with torch.no_grad():
+        wanted = network(*inputs)
+    errors = []
+    for mine, theirs in zip(
+        run(module, inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    ):
+        theirs = theirs.numpy()
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        errors.append(np.abs(mine - theirs).max() / np.abs(theirs).max())
+    return max(errors)

@@ -1,16 +1,13 @@
 """Every name of the catalog becomes tasks, and DETR computes what torch computes."""
 
-import numpy as np
 import pytest
-import torch
 
 from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from pruner.tune.tvm_import import load_tvm
-from tests.tune.networks.test_extraction import run
+from pruner.tune.networks.source import NetworkSource, import_network
+from tests.tune.networks.lowered import torch_error
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 SMALL = {"image": 64, "length": 16, "layers": 1}
@@ -20,11 +17,6 @@ LARGER = {"inception_v3": {"image": 96}}  # its pools need 75 pixels
 def small(name):
     sizes = SMALL | LARGER.get(name, {})
     return NetworkSource(name=name, options=NetworkOptions(**{n: sizes[n] for n in CATALOG[name]}))
-
-
-@pytest.fixture(scope="module")
-def target():
-    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -39,10 +31,4 @@ def test_it_becomes_tasks(name, target):
 
 def test_detr_computes_what_torch_computes(target):
     """Twelve layers of attention over an image of a residual network, two outputs."""
-    network, inputs = network_of(small("detr"))
-    with torch.no_grad():
-        wanted = network(*inputs)
-    found = run(lower(import_network(small("detr")), target), inputs)
-    for mine, theirs in zip(found, wanted, strict=True):
-        error = np.abs(mine - theirs.numpy()).max() / np.abs(theirs.numpy()).max()
-        assert error < 1e-5
+    assert torch_error(small("detr"), lower(import_network(small("detr")), target)) < 1e-5

@@ -2,34 +2,26 @@
 
 import importlib
 
-import numpy as np
 import pytest
-import torch
 
 from pruner.tune.networks import lowering
 from pruner.tune.networks.lowering import narrowed
 from pruner.tune.networks.rewrites.packing import tensors_of
-from pruner.tune.networks.source import network_of
-from tests.tune.networks.lowered import lowered, source
-from tests.tune.networks.test_extraction import run
+from tests.tune.networks.lowered import lowered, source, torch_error
+from tests.tune.targets import A100
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.mark.parametrize("name", ["residual", "encoder"])
 def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
-    network, inputs = network_of(source(name))
-    with torch.no_grad():
-        wanted = network(*inputs)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    module = lowered(name, "nvidia/nvidia-a100")
+    module = lowered(name, A100)
     functions = [f for _, f in module.functions_items() if isinstance(f, tvm.tvm.tirx.PrimFunc)]
     data = [{str(tensor.dtype) for tensor in tensors_of(function)} for function in functions]
     wide = ["int64" in function.script() for function in functions]
     assert wide == ["int64" in types for types in data]
     assert not all(wide)
-    for mine, theirs in zip(run(module, inputs), wanted, strict=True):
-        assert np.abs(mine - theirs.numpy()).max() < 1e-5 * np.abs(theirs.numpy()).max()
+    assert torch_error(source(name), module) < 1e-5
 
 
 def outer_sum(te, rows, columns):

@@ -1,6 +1,5 @@
 """The outline of a network: the tasks of a tuning run, and bytes that are counted by hand."""
 
-import json
 
 import pytest
 
@@ -12,14 +11,9 @@ from pruner.tune.networks.operators.program import from_exported
 from pruner.tune.networks.signature import arguments_of, exported
 from pruner.tune.networks.source import import_module
 from tests.tune.networks import small_networks
-from tests.tune.networks.lowered import ONE_CORE, imported, lowered
+from tests.tune.networks.lowered import imported, lowered
 
 pytestmark = pytest.mark.tvm
-
-
-@pytest.fixture(scope="module")
-def target(tvm):
-    return tvm.tvm.target.Target(json.loads(ONE_CORE))
 
 
 def outlined(name, target, form=None):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from pruner.errors import PrunerError
 from pruner.program.tir.lower import lower as loop_nests
@@ -10,12 +9,10 @@ from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
-from pruner.tune.networks.source import network_of
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
-from tests.tune.networks.test_extraction import run
 
 CHANNELS = networks.source("channels")
 
@@ -54,13 +51,7 @@ def tasks_of(module, target):
     ],
 )
 def test_results_are_those_of_torch(form, tolerance, lowered):
-    network, inputs = network_of(CHANNELS)
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    (found,) = run(lowered[form], inputs)
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
-    assert error < tolerance
-    assert found.dtype == np.float32
+    assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
 
 
 @pytest.mark.tvm

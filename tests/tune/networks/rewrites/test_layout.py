@@ -15,10 +15,10 @@ from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.constant_folding import fold_views
 from pruner.tune.networks.rewrites.layout import channels_last
 from pruner.tune.networks.rewrites.operators import is_constant, operator_name
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
-from tests.tune.networks.lowered import imported
-from tests.tune.networks.test_extraction import run
+from tests.tune.networks.lowered import imported, torch_error
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 LAST = lowering.NetworkFormat(layout="NHWC")
@@ -49,14 +49,8 @@ def awkward():
 def outputs_error(factory, form):
     """The largest relative error of all outputs against torch."""
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
-    network, inputs = network_of(source)
-    with torch.no_grad():
-        wanted = network(*inputs)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
-    lowered, got, reason = lowering.lower_somehow(import_network(source), target, form)
-    pairs = zip(run(lowered, inputs), wanted, strict=True)
-    errors = [np.abs(a - b.numpy()).max() / np.abs(b.numpy()).max() for a, b in pairs]
-    return max(errors), got, reason
+    lowered, got, reason = lowering.lower_somehow(import_network(source), target_of(1), form)
+    return torch_error(source, lowered), got, reason
 
 
 def test_awkward_operators_keep_their_meaning_with_channels_last():

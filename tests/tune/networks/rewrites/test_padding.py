@@ -1,6 +1,5 @@
 """Channels of a classifier filled up to whole vectors: which, and that the network is the same."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,9 +7,9 @@ from torch import nn
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.packing import padded_size
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from pruner.tune.tvm_import import load_tvm
-from tests.tune.networks.test_extraction import run
+from pruner.tune.networks.source import NetworkSource, import_network
+from tests.tune.networks.lowered import torch_error
+from tests.tune.targets import target_of
 
 
 @pytest.mark.parametrize(
@@ -50,14 +49,9 @@ def over_the_channels():
      (over_the_channels, "NHWC", False)],
 )  # fmt: skip
 def test_a_classifier_is_computed_wide_and_right(factory, layout, wide):
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    target = target_of(2)
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
     lowered = lower(import_network(source), target, NetworkFormat(layout=layout))
     shapes = {shape for task in network_tasks(lowered, target) for shape, _ in task.shapes}
     assert ((6, 10, 32) in {shape[-3:] for shape in shapes}) == wide  # 310 fill 10 rows of 32
-    network, inputs = network_of(source)
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    (found,) = run(lowered, inputs)
-    assert found.shape == wanted.shape
-    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert torch_error(source, lowered) < 1e-5

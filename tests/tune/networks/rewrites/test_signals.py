@@ -1,6 +1,5 @@
 """Convolutions of signals as images of one row: same results, fused and packed like images."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,11 +7,10 @@ from torch import nn
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.signals import one_row
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from pruner.tune.tvm_import import load_tvm
-from tests.tune.networks.lowered import imported
+from pruner.tune.networks.source import NetworkSource, import_network
+from tests.tune.networks.lowered import imported, torch_error
+from tests.tune.targets import target_of
 from tests.tune.networks.operators.against_torch import assert_equal
-from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
 
@@ -50,13 +48,9 @@ def signals():
 @pytest.mark.parametrize("layout", [pytest.param("NCHW", marks=pytest.mark.slow), "NHWC"])
 def test_signals_are_convolved_as_images(layout):
     source = NetworkSource(name=f"{__name__}:signals")
-    network, inputs = network_of(source)
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    target = target_of(1)
     lowered = lower(import_network(source), target, NetworkFormat(layout=layout))
-    (found,) = run(lowered, inputs)
-    assert np.abs(found - wanted).max() / np.abs(wanted).max() < 1e-5
+    assert torch_error(source, lowered) < 1e-5
     tasks = network_tasks(lowered, target)
     names = {task.name[:-9] for task in tasks}
     assert not [name for name in names if "conv1d" in name or "batch_norm" in name]

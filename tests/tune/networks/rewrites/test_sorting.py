@@ -10,7 +10,8 @@ from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.rewrites.sorting import _merge
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from pruner.tune.tvm_import import load_tvm
-from tests.tune.networks.test_extraction import run
+from tests.tune.networks.lowered import run
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -27,7 +28,7 @@ def test_orders_equal_torch(rows, count, dtype, descending):
         values.flat[count // 2] = np.nan
     function = _merge(rows, count, dtype, descending).with_attr("global_symbol", "order")
     # this processor's vectors: unrolled rows were wrong there
-    target = tvm.target.Target({"kind": "llvm", "mcpu": host_cpu()})
+    target = target_of({"kind": "llvm", "mcpu": host_cpu()})
     library = tvm.compile(tvm.IRModule({"order": function}), target=target)
     found, *scratch = (
         tvm.runtime.tensor(np.zeros((rows, size), "int64")) for size in (count, count, 2)
@@ -54,7 +55,7 @@ def sorts():
 def test_sorts_need_no_function_of_the_runtime():
     source = NetworkSource(name=f"{__name__}:sorts")
     network, inputs = network_of(source)
-    lowered = lower(import_network(source), load_tvm().tvm.target.Target({"kind": "llvm"}))
+    lowered = lower(import_network(source), target_of({"kind": "llvm"}))
     assert "tvm.contrib" not in lowered.script()
     for found, wanted in zip(run(lowered, inputs), network(*inputs), strict=True):
         np.testing.assert_array_equal(found, wanted.numpy())

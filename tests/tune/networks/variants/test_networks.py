@@ -2,22 +2,20 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 from pruner.tune.networks.extraction import read_tasks
 from pruner.tune.networks.lowering import NetworkFormat, formed, lower
 from pruner.tune.networks.request import REQUEST, NetworkRequest
-from pruner.tune.networks.source import import_module, network_of
+from pruner.tune.networks.source import import_module
 from pruner.tune.networks.variants import search as module
 from pruner.tune.networks.variants.check import Checker
 from pruner.tune.networks.variants.choosing import VariantReport, write_variants
 from pruner.tune.networks.variants.graph import GraphNode, contract, leaf, nodes
 from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions
 from pruner.tune.networks.variants.search import applied, find, search, with_variants
-from tests.tune.networks.lowered import ONE_CORE, imported, source
-from tests.tune.networks.test_extraction import run
+from tests.tune.networks.lowered import ONE_CORE, imported, source, torch_error
 
 pytestmark = pytest.mark.tvm
 
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.tvm
         ("encoder", "NHWC", {"join 0", "softmax 0"}),
     ],
 )
-def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, tvm):
+def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, target):
     regions = read_regions(formed(imported(name), NetworkFormat(layout=layout))).found
     chosen = {
         region.key: [step]
@@ -39,16 +37,10 @@ def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps,
         if applied(region.graph, [step]) is not None
     }
     assert {step for (step,) in chosen.values()} == steps
-    network, inputs = network_of(source(name))
-    with torch.no_grad():
-        wanted = network(*inputs)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    target = tvm.tvm.target.Target(json.loads(ONE_CORE))
     lowered = lower(imported(name), target, NetworkFormat(layout=layout, variants=chosen))
     names = " ".join(str(name) for name, _ in lowered.functions_items())
     assert "contract" in names
-    for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
-        assert np.abs(mine - theirs.numpy()).max() < 1e-4 * np.abs(theirs.numpy()).max()
+    assert torch_error(source(name), lowered) < 1e-4
 
 
 def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
@@ -114,7 +106,7 @@ def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
     assert (late.checked, late.complete, late.variants) == (0, False, [])
 
 
-def test_variants_of_halves_compute_what_torch_computes(tvm):
+def test_variants_of_halves_compute_what_torch_computes(target):
     """1x1 convolutions as products of float16 matrices; the check has foreseen the error."""
     plain = NetworkFormat(layout="NHWC")
     regions = read_regions(formed(imported("biased"), plain)).found
@@ -125,14 +117,10 @@ def test_variants_of_halves_compute_what_torch_computes(tvm):
     assert all(one.refused is None for one in foreseen)
     variants = {one.key: steps for one in changed}
     form = NetworkFormat(layout="NHWC", precision="float16", variants=variants)
-    lowered = lower(imported("biased"), tvm.tvm.target.Target(json.loads(ONE_CORE)), form)
+    lowered = lower(imported("biased"), target, form)
     assert '"float16"' in lowered.script()
-    network, inputs = network_of(source("biased"))
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    (found,) = run(lowered, inputs)
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
-    assert 1e-5 < error < 5 * max(one.error for one in foreseen)  # of five layers
+    # of five layers
+    assert 1e-5 < torch_error(source("biased"), lowered) < 5 * max(one.error for one in foreseen)
 
 
 def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):

@@ -25,6 +25,7 @@ from pruner.tune.networks.signature import (
 )
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
+from tests.tune.networks.lowered import run
 
 pytestmark = pytest.mark.tvm
 HERE = __name__
@@ -49,10 +50,6 @@ def nested():
 def by_name():
     _, args, named = nested()
     return Nested(), {"named": args[2], "x": args[0], "pair": args[1], **named}
-
-
-def one_tensor():
-    return nn.Linear(4, 2), torch.randn(3, 4)
 
 
 class InPlace(nn.Module):
@@ -85,10 +82,6 @@ def cache():
     return Cache(read=True), (torch.ones(1, 3), torch.tensor([1]))
 
 
-def counted():
-    return Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))
-
-
 class Attribute(nn.Module):
     """State that torch.export takes for constants: a number, a list, a tensor."""
 
@@ -114,26 +107,6 @@ class Attribute(nn.Module):
         return self.last * 2
 
 
-def number():
-    return Attribute("number"), torch.ones(3)
-
-
-def listed():
-    return Attribute("list"), torch.ones(3)
-
-
-def keys():
-    return Attribute("keys"), torch.tensor([0.1, 0.2, 0.3])
-
-
-def rows():
-    return Attribute("rows"), torch.ones(3)
-
-
-def tensor():
-    return Attribute("tensor"), torch.ones(3)
-
-
 class Lazy(nn.Module):
     """A table that the first call makes, as rotary embeddings do: no state."""
 
@@ -147,25 +120,9 @@ class Lazy(nn.Module):
         return x * self.table
 
 
-def lazy():
-    return Lazy(), torch.ones(3)
-
-
-def brain():
-    return nn.Linear(4, 4).to(torch.bfloat16), torch.ones(2, 4, dtype=torch.bfloat16)
-
-
-def double():
-    return nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)
-
-
 class Halves(nn.Module):
     def forward(self, x):
         return (x.half() * 2).double().round()
-
-
-def halves():
-    return Halves(), torch.ones(2, 4, dtype=torch.float64)
 
 
 @dataclass
@@ -197,16 +154,8 @@ class Classes(nn.Module):
         return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
 
 
-def classes():
-    return Classes(), torch.ones(3)
-
-
 class Kept:
     """A class that torch cannot take apart."""
-
-
-def unknown_class():
-    return Unknown(), torch.ones(3)
 
 
 class Unknown(nn.Module):
@@ -222,27 +171,33 @@ def lost():
     return torch.load("lost.pt")
 
 
-def without_inputs():
-    return linear, 3
-
-
 linear = nn.Linear(4, 2)
+FACTORIES = {
+    "one_tensor": lambda: (nn.Linear(4, 2), torch.randn(3, 4)),
+    "counted": lambda: (Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))),
+    "number": lambda: (Attribute("number"), torch.ones(3)),
+    "listed": lambda: (Attribute("list"), torch.ones(3)),
+    "keys": lambda: (Attribute("keys"), torch.tensor([0.1, 0.2, 0.3])),
+    "rows": lambda: (Attribute("rows"), torch.ones(3)),
+    "tensor": lambda: (Attribute("tensor"), torch.ones(3)),
+    "lazy": lambda: (Lazy(), torch.ones(3)),
+    "brain": lambda: (nn.Linear(4, 4).bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16)),
+    "double": lambda: (nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)),
+    "halves": lambda: (Halves(), torch.ones(2, 4, dtype=torch.float64)),
+    "classes": lambda: (Classes(), torch.ones(3)),
+    "unknown_class": lambda: (Unknown(), torch.ones(3)),
+    "without_inputs": lambda: (linear, 3),
+}
+
+
+def __getattr__(name):
+    if name in FACTORIES:
+        return FACTORIES[name]
+    raise AttributeError(name)
 
 
 def source(name):
     return NetworkSource(name=f"{HERE}:{name}")
-
-
-def run(module, arrays):
-    """Outputs of an imported module on this CPU."""
-    import tvm
-    from tvm import relax
-
-    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    built = tvm.compile(module, target=target)
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    found = machine["main"](*[tvm.runtime.tensor(one) for one in arrays])
-    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
 
 
 def eager(name):

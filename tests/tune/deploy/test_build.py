@@ -16,8 +16,6 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
 from pruner.tune.compare.baselines import Resources
 from pruner.tune.compare.benchmark import BaselineTiming, worst_output
 from pruner.tune.compare.runners import TvmLibrary, save_outputs
@@ -26,7 +24,7 @@ from pruner.tune.deploy.apply_records import keys_of
 from pruner.tune.deploy.build import build_network, network_worker, write_reference
 from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.networks import request
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks, write_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
@@ -34,6 +32,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
+from tests.tune.targets import platform_of
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm
@@ -42,7 +41,7 @@ HERE = "tests.tune.networks.small_networks"
 
 @pytest.fixture(scope="module")
 def platform():
-    return make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
+    return platform_of("cpu-sse4")
 
 
 def prepared(name, platform, folder):
@@ -414,7 +413,7 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
-    a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
+    a100 = platform_of("a100")
     tasks = prepared("one_image", a100, tmp_path)
     deployed = deploy_network(tmp_path, a100, platform_analyzer(a100))
     assert deployed.drafted + deployed.by_rules == len(tasks)

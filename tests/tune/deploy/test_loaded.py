@@ -56,13 +56,6 @@ def test_it_says_its_inputs_and_keeps_the_structure_of_its_outputs(two, network)
     assert network.latency_s is network.folder is network.report is None
 
 
-@pytest.mark.slow  # nor is that of a library in the place of another, below
-def test_a_single_output_is_no_tuple(tmp_path):
-    module, inputs = made("mlp")
-    with torch.no_grad():
-        assert_alike(load(library(tmp_path, module, inputs))(*inputs), module(*inputs))
-
-
 def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
     """In their structure, with constants or without; flat, by the names of the tensors."""
     _, (x, (b, none), named), keywords = nested()

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
 from pruner.tune.compiling import link
 from pruner.tune.deploy import build
 from pruner.tune.deploy.build import compiled
-from pruner.tune.measure.machine import make_platform
 from pruner.tune.networks.request import NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 NETWORK = "tests.tune.networks.small_networks:one_image"
@@ -25,7 +23,7 @@ NETWORK = "tests.tune.networks.small_networks:one_image"
 @pytest.fixture(scope="module")
 def lowered():
     """A platform, the source of a network, and its functions."""
-    platform = make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
+    platform = platform_of("cpu-sse4")
     source = NetworkSource(name=NETWORK)
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     return platform, source, lowered_network(request)[0]
@@ -84,7 +82,7 @@ def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
 
     monkeypatch.setattr(build.Worker, "start", start)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target, module = load_tvm().tvm.target.Target({"kind": "llvm"}), functions(4)
+    target, module = target_of("llvm"), functions(4)
     half = build.SecondHalf(target, tmp_path / "half.o")
     assert half.take(module).same_as(module)
     assert half.objects() == []
@@ -98,7 +96,7 @@ def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(build.SecondHalf, "compile", compile_)
     monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target = load_tvm().tvm.target.Target({"kind": "llvm"})
+    target = target_of("llvm")
     half = build.SecondHalf(target, tmp_path / "half.o")
     half.take(functions(4))
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):

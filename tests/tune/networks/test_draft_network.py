@@ -1,8 +1,6 @@
 """Drafted schedules: each task has one, the analyzer's best, and nobody takes it for measured."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import Future
 
 import numpy as np
@@ -10,11 +8,9 @@ import pytest
 
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-from pruner.paths import conf_folder
 from pruner.processes import Reply
-from pruner.program.device import load_device
 from pruner.search.space import RowKeys
-from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.networks import draft_network, draft_task
 from pruner.tune.networks.draft_network import (
     SUMMARY,
@@ -32,16 +28,16 @@ from pruner.tune.spaces import opening
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.workloads import flops, operator
-from tests.paths import REPOSITORY
-from tests.test_files import HOLD
+from tests.tune.held import held_elsewhere
 from tests.tune.networks.lowered import imported
+from tests.tune.targets import platform_of
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
 def platform():
-    return make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
+    return platform_of("cpu-avx2")
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +136,9 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
 
 
 def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
-    words = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline() == b"held\n"
+    with held_elsewhere(tmp_path) as other:
         with pytest.raises(PrunerError, match=f"process {other.pid} on .* works in it"):
             draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
-        other.kill()
 
 
 def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform, on_opencl
-from tests.paths import CONF
+from tests.tune.targets import device_of
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +17,5 @@ def pocl():
             pytest.skip(f"{package} is not installed; pip install 'pruner[tvm,opencl]'")
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++) on this machine")
-    device = load_device(CONF / "platform" / "opencl-pocl.yaml")
+    device = device_of("opencl-pocl")
     return on_opencl(make_platform(device), device)[0]

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import MissingExtra, PrunerError
-from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.opencl import runtime
 from pruner.tune.opencl.launches import _launch
-from tests.paths import CONF
+from tests.tune.targets import device_of
 
 pytestmark = pytest.mark.tvm
 
@@ -161,7 +160,7 @@ def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
     driver([GPU, CPU])
 
     def limits(name, asked=None):
-        device = load_device(CONF / "platform" / f"{name}.yaml")
+        device = device_of(name)
         placed, found = on_opencl(make_platform(device), device, asked)
         attrs = placed.target.attrs
         assert placed.environments == ({runtime.CHOSEN: str(found.number)},)

@@ -3,8 +3,6 @@
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +16,6 @@ from pruner.features.batch import featurize_records
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.quality import score_records
 from pruner.models.programs.dataset import load_programs
-from pruner.program.device import load_device
 from pruner.program.replay import definitions_of
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform
@@ -33,6 +30,8 @@ from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.workloads import load_workloads
 from tests.paths import CONF
+from tests.tune.held import held_elsewhere
+from tests.tune.targets import device_of
 
 pytestmark = pytest.mark.tvm
 
@@ -45,7 +44,7 @@ SPECS = (
 
 
 def plan_in(out, specs=SPECS, **settings):
-    device = load_device(CONF / "platform" / f"{PLATFORM}.yaml")
+    device = device_of(PLATFORM)
     place = PoolPlatform(
         platform=make_platform(device),
         device=device,
@@ -209,12 +208,8 @@ def test_the_collection_says_where_and_how_it_was_made(pools):
     assert about["machine"]["apache-tvm"].startswith("0.27")
     assert "nehalem" in about["targets"][PLATFORM]
     assert about["seconds"] > 0
-
-
-def test_results_that_are_right_are_known_to_be(pools):
-    found = pools[2]
-    assert (found.unchecked, found.unsuccessful) == (0, ())
-    about = json.loads((pools[0] / "about.json").read_text())
+    # results that are right are known to be
+    assert (pools[2].unchecked, pools[2].unsuccessful) == (0, ())
     assert [pool["unchecked"] for pool in about["pools"]] == [0, 0]
 
 
@@ -259,14 +254,8 @@ def test_what_a_killed_session_built_goes(pools, tmp_path):
 
 
 def test_a_folder_has_one_collection_at_a_time(tmp_path):
-    words = "import pathlib, sys; from pruner.files import hold; hold(pathlib.Path(sys.argv[1])); "
-    words += "print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", words, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        with pytest.raises(PrunerError, match="works in it"):
-            collect(plan_in(tmp_path))
-        other.stdin.close()
+    with held_elsewhere(tmp_path), pytest.raises(PrunerError, match="works in it"):
+        collect(plan_in(tmp_path))
 
 
 @pytest.mark.slow
@@ -278,15 +267,11 @@ def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
     assert collect(plan).records == PROGRAMS  # they count
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["todays names", "names of 0.1x"])
-def test_databases_of_others_become_records(pools, tmp_path, old):
-    theirs = tmp_path / "theirs"
-    shutil.copytree(pools[0] / "metaschedule", theirs)
-    if old:
-        for path in theirs.rglob("*tuning_record.json"):
-            path.write_text(path.read_text().replace('"GetSBlock"', '"GetBlock"'))
+def test_databases_of_others_become_records(pools, tmp_path):
+    """Of today's names; test_older_functions has those of 0.1x."""
+    theirs = find_databases(pools[0] / "metaschedule")[0]
     with Quarantine() as quarantine:
-        found = import_databases(find_databases(theirs)[0], tmp_path / "out", PLATFORM, quarantine)
+        found = import_databases(theirs, tmp_path / "out", PLATFORM, quarantine)
     assert (found.records, found.failed, found.tasks) == (2 * PROGRAMS, 0, 2)
     assert not quarantine.total
     ours = by_latency(load_programs(RecordRoot(pools[0]), [PLATFORM]).store)

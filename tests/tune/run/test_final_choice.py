@@ -24,7 +24,6 @@ from pruner.tune.run.final_choice import (
 )
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.workloads import operator
 from tests.tune.run.test_journal import trial, written
 from tests.tune.run.test_tuning import options
 
@@ -113,11 +112,6 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     assert run_meter(given) is None
     given.objective = Objective()
     assert run_meter(given) is None
-
-
-@pytest.fixture(scope="module")
-def small():
-    return operator("matmul", m=32, n=32, k=32)
 
 
 def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, small):

@@ -9,7 +9,7 @@ import pytest
 
 from pruner.errors import DataError
 from pruner.files import write_table
-from pruner.tune import operator, tune
+from pruner.tune import tune
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
 from pruner.tune.run import finalists
@@ -124,7 +124,7 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
 
 
 @pytest.mark.tvm
-def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
+def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small):
     """The turns here say the reverse of the search."""
     asked, built = [], []
 
@@ -140,7 +140,7 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(DeviceMeasurer, "in_turns", in_turns)
     monkeypatch.setattr(DeviceMeasurer, "export", export)
     monkeypatch.setattr(DeviceMeasurer, "untuned_s", lambda *_: 1.0)
-    small, told = operator("matmul", m=32, n=32, k=32), []
+    told = []
     quick = options().measure
 
     def tuned(trials, number):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Continue
 from pruner.models.analyzer.analyzer import load_analyzer
@@ -177,20 +177,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, mod
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
     assert last.trials == 24
     assert len({(*row[4], row[3]) for row in measured(tmp_path / "whole")}) == 24
-
-
-@pytest.mark.slow
-def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
-    options = {"specs": (SIZES, OTHER), "trials": 18, "model": "pacm"}
-    run(tmp_path / "whole", platform, FakeMeasurer(), **options)
-    with pytest.raises(Killed):
-        run(tmp_path / "killed", platform, FakeMeasurer(dies_at=12), **options)
-    run(tmp_path / "killed", platform, FakeMeasurer(), **options)
-    rows = measured(tmp_path / "whole")
-    assert measured(tmp_path / "killed") == rows
-    assert {row[0] for row in rows} == {"matmul_64_64_64", "matmul_32_64_64"}
-    assert [row[1] for row in rows[:8]] == [1] * 4 + [2] * 4
-    assert rows[0][0] != rows[4][0]  # every task is begun first
 
 
 def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, platform):
@@ -364,17 +350,6 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
     assert len(Database.read(tmp_path / "run").tvm_database) == size
     assert (tmp_path / "run" / RECORDS).read_bytes() == torn  # its run may be writing it
     assert len(Database(tmp_path / "run").tvm_database) == size
-
-
-@pytest.mark.slow
-def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
-    """A space that the engine refuses goes through TVM's replay."""
-    def refuse(_):
-        raise UnsupportedProgram("strange", "for the test")
-
-    monkeypatch.setattr(opening, "BatchedSpace", refuse)
-    tuning = run(tmp_path / "run", platform, FakeMeasurer(), trials=12)
-    assert tuning.trials == 12
 
 
 def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypatch):

@@ -17,6 +17,7 @@ from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
 from pruner.tune.workloads import from_operator, operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
+from tests.tune.run.test_snapshot import Touch
 
 pytestmark = pytest.mark.tvm
 
@@ -150,14 +151,6 @@ def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platfor
     with pytest.raises(PrunerError, match=r"warm_start=\[.*/b\] uses its measurements"):
         run(tmp_path / "b", platform, FakeMeasurer(), trials=6)
     assert not touched.exists()
-
-
-class Touch:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 def test_programs_are_the_same_in_every_process():

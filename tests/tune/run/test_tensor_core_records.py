@@ -7,9 +7,7 @@ import json
 
 import pytest
 
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
-from pruner.tune.measure.machine import make_platform, platform_analyzer
+from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.networks.draft_network import draft_tasks
 from pruner.tune.run.database import Database, record_json
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
@@ -20,6 +18,7 @@ from pruner.tune.workloads import from_operator, operator
 from tests.tune.designs import kind_of
 from tests.tune.run.test_journal import trial
 from tests.tune.run.test_loop import FakeMeasurer, run
+from tests.tune.targets import platform_of
 
 pytestmark = pytest.mark.tvm
 HALF = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "dtype": "float16"}
@@ -27,7 +26,7 @@ HALF = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "dtype": "float16"}
 
 @pytest.fixture(scope="module")
 def platform():
-    return make_platform(load_device(conf_folder() / "platform" / "h200.yaml"))
+    return platform_of("h200")
 
 
 def test_a_record_of_every_kind_of_space_is_the_program_again(tmp_path, platform):

@@ -20,7 +20,7 @@ from pruner.tune.measure.measurer import Platform
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_file
 from tests.tune.cuda_programs import UNKNOWN, programs
-from tests.tune.targets import platform_of
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as fatbinary.h has it
@@ -129,7 +129,7 @@ def test_a_processor_that_is_not_this_machines_is_told_before_anything_runs(targ
 def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr("pruner.tune.compiling.shutil.which", lambda _: None)
     tvm, module = load_tvm().tvm, operator("matmul", m=4, n=4, k=4).module
-    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    target = target_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
     with pytest.raises(
         PrunerError, match=r"needs aarch64-linux-gnu-g\+\+, which is not on the PATH"
     ):

@@ -33,40 +33,36 @@ def test_all_get_as_many_threads_and_the_same_inputs():
     found = lined_up(["eager", "onnxruntime"], {"ours": Library(label="ours", path=Path("a.so"))})
     assert list(found) == ["eager", "onnxruntime", "ours"]
     for one in found.values():
-        assert (one.threads, told(one)["inputs"]) == (2, "inputs.npz")
+        assert (one.threads, one.arguments["inputs"]) == (2, "inputs.npz")
     assert set(thread_limits(2).values()) == {"2"}
     assert {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} <= set(thread_limits(2))
     assert found["ours"].environment["TVM_USE_RUNTIME_LIB"] == "1"
 
 
-def told(contender):
-    return contender.arguments
-
-
 def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     library, gpu = Library(label="ours", path=Path("a.so")), Resources(threads=4, device="cuda")
     found = lined_up(["eager", "onnxruntime"], {"ours": library}, resources=gpu, half=True)
-    assert {told(one)["device"] for one in found.values()} == {"cuda"}
-    assert told(found["eager"])["half"] is told(found["onnxruntime"])["half"] is True
-    assert "half" not in told(found["ours"])  # it is what it was built as
+    assert {one.arguments["device"] for one in found.values()} == {"cuda"}
+    assert found["eager"].arguments["half"] is found["onnxruntime"].arguments["half"] is True
+    assert "half" not in found["ours"].arguments  # it is what it was built as
     # TVM's `_autoload_backends` loads no device's runtime in a process that has this
     assert "TVM_USE_RUNTIME_LIB" not in found["ours"].environment
     graphs = lined_up(["compile", "autotune"], resources=gpu)
     # as torch's modes "reduce-overhead" and "max-autotune" do
-    assert told(graphs["compile"])["options"] == {"triton.cudagraphs": True}
-    assert told(lined_up(["compile"])["compile"])["options"] == {}
-    assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
+    assert graphs["compile"].arguments["options"] == {"triton.cudagraphs": True}
+    assert lined_up(["compile"])["compile"].arguments["options"] == {}
+    assert graphs["autotune"].arguments["options"]["triton.cudagraphs"] is True
     # of an operator torch would copy every input into the graph's memory
     matmul = {"operator": "matmul", "m": 8, "n": 8, "k": 8}
     places = {"inputs": Path("inputs.npz"), "resources": gpu, "output": ((8, 8), "float32")}
     (kernel,) = kernel_baselines(matmul, ["compile"], {}, **places)
-    assert told(kernel)["options"] == {}
-    frozen = told(lined_up(["autotune"])["autotune"])["options"]
+    assert kernel.arguments["options"] == {}
+    frozen = lined_up(["autotune"])["autotune"].arguments["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
     all_of_torch = lined_up(["eager", "compile", "autotune"], {"ours": library}, resources=gpu)
     assert {name for name, one in all_of_torch.items() if one.tunes} == {"compile", "autotune"}
     on_cpu = lined_up(["eager"], half=True)
-    assert told(on_cpu["eager"]) == {**told(found["eager"]), "device": "cpu", "half": False}
+    assert on_cpu["eager"].arguments == {**found["eager"].arguments, "device": "cpu", "half": False}
 
 
 def test_the_lane_of_a_platform():

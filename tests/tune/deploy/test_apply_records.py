@@ -8,17 +8,14 @@ from pruner.tune.deploy.apply_records import apply_records, check_tasks, keys_of
 from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks import lowered as networks
+from tests.tune.targets import A100, target_of
 
 pytestmark = pytest.mark.tvm
 
 
-def llvm(cores):
-    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": cores})
-
-
 @pytest.fixture(scope="module")
 def target():
-    return llvm(1)
+    return target_of(1)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +42,14 @@ def chosen(tasks, word):
 
 def test_functions_have_the_keys_of_the_tasks(lowered, tasks):
     """The hash by which TVM looks up survives extraction, printing and reading back."""
-    import tvm_ffi
-
     keys = keys_of(lowered)
     wanted = {name: task.key for name, task in tasks.items()}
     assert set(keys.values()) == set(wanted.values())
     check_tasks(keys, wanted)
-    tvm = load_tvm().tvm
+    ir, hashed = load_tvm().tvm.ir, load_tvm().ffi.structural_hash
     for task in tasks.values():
-        again = tvm.ir.load_json(tvm.ir.save_json(task.module))
-        assert f"{tvm_ffi.structural_hash(again) & (1 << 64) - 1:016x}" == task.key
+        again = ir.load_json(ir.save_json(task.module))
+        assert f"{hashed(again) & (1 << 64) - 1:016x}" == task.key
     first, *_ = sorted(wanted)
     with pytest.raises(PrunerError, match=rf"1 tuned tasks are gone \({first}\); 1 functions"):
         check_tasks(keys, {**wanted, first: "0" * 16})
@@ -88,19 +83,12 @@ def test_nothing_is_applied_twice_or_lost(lowered, tasks, target, tmp_path, monk
 
 def test_records_of_another_target_are_refused(lowered, tasks, target, tmp_path):
     """TVM itself would apply them."""
-    commit(tmp_path, chosen(tasks, "matmul")[0], llvm(4))
+    commit(tmp_path, chosen(tasks, "matmul")[0], target_of(4))
     with pytest.raises(PrunerError, match="records of another target"):
         apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
 
 
-def test_an_empty_folder_applies_nothing(lowered, target, tmp_path):
-    _, applied = apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
-    assert applied.by_source == {"measured": 0}
-    assert applied.by_rules == 0
-
-
 def test_on_a_gpu_rules_of_tvm_schedule_the_rest(lowered, tmp_path):
-    a100 = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
-    _, applied = apply_records(lowered, a100, {}, by_rules=True)
+    _, applied = apply_records(lowered, target_of(A100), {}, by_rules=True)
     assert applied.by_rules + len(applied.untouched) == len(lowered.functions_items()) - 1
     assert all(name.startswith("reshape") for name in applied.untouched)  # views

@@ -32,7 +32,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
-from tests.tune.targets import platform_of
+from tests.tune.targets import platform_of, target_of
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm
@@ -259,12 +259,8 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
 def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
     """Nor is what was found of an earlier library left, which would be taken for this one's."""
     prepared("faint", platform, tmp_path)
-    found = (
-        built_files.DEPLOY_FILE,
-        built_files.LIBRARY,
-        built_files.COMPARISON_FILE,
-        built_files.REPORT,
-    )
+    files = ("DEPLOY_FILE", "LIBRARY", "COMPARISON_FILE", "REPORT")
+    found = [getattr(built_files, name) for name in files]
     for name in found:
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(
@@ -280,16 +276,11 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
 
 def test_a_library_without_expected_outputs_is_told_of():
     """An ONNX file where onnxruntime is not installed: timed, but not compared."""
-    counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
-    about = {
-        "target": "llvm",
-        "resources": Resources(threads=2),
-        "size_bytes": 2_000_000,
-        "seconds": {},
-    }
     found = Deployed(
-        library=Path("a.so"), **counts, **about, latencies_s=[0.5, 1.5, 1.0], notes=["why"]
-    )
+        library=Path("a.so"), target="llvm", resources=Resources(threads=2), size_bytes=2_000_000,
+        tasks=2, applied=1, drafted=1, by_rules=0, untouched=[], seconds={},
+        latencies_s=[0.5, 1.5, 1.0], notes=["why"],
+    )  # fmt: skip
     told = ["a.so: 2.0 MB, 1 measured, 1 drafted schedules", "1000 ms (median, 2 threads)", "why"]
     assert list(found.lines()) == told
     assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
@@ -379,9 +370,8 @@ def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_proces
     prepared("faint", platform, tmp_path)
     with pytest.raises(PrunerError, match="no task of this network has a measured program"):
         deploy_network(tmp_path, platform, None, draft=False)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 7})
     with pytest.raises(PrunerError, match="was tuned for"):
-        deploy_network(tmp_path, replace(platform, target=target), None)
+        deploy_network(tmp_path, replace(platform, target=target_of(7)), None)
     rows = json.loads((tmp_path / TASKS).read_text(encoding="utf-8"))
     rows[0]["key"] = "0" * 16
     (tmp_path / TASKS).write_text(json.dumps(rows), encoding="utf-8")

@@ -65,40 +65,36 @@ def test_a_library_of_two_halves_computes_what_a_whole_one_does(
         np.testing.assert_array_equal(one, two)
 
 
-def functions(number):
-    """A module of equal functions."""
-    from tvm import te
-
-    a = te.placeholder((4,), name="a")
-    function = te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0, name="b")])
-    names = [f"add_{index}" for index in range(number)]
-    made = {name: function.with_attr("global_symbol", name) for name in names}
-    return load_tvm().tvm.IRModule(made)
+@pytest.fixture
+def four_functions():
+    tvm = load_tvm().tvm
+    a = tvm.te.placeholder((4,), name="a")
+    function = tvm.te.create_prim_func([a, tvm.te.compute((4,), lambda i: a[i] + 1.0, name="b")])
+    names = [f"add_{index}" for index in range(4)]
+    return tvm.IRModule({name: function.with_attr("global_symbol", name) for name in names})
 
 
-def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
+def test_a_build_goes_on_without_a_second_process(four_functions, tmp_path, monkeypatch):
     def start(_):
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(build.Worker, "start", start)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target, module = target_of("llvm"), functions(4)
-    half = build.SecondHalf(target, tmp_path / "half.o")
-    assert half.take(module).same_as(module)
+    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
+    assert half.take(four_functions).same_as(four_functions)
     assert half.objects() == []
     half.close()
 
 
-def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
+def test_errors_of_both_processes_are_told(four_functions, tmp_path, monkeypatch, caplog):
     def compile_(_):
         raise RuntimeError("LLVM cannot")
 
     monkeypatch.setattr(build.SecondHalf, "compile", compile_)
     monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target = target_of("llvm")
-    half = build.SecondHalf(target, tmp_path / "half.o")
-    half.take(functions(4))
+    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
+    half.take(four_functions)
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
         half.objects()
     half.close()

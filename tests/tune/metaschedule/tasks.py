@@ -2,15 +2,15 @@
 
 from pruner.tune.metaschedule.session import MetaScheduleSession, MetaScheduleTask
 from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
 
 
 def cpu(mcpu="haswell"):
-    return load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    return target_of({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
 
 
 def opened(module, target):
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     context = ms.TuneContext(
         mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.tune.metaschedule import cost_model
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.metaschedule.tasks import cpu, opened
 
 pytestmark = pytest.mark.tvm
@@ -12,8 +13,7 @@ pytestmark = pytest.mark.tvm
 @pytest.fixture(scope="module")
 def measured(module):
     """Space, context, decision vectors and TVM's candidates of them."""
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     space, context = opened(module, cpu())
     rows = space.sample(96, np.random.default_rng(0))
     candidates = [ms.MeasureCandidate(one, []) for one in space.instantiate(rows)]
@@ -21,8 +21,7 @@ def measured(module):
 
 
 def result(seconds):
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     return ms.runner.RunnerResult([seconds], None)
 
 
@@ -62,8 +61,7 @@ def test_scores_of_one_round_compare(measured):
 
 
 def test_mutations_that_no_vector_holds_get_a_score(measured):
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     space, context, _, candidates = measured
     mutator = ms.mutator.MutateParallel(max_jobs_per_core=16)
     mutator._initialize_with_tune_context(context)

@@ -26,6 +26,7 @@ from pruner.tune.spaces.union import Traces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_operator
 from tests.tune.metaschedule.tasks import cpu, opened
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -156,8 +157,7 @@ def test_builders_that_never_start_blame_no_program(module, tmp_path):
 
 
 def test_a_round_of_timeouts_alone_tells_of_no_program():
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     slow = ms.runner.RunnerResult(None, "LocalBuilder: Timeout, killed after 30.0 seconds")
     told = []
     assert not any(one.concerns_program for one in outcomes([slow] * 3, told.append))
@@ -168,20 +168,19 @@ def test_a_round_of_timeouts_alone_tells_of_no_program():
     assert len(told) == 1
 
 
-def test_failures_of_programs_are_told_apart():
-    from tests.tune.metaschedule.fakes import ms
-
-    def kind(message):
-        result = ms.runner.RunnerResult(None, message)
-        good = ms.runner.RunnerResult([0.25, 0.75], None)
-        found = outcomes([result, good], print)
-        assert found[1].latency_s == 0.5
-        return found[0].error
-
-    assert kind("LocalBuilder: Timeout, killed after 30.0 seconds") == "build_timeout"
-    assert kind("LocalBuilder: An exception occurred\nRPCRunner: no") == "build_error"
-    assert kind("LocalRunner: Timeout, killed after 30 seconds") == "run_timeout"
-    assert kind("RPCRunner: An exception occurred") == "run_error"
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("LocalBuilder: Timeout, killed after 30.0 seconds", "build_timeout"),
+        ("LocalBuilder: An exception occurred\nRPCRunner: no", "build_error"),
+        ("LocalRunner: Timeout, killed after 30 seconds", "run_timeout"),
+        ("RPCRunner: An exception occurred", "run_error"),
+    ],
+)
+def test_failures_of_programs_are_told_apart(message, kind):
+    result = load_tvm().meta_schedule.runner.RunnerResult
+    bad, good = outcomes([result(None, message), result([0.25, 0.75], None)], print)
+    assert (bad.error, good.latency_s) == (kind, 0.5)
 
 
 def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
@@ -198,9 +197,7 @@ def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
 
 
 def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
-    arm = load_tvm().tvm.target.Target(
-        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2}
-    )
+    arm = target_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2})
     with pytest.raises(PrunerError, match="no described device fits; platform= one of cpu"):
         tune(module, tmp_path, 4, target=arm)
     assert len(tune(module, tmp_path / "named", 4, target=arm, platform="cpu-avx2")[0]) == 4

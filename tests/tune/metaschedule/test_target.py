@@ -4,14 +4,14 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.metaschedule.session import platform_of
-from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
 
 def found(target, name=None):
     told = []
-    platform = platform_of(load_tvm().tvm.target.Target(target), name, told.append)
+    platform = platform_of(target_of(target), name, told.append)
     return platform, told
 
 
@@ -36,17 +36,21 @@ def test_cores_are_those_of_the_target():
     assert (platform.device, platform.cores) == ("cpu", 12)
 
 
-def test_a_choice_is_told_and_can_be_made():
-    platform, (line,) = found("nvidia/nvidia-h100")  # its architecture is sm_90a
-    assert platform.name == "h100"
-    assert "h100, h200" in line
+@pytest.mark.parametrize(
+    ("target", "name", "told"),
+    [
+        ("nvidia/nvidia-h100", "h100", "h100, h200"),  # its architecture is sm_90a
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, "cpu-sse4", "mcpu"),  # any processor
+    ],
+)
+def test_a_choice_is_told(target, name, told):
+    platform, (line,) = found(target)
+    assert platform.name == name
+    assert told in line
+
+
+def test_a_choice_can_be_made():
     assert found("nvidia/nvidia-h100", "h200")[0].name == "h200"
-
-
-def test_code_for_any_processor_is_told():
-    platform, (line,) = found({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
-    assert platform.name == "cpu-sse4"
-    assert "mcpu" in line
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.operators.complex_numbers import touches_complex
 from pruner.tune.networks.operators.program import converters, decomposed, from_exported
 from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
 
 
 class Function(torch.nn.Module):
@@ -40,7 +41,7 @@ def assert_equal(function, *inputs, tolerance=1e-5):
     tvm, relax = load_tvm().tvm, load_tvm().relax
     program, wanted = _exported(function, inputs)
     imported = from_exported(program)
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 1, "opt-level": 0})
+    target = target_of({"kind": "llvm", "num-cores": 1, "opt-level": 0})
     built = relax.build(lower(imported, target), target)
     machine = relax.VirtualMachine(built, tvm.cpu())
     found = _leaves(machine["main"](*(tvm.runtime.tensor(part.numpy()) for part in inputs)))

@@ -13,13 +13,15 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
+from tests.tune.targets import target_of
 
+pytestmark = pytest.mark.tvm
 CHANNELS = networks.source("channels")
 
 
 @pytest.fixture(scope="module")
 def target(tvm):
-    return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return target_of(2)
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +34,13 @@ def lowered(imported, target):
     """The network by layout and precision."""
     forms = [("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")]
     return {
-        form: lower(imported, target, NetworkFormat(layout=form[0], precision=form[1]))
-        for form in forms
+        (layout, precision): lower(
+            imported, target, NetworkFormat(layout=layout, precision=precision)
+        )
+        for layout, precision in forms
     }
 
 
-def tasks_of(module, target):
-    return network_tasks(module, target)
-
-
-@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("form", "tolerance"),
     [
@@ -54,20 +53,18 @@ def test_results_are_those_of_torch(form, tolerance, lowered):
     assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
 
 
-@pytest.mark.tvm
 def test_channels_last_transposes_at_the_ends_only(lowered, target):
     """The image once; what is left at the other end is one pixel, and no transposed constant."""
-    found = tasks_of(lowered["NHWC", "float32"], target)
+    found = network_tasks(lowered["NHWC", "float32"], target)
     moved = {t.name[:-9]: t.shapes[0][0] for t in found if "transpose" in t.name}
     shuffle = moved.pop("reshape_transpose_reshape_strided_slice_add_tanh")
     assert shuffle[-1] == 4 * 16  # channels of the four phases
     assert sorted(moved.values()) == [(1, 1, 1, 16), (1, 3, 33, 33)]
 
 
-@pytest.mark.tvm
 def test_weights_are_packed_where_outputs_are_last(lowered, target):
     shapes = {
-        form: {shape for t in tasks_of(module, target) for shape, _ in t.shapes}
+        form: {shape for t in network_tasks(module, target) for shape, _ in t.shapes}
         for form, module in lowered.items()
     }
     last = shapes["NHWC", "float32"]
@@ -77,7 +74,6 @@ def test_weights_are_packed_where_outputs_are_last(lowered, target):
     assert (32, 32, 3, 3) in shapes["NCHW", "float32"]
 
 
-@pytest.mark.tvm
 def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
     text = lowered["NHWC", "float16"].script()
     sums = [line for line in text.splitlines() if "= conv2d_nhwc_intermediate[" in line]
@@ -86,12 +82,11 @@ def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
     assert '"float16"' in text
 
 
-@pytest.mark.tvm
 @pytest.mark.parametrize("programs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs):
     """Loops and buffers of random programs, as TVM replays them."""
     compared = 0
-    for task in tasks_of(lowered["NHWC", "float32"], target):
+    for task in network_tasks(lowered["NHWC", "float32"], target):
         if "conv2d" not in task.name:
             continue
         for design in design_spaces(task.module, target):
@@ -111,7 +106,6 @@ def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs)
     assert compared >= 13 * programs
 
 
-@pytest.mark.tvm
 def test_packed_indices_are_plain(lowered):
     """No quotient is left: MetaSchedule inlines a sum only where its indices are iterators."""
     texts = [

@@ -162,10 +162,8 @@ def test_a_folded_scalar_has_no_axis():
     assert list(folded.body.body.ty.shape) == []
 
 
-def test_folded_biases_change_no_task(tvm, monkeypatch):
+def test_folded_biases_change_no_task(target, monkeypatch):
     """Records of earlier runs apply: TVM folds the same constants, later."""
-    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
-
     def tasks():
         module = lowering.lower(imported("channels"), target, LAST)
         return {(task.key, task.weight) for task in network_tasks(module, target)}

@@ -7,6 +7,7 @@ from pruner.tune.phases import Phases
 from pruner.tune.run.database import Database
 from pruner.tune.run.setup import Prepared
 from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import CONF
 
@@ -39,6 +40,12 @@ def device_of(name):
 def platform_of(name, target=None, **more):
     """The platform of that device."""
     return make_platform(device_of(name), target=target, **more)
+
+
+def open_designs(designs, analyzer=None, *, learns=False, log=lambda _: None, **more):
+    """The space of a task of these design spaces."""
+    how = {"name": "x", "analyzer": analyzer, "learns": learns, "log": log, **more}
+    return open_spaces(designs, phases=Phases(), **how)
 
 
 def prepared(task, policy, folder, platform, *, log=lambda _: None, phases=None, **options):

@@ -19,14 +19,12 @@ from pruner.tune.metaschedule.session import (
     outcomes,
     platform_of,
 )
-from pruner.tune.phases import Phases
 from pruner.tune.spaces.design import design_spaces
-from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import Traces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_operator
 from tests.tune.metaschedule.tasks import cpu, opened
-from tests.tune.targets import target_of
+from tests.tune.targets import open_designs, target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -66,10 +64,7 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     analyzer = platform_analyzer(platform_of(cpu(), None, print))
-    space = open_spaces(
-        design_spaces(module, cpu()), name="main", analyzer=analyzer, learns=False,
-        phases=Phases(), log=print,
-    )  # fmt: skip
+    space = open_designs(design_spaces(module, cpu()), analyzer, name="main")
     rng = np.random.default_rng([3, *b"main"])
     ours = decision_search(space, small(), space.draft_score, None, rng).propose(8)
     assert [one.schedule.mod.script() for one in ours] == tune(

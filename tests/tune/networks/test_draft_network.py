@@ -22,15 +22,13 @@ from pruner.tune.networks.draft_network import (
 from pruner.tune.networks.draft_task import Depth, Draft, Drafted, best
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
-from pruner.tune.phases import Phases
 from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database
 from pruner.tune.spaces import opening
 from pruner.tune.spaces.design import design_spaces
-from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.workloads import flops, operator
 from tests.tune.held import held_elsewhere
 from tests.tune.networks.lowered import imported
-from tests.tune.targets import platform_of
+from tests.tune.targets import open_designs, platform_of
 
 pytestmark = pytest.mark.tvm
 
@@ -84,14 +82,8 @@ def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(d
 
 def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
     task = tasks["matmul_add"]
-    space = open_spaces(
-        design_spaces(task.module, platform.target),
-        name=task.name,
-        analyzer=platform_analyzer(platform),
-        learns=False,
-        phases=Phases(),
-        log=print,
-    )
+    designs = design_spaces(task.module, platform.target)
+    space = open_designs(designs, platform_analyzer(platform))
     scores = space.draft_score(space.sample(300, np.random.default_rng(5)))
     (draft,) = [d for d in drafted.drafts if d.task == task.name]
     assert -np.log(draft.estimate_s) >= np.quantile(scores[np.isfinite(scores)], 0.99)

@@ -20,18 +20,16 @@ from pruner.program.replay import definitions_of
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-from pruner.tune.phases import Phases
 from pruner.tune.pools.collector import PROBED, Collector, PoolPlan, PoolPlatform
 from pruner.tune.pools.importing import import_databases
 from pruner.tune.pools.measured_set import MeasuredSet
 from pruner.tune.pools.records import PoolSettings
 from pruner.tune.run.database import Database, measured_s
 from pruner.tune.spaces.design import design_spaces
-from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.workloads import load_workloads
 from tests.paths import CONF
 from tests.tune.held import held_elsewhere
-from tests.tune.targets import device_of
+from tests.tune.targets import device_of, open_designs
 
 pytestmark = pytest.mark.tvm
 
@@ -173,10 +171,7 @@ def test_recorded_features_are_those_of_the_live_space(pools):
     plan = plan_in(pools[0])
     (place,) = plan.platforms
     for workload in place.workloads:
-        union = open_spaces(
-            design_spaces(workload.module, place.platform.target),
-            name=workload.name, analyzer=None, learns=False, phases=Phases(), log=print,
-        )  # fmt: skip
+        union = open_designs(design_spaces(workload.module, place.platform.target))
         rows = union.sample(12, np.random.default_rng(5))
         live = union.features(rows)
         steps = []

@@ -13,11 +13,10 @@ from pruner.search.gradient import DescentSettings
 from pruner.search.offline.recorded_space import RecordedSpace
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
-from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
-from tests.tune.targets import TARGETS
+from tests.tune.targets import TARGETS, open_designs
 
 pytestmark = pytest.mark.tvm
 
@@ -36,11 +35,8 @@ SIZES = pytest.mark.parametrize(
 
 def union(sizes, platform, most=None, **options):
     """The first `most` spaces, else all."""
-    return open_spaces(
-        designs_of(sizes, TARGETS[platform])[:most], name="x",
-        analyzer=load_analyzer(CONF, platform), learns=False, phases=Phases(),
-        log=lambda _: None, **options,
-    )  # fmt: skip
+    designs = designs_of(sizes, TARGETS[platform])[:most]
+    return open_designs(designs, load_analyzer(CONF, platform), **options)
 
 
 def search(space, settings=CONSTRUCT, seed=0):

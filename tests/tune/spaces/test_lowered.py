@@ -16,12 +16,11 @@ from pruner.tune.spaces import tvm as module
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.lowered import lowered
-from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.workloads import Workload
 from tests.paths import CONF
 from tests.tune.designs import designs_of
-from tests.tune.targets import A100, AVX512, module_of, prepared, target_of
+from tests.tune.targets import A100, AVX512, module_of, open_designs, prepared, target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -186,10 +185,7 @@ def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch)
 
     monkeypatch.setattr(module, "lowered", unread)
     (design, *_), told = design_spaces(weighted(tvm), target_of(LLVM)), []
-    found = open_spaces(
-        [design], name="m", analyzer=analyzer_of(LLVM), learns=True, phases=Phases(),
-        log=told.append,
-    )  # fmt: skip
+    found = open_designs([design], analyzer_of(LLVM), learns=True, log=told.append)
     assert (found.can_draft, found.has_features) == (False, False)
     (line,) = told
     assert "replay, slowly and without draft, and the learned model does not rank their" in line

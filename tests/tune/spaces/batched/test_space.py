@@ -12,15 +12,13 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
-from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched import space
 from pruner.tune.spaces.batched import space as module
 from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.opening import open_spaces
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
-from tests.tune.targets import A100, AVX512
+from tests.tune.targets import A100, AVX512, open_designs
 
 pytestmark = pytest.mark.tvm
 
@@ -250,10 +248,7 @@ def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
 
     monkeypatch.setattr(space, "verify_gpu_code", unknown)
     told = []
-    found = open_spaces(
-        designs_of(OPERATORS["matmul"], CUDA)[:1],
-        name="matmul", analyzer=None, learns=False, phases=Phases(), log=told.append,
-    )  # fmt: skip
+    found = open_designs(designs_of(OPERATORS["matmul"], CUDA)[:1], log=told.append)
     assert found.affordable is not None
     assert len(told) == 1
     assert f"go through TVM's replay, slowly ({reason}" in told[0]

@@ -11,7 +11,7 @@ from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.processes import Reply
 from pruner.search.space import RowKeys
 from pruner.tune.measure.machine import platform_analyzer
-from pruner.tune.networks import draft_network, draft_task
+from pruner.tune.networks import draft_task
 from pruner.tune.networks.draft_network import (
     SUMMARY,
     DraftWorkers,
@@ -89,17 +89,13 @@ def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, draf
     assert -np.log(draft.estimate_s) >= np.quantile(scores[np.isfinite(scores)], 0.99)
 
 
-def test_without_analyzer_there_is_a_legal_program(tasks, platform, tmp_path):
-    task = tasks["matmul_add"]
-    summary = draft_tasks([task], platform, None, tmp_path)
-    assert summary.counts == {"by chance": 1}
-    assert Database(tmp_path).best(task.module, platform.target) is not None
-
-
 def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
+    """Which without analyzer is a legal program."""
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
     draft_tasks([first], platform, None, tmp_path)
     summary = draft_tasks([second], platform, None, tmp_path)
+    assert summary.counts == {"by chance": 1}
+    assert Database(tmp_path).best(second.module, platform.target) is not None
     assert list(read_drafts(tmp_path)) == [first.name, second.name]
     again = draft_tasks([second, first], platform, None, tmp_path, log=told.append)
     assert told == []
@@ -107,20 +103,25 @@ def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
     assert len(Database(tmp_path).tvm_database.get_all_tuning_records()) == 2
 
 
+class Workers:
+    """Workers whose replies a function gives: None is never."""
+
+    def __init__(self, reply_of):
+        self.reply_of = reply_of
+
+    def draft(self, job):
+        future = Future()
+        if (reply := self.reply_of(job)) is not None:
+            future.set_result(reply)
+        return future
+
+
 def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
-    class Waiting:
-        """The second task is never done."""
-
-        def draft(self, job):
-            future = Future()
-            if job.task == first.name:
-                reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))
-                future.set_result(reply)
-            return future
-
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
+    reply = Reply(value=Drafted(draft=Draft(task=first.name, how="none")))
+    workers = Workers(lambda job: reply if job.task == first.name else None)
     found = draft_tasks(
-        [first, second], platform, None, tmp_path, workers=Waiting(), log=told.append,
+        [first, second], platform, None, tmp_path, workers=workers, log=told.append,
         stopped=lambda: bool(told),
     )  # fmt: skip
     assert [draft.task for draft in found.drafts] == [first.name]
@@ -133,24 +134,26 @@ def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
             draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
 
 
-def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):
-    monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
-    summary = draft_network.draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
-    (draft,) = summary.drafts
-    assert draft.reason == "TVM builds no random program: no such instruction"
+def refuse(*_, **__):
+    raise PrunerError("no random program is legal")
 
 
-def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PrunerError("no random program is legal")
-
-    monkeypatch.setattr(draft_task, "open_spaces", refuse)
+@pytest.mark.parametrize(
+    ("part", "answer", "reason"),
+    [
+        ("open_spaces", refuse, "no random program is legal"),
+        ("_build_error", lambda *_: "no sqrt", "TVM builds no random program: no sqrt"),
+    ],
+)
+def test_a_task_without_a_program_is_counted_and_says_why(
+    tasks, platform, tmp_path, monkeypatch, part, answer, reason
+):
+    monkeypatch.setattr(draft_task, part, answer)
     told = []
-    summary = draft_network.draft_tasks(
-        [tasks["reshape_add"]], platform, None, tmp_path, log=told.append
-    )
+    summary = draft_tasks([tasks["reshape_add"]], platform, None, tmp_path, log=told.append)
     assert summary.counts == {"none": 1}
-    assert "no random program is legal" in told[0]
+    assert summary.drafts[0].reason == reason
+    assert reason in told[0]
 
 
 def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, monkeypatch):
@@ -166,24 +169,19 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     monkeypatch.setattr(opening, "BatchedSpace", some_are_unknown)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     analyzer, task, other = platform_analyzer(platform), tasks["matmul_add"], tasks["take"]
-    for how, told_as, spaces in (
-        ("all", "estimate", "3 design spaces"),
-        ("some", "estimate", "2 design spaces (2 left out of the draft)"),
-    ):
+    spaces = {"all": "3 design spaces", "some": "2 design spaces (2 left out of the draft)"}
+    for how, words in spaces.items():
         told = []
-        summary = draft_network.draft_tasks(
-            [task], platform, analyzer, tmp_path / how, log=told.append
-        )
+        summary = draft_tasks([task], platform, analyzer, tmp_path / how, log=told.append)
         (draft,) = summary.drafts
         assert draft.replayed == (3 if how == "all" else 2)
-        assert draft.reason == f"only TVM can replay {spaces}: trace-instruction: Blockize"
-        assert told[0].startswith(f"drafted 1/1: {task.name}, {told_as}")
+        assert draft.reason == f"only TVM can replay {words}: trace-instruction: Blockize"
+        assert told[0].startswith(f"drafted 1/1: {task.name}, estimate")
         assert told[0].endswith(f"({draft.reason})")
         assert summary.replayed([task]).share == 1.0
-        kept = draft_network.read_drafts(summary.folder)
-        assert kept == {task.name: draft}
+        assert read_drafts(summary.folder) == {task.name: draft}
     monkeypatch.setattr(opening, "BatchedSpace", batched)
-    both = draft_network.draft_tasks([task, other], platform, analyzer, tmp_path / "some")
+    both = draft_tasks([task, other], platform, analyzer, tmp_path / "some")
     assert [draft.replayed for draft in both.drafts] == [2, 0]
     slow, fast = (one.weight * flops(one.module) for one in (task, other))
     assert both.replayed([task, other]).share == slow / (slow + fast)
@@ -204,14 +202,8 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
 
 
 def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
-    class Dying:
-        def draft(self, job):
-            future = Future()
-            future.set_result(Reply(error="crash", message="SIGKILL"))
-            return future
-
-    task = tasks["reshape_add"]
-    (draft,) = draft_tasks([task], platform, None, tmp_path, workers=Dying()).drafts
+    dying, task = Workers(lambda _: Reply(error="crash", message="SIGKILL")), tasks["reshape_add"]
+    (draft,) = draft_tasks([task], platform, None, tmp_path, workers=dying).drafts
     assert (draft.how, draft.reason) == ("none", "drafting it ended with crash: SIGKILL")
 
 

@@ -34,20 +34,14 @@ class Branches(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-def one_is_refused():
-    """The second of three cannot be exported."""
-    yield "first", small_networks.faint
-    yield "branches", Branches(), (torch.ones(2),)
-    yield "third", small_networks.faint
-
-
 def refuse():
     raise ValueError("no such choice\nin this space")
 
 
-def one_is_not_made():
-    """The second of three has no network."""
+def two_are_left_out():
+    """The second cannot be exported, the third has no network."""
     yield "first", small_networks.faint
+    yield "branches", Branches(), (torch.ones(2),)
     yield "refused", refuse
     yield "third", small_networks.faint
 

@@ -12,7 +12,7 @@ from pruner.tune.networks.lowering import NetworkFormat
 from tests.tune.networks.filtering.in_process import OutlinesHere
 from tests.tune.networks.lowered import ONE_CORE
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("drafts_here")]
 SPACES = "tests.tune.networks.filtering.spaces"
 
 
@@ -49,7 +49,6 @@ def test_a_wrong_line_is_refused(text, message, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("drafts_here")
 def test_candidates_of_a_generator_come_in_order_until_its_end():
     found = outlined(generator=f"{SPACES}:two")
     assert [one.name for one in found] == ["first", "second"]
@@ -58,25 +57,16 @@ def test_candidates_of_a_generator_come_in_order_until_its_end():
     assert [one.name for one in outlined(generator=f"{SPACES}:two", most=1)] == ["first"]
 
 
-@pytest.mark.usefixtures("drafts_here")
-def test_a_candidate_that_cannot_be_imported_has_a_reason_and_the_next_follows():
-    found = outlined(generator=f"{SPACES}:one_is_refused")
-    assert [(one.name, bool(one.reason)) for one in found] == [
-        ("first", False), ("branches", True), ("third", False)
-    ]  # fmt: skip
+def test_a_candidate_that_is_not_made_or_imported_has_a_reason_and_the_next_follows():
+    found = outlined(generator=f"{SPACES}:two_are_left_out")
+    assert [one.name for one in found] == ["first", "branches", "refused", "third"]
     assert found[1].reason.startswith("network=branches: ")
     assert "\n" not in found[1].reason
+    assert [one.reason for one in found[::2]] == ["", "ValueError: no such choice"]
+    assert found[3].reason == ""
 
 
-@pytest.mark.usefixtures("drafts_here")
-def test_a_candidate_that_cannot_be_made_has_a_reason_and_the_next_follows():
-    found = outlined(generator=f"{SPACES}:one_is_not_made")
-    assert [(one.name, one.reason) for one in found] == [
-        ("first", ""), ("refused", "ValueError: no such choice"), ("third", "")
-    ]  # fmt: skip
-
-
-def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
+def test_a_pass_that_ends_the_process_is_left_out(monkeypatch):
     wanted = NetworkFormat(layout="NHWC")
 
     class Crashes(OutlinesHere):
@@ -95,7 +85,6 @@ def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
     assert all(one.form == wanted.plain for one in found)
 
 
-@pytest.mark.usefixtures("drafts_here")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -111,7 +100,6 @@ def test_a_wrong_generator_ends_in_one_line(function, message):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("drafts_here")
 def test_a_process_that_replaces_another_finds_an_earlier_candidate():
     found = _Generator(f"{SPACES}:two")
     assert [found.take(number)[0] for number in (1, 0, 1)] == ["second", "first", "second"]

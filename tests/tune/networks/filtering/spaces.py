@@ -34,16 +34,21 @@ class Branches(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+def one_is_refused():
+    """The second of three cannot be exported."""
+    yield "first", small_networks.faint
+    yield "branches", Branches(), (torch.ones(2),)
+    yield "third", small_networks.faint
+
+
 def refuse():
     raise ValueError("no such choice\nin this space")
 
 
-def two_are_left_out():
-    """The second cannot be exported, the third has no network."""
-    yield "first", small_networks.faint
-    yield "branches", Branches(), (torch.ones(2),)
+def two_are_refused():
+    """Before those of above one is not made."""
     yield "refused", refuse
-    yield "third", small_networks.faint
+    yield from one_is_refused()
 
 
 def drawn():

@@ -40,14 +40,9 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
         found = forecaster.module(network, inputs, "net")
         imported = import_module(network, inputs, "net")
         tasks = outline(imported, forecaster.platform.target, forecaster.form).tasks
-        alone = np.array(
-            [
-                forecast_of(
-                    [forecaster.drafts[task.key].draft.columns], [1.0], forecaster.analyzer.device
-                ).seconds
-                for task in tasks
-            ]
-        )
+        device = forecaster.analyzer.device
+        columns = [forecaster.drafts[task.key].draft.columns for task in tasks]
+    alone = np.array([forecast_of([one], [1.0], device).seconds for one in columns])
     calls = np.array([task.weight for task in tasks], float)
     assert sorted(calls) == [1, 1, 2]
     np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
@@ -56,13 +51,11 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
 
 
 def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here, tmp_path):
-    network, inputs = longer()
     with make(tmp_path) as forecaster:
-        first = forecaster.module(network, inputs, "net")
-        again = forecaster.module(network, inputs, "net")
+        first, again = (forecaster.module(*longer(), "net") for _ in range(2))
     made = drafts_here.drafted
     with make(tmp_path) as forecaster:
-        later = forecaster.module(network, inputs, "net")
+        later = forecaster.module(*longer(), "net")
     assert drafts_here.drafted == made == first.drafted == 3
     assert (again.drafted, later.drafted) == (0, 0)
     rows = [replace(one, drafted=0, seconds=0.0) for one in (first, again, later)]
@@ -70,16 +63,15 @@ def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here,
 
 
 def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_path):
-    network, inputs = longer()
     with make(tmp_path) as forecaster:
-        forecaster.module(network, inputs, "net")
+        forecaster.module(*longer(), "net")
     (folder,) = tmp_path.iterdir()
     assert len(list(folder.iterdir())) == 3
     next(folder.iterdir()).write_text("{")
     with make(tmp_path) as forecaster:
-        assert forecaster.module(network, inputs, "net").drafted == 1
+        assert forecaster.module(*longer(), "net").drafted == 1
     with make(tmp_path, seed=1) as forecaster:
-        assert forecaster.module(network, inputs, "net").drafted == 3
+        assert forecaster.module(*longer(), "net").drafted == 3
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -146,19 +138,22 @@ def test_a_limit_keeps_what_may_be_faster():
     assert NetworkForecast(name="b").may_take(1e-9)
 
 
+def drafted(forecaster):
+    """Tasks of a run, which the forecaster has drafted."""
+    network, inputs = small_networks.faint()
+    forecaster.module(network, inputs, "net")
+    target = forecaster.platform.target
+    module = lower(import_module(network, inputs, "net"), target, forecaster.form)
+    return network_tasks(module, target)
+
+
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
-    network, inputs = small_networks.faint()
     with make() as forecaster:
-        forecaster.module(network, inputs, "net")
-        target = forecaster.platform.target
-        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
-        tasks = network_tasks(module, target)
+        tasks, target = drafted(forecaster), forecaster.platform.target
         hand_over(forecaster.drafts, tasks, tmp_path)
-        told = []
-        found = draft_tasks(
-            [task.workload for task in tasks], forecaster.platform, None, tmp_path, log=told.append
-        )
+        workloads, told = [task.workload for task in tasks], []
+        found = draft_tasks(workloads, forecaster.platform, None, tmp_path, log=told.append)
     assert told == []
     assert [draft.how for draft in found.drafts] == ["drafted", "drafted"]
     assert all(Database(tmp_path).best(task.module, target) is not None for task in tasks)
@@ -167,12 +162,8 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
 
 def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
     """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
-    network, inputs = small_networks.faint()
     with make() as forecaster:
-        forecaster.module(network, inputs, "net")
-        target = forecaster.platform.target
-        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
-        first, second = network_tasks(module, target)
+        first, second = drafted(forecaster)
         drafts = {task.key: forecaster.drafts[task.key] for task in (first, second)}
     text = json.dumps(drafts[first.key].record)
     other = re.sub(r'("(?:GetSBlock|GetBlock)", \[\], \[")', r"\1of_another_network_", text)

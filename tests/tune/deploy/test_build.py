@@ -178,9 +178,7 @@ def onnx_file(folder):
 @pytest.mark.parametrize(
     ("write", "products"), [pytest.param(exported, 4, marks=pytest.mark.slow), (onnx_file, 2)]
 )
-def test_a_file_becomes_a_library_that_computes_the_same(
-    write, products, platform, tmp_path, in_process, runs_here
-):
+def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_process, runs_here):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
     tasks = prepared(str(write(tmp_path)), platform, tmp_path)
     kinds = ("conv2d", "matmul")

@@ -48,9 +48,7 @@ def wanted(lowered, tmp_path_factory):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_library_of_two_halves_computes_what_a_whole_one_does(
-    ended, lowered, wanted, tmp_path, monkeypatch
-):
+def test_two_halves_compute_what_a_whole_does(ended, lowered, wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_FEWEST", 2)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     platform, _, module = lowered

@@ -217,7 +217,7 @@ def test_a_wrong_result_does_not_count(measurer, tmp_path):
         ("T.sqrt(a[vi])", "{} * T.float32(0.5)"),  # not defined below zero: checked above
     ],
 )
-def test_a_kernel_that_is_wrong_at_few_or_small_values_is_wrong(measurer, tmp_path, good, bad):
+def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path, good, bad):
     modules = [
         elementwise(tmp_path, "good", good), elementwise(tmp_path, "bad", bad.format(good))
     ]  # fmt: skip

@@ -145,9 +145,7 @@ def refuse(*_, **__):
         ("_build_error", lambda *_: "no sqrt", "TVM builds no random program: no sqrt"),
     ],
 )
-def test_a_task_without_a_program_is_counted_and_says_why(
-    tasks, platform, tmp_path, monkeypatch, part, answer, reason
-):
+def test_no_program_has_a_reason(tasks, platform, tmp_path, monkeypatch, part, answer, reason):
     monkeypatch.setattr(draft_task, part, answer)
     told = []
     summary = draft_tasks([tasks["reshape_add"]], platform, None, tmp_path, log=told.append)
@@ -187,9 +185,7 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     assert both.replayed([task, other]).share == slow / (slow + fast)
 
 
-def test_drafts_do_not_depend_on_the_processes_that_make_them(
-    tasks, platform, drafted, tmp_path, monkeypatch
-):
+def test_drafts_do_not_depend_on_processes(tasks, platform, drafted, tmp_path, monkeypatch):
     """Alone, beside others, in one worker and in this process; records too."""
     analyzer, order = platform_analyzer(platform), list(tasks.values())
     with DraftWorkers(1) as workers:

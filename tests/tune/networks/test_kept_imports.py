@@ -100,9 +100,7 @@ def test_incomplete_imports_are_neither_kept_nor_restored(kept, imported, entry,
 
 @pytest.mark.parametrize("damage", ["{", '{"source": null}', ""])
 @pytest.mark.parametrize("name", [REQUEST, TASKS, LOWERED, "about.json"])
-def test_a_damaged_entry_is_replaced_by_the_next_import(
-    kept, imported, entry, tmp_path, name, damage
-):
+def test_a_damaged_entry_is_replaced(kept, imported, entry, tmp_path, name, damage):
     (entry / name).write_text(damage)
     again = kept(request())
     assert not restored(kept, request(), tmp_path / "a")[0][0]

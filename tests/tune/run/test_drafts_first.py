@@ -115,9 +115,7 @@ def test_seconds_of_earlier_starts_count(tmp_path, platform):
     assert any(line.startswith("1 tasks begin without a draft: half of") for line in told)
 
 
-def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anything_is_drafted(
-    tmp_path, platform
-):
+def test_a_run_that_cannot_go_on_is_refused_before_a_draft(tmp_path, platform):
     draft_first(tmp_path, platform, specs=(SIZES,), trials=4, draft_all=False)
     with pytest.raises(DataError, match="not a task of the run"):
         draft_first(tmp_path, platform, specs=(OTHER,))

@@ -189,9 +189,7 @@ def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, p
 
 
 @pytest.mark.parametrize("lag", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measured(
-    tmp_path, platform, lag
-):
+def test_a_device_builds_what_is_chosen_while_a_batch_is_measured(tmp_path, platform, lag):
     """So a slow build holds up its own batch alone; a CPU builds nothing while it times."""
     device, cpu = FakeMeasurer(lag), FakeMeasurer(lag, exclusive=True)
     run(tmp_path / "device", platform, device, trials=30)
@@ -210,9 +208,7 @@ def running_best(rows):
 @pytest.mark.parametrize(
     ("lag", "exclusive"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (1, False)]
 )
-def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
-    tmp_path, platform, lag, exclusive
-):
+def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform, lag, exclusive):
     """So a resumed run leaves out the same repeats. Batches of a separate device run in no certain
     order: there only batches count that had ended when a batch was chosen."""
     whole, known_s = FakeMeasurer(lag, exclusive=exclusive), []
@@ -251,9 +247,7 @@ class Falling(FakeMeasurer):
 
 
 @pytest.mark.parametrize("measured_before", [7, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(
-    tmp_path, platform, measured_before
-):
+def test_a_run_that_stands_still_resumes_exactly(tmp_path, platform, measured_before):
     """All batches are chosen before the third is measured, so no later choice saves the state."""
     options = {"trials": 16, "batch_size": 2, "patience": 1, "tolerance": 0.01}
     whole = run(tmp_path / "whole", platform, Falling(3), **options)

@@ -176,9 +176,7 @@ class Empty(Numbers):
 
 @pytest.mark.tvm
 @pytest.mark.parametrize("empty", [1, 3])
-def test_a_design_space_without_legal_programs_is_left_out(
-    tmp_path, monkeypatch, platform, empty
-):
+def test_a_space_without_legal_programs_is_left_out(tmp_path, monkeypatch, platform, empty):
     batched, made = opening.BatchedSpace, []
 
     def first_are_empty(design):

@@ -120,9 +120,7 @@ def test_a_forecast_does_not_depend_on_the_networks_before_it(make, drafts_here)
     assert [one.forecast for one in swapped] == [second.forecast, first.forecast]
 
 
-def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
-    make, drafts_here, tmp_path, monkeypatch
-):
+def test_a_task_without_a_program_is_neither_summed_nor_kept(make, tmp_path, monkeypatch):
     monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
     with make(tmp_path) as forecaster:
         found = forecaster.module(*small_networks.faint(), "net")

@@ -1,6 +1,5 @@
 """The outline of a network: the tasks of a tuning run, and bytes that are counted by hand."""
 
-
 import pytest
 
 from experiments.filter.space import Choices, subnet

@@ -90,9 +90,7 @@ def test_pipelines_that_copy_ahead_are_compiled_with_asynchronous_copies(tvm):
     ("k", "dtype", "outer", "taken"),
     [(64, "float16", 1, False), (64, "float16", 2, True), (8, "float32", 2, True)],
 )
-def test_waits_for_copies_are_judged_as_tvms_code_generator_does(
-    tvm, monkeypatch, k, dtype, outer, taken
-):
+def test_waits_are_judged_as_tvms_code_generator_does(tvm, monkeypatch, k, dtype, outer, taken):
     """mma reads in the second of three stages, lanes in the last of three or four."""
     spec = {"operator": "matmul", "m": 64, "n": 64, "k": k}
     found = [one for one in designs(spec, dtype=dtype) if kind_of(one) != "wmma"]

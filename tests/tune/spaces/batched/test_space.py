@@ -240,9 +240,7 @@ def test_a_space_with_an_unknown_instruction_is_refused_with_the_reason(monkeypa
     ("raised", "reason"),
     [(UnsupportedProgram("condition", "Call"), "condition"), (KeyError(7), "replay-error")],
 )
-def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
-    monkeypatch, raised, reason
-):
+def test_programs_that_cannot_be_judged_go_through_tvms_replay(monkeypatch, raised, reason):
     def unknown(*_):
         raise raised
 

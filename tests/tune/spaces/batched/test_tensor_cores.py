@@ -74,9 +74,7 @@ def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
 
 
 @pytest.mark.parametrize(("warps", "fragments", "accepted"), [(4, 2, False), (2, 4, True)])
-def test_stores_of_eight_channels_step_where_tvm_divides_their_index(
-    tvm, warps, fragments, accepted
-):
+def test_stores_of_eight_channels_step_where_tvm_divides(tvm, warps, fragments, accepted):
     """A store of NCHW results whose lanes are channels: 784 elements apart, so 32 bytes of indices.
 
     ``(f0 step + 256 f1 + 8 f2 + lane) // 256``: with four warps of two fragments TVM divides it,

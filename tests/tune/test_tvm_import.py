@@ -19,10 +19,7 @@ module = from_operator(spec).module
 
 
 def run(code, cache, *, torch=False):
-    """The words that a process of a user with this cache prints.
-
-    Without torch it starts in half of the time.
-    """
+    """What a user's process prints with this cache; without torch it starts in half of the time."""
     hidden = "" if torch else "import sys\nsys.modules['torch'] = None\n"
     words = [sys.executable, "-c", hidden + code]
     environment = {name: value for name, value in os.environ.items() if name[:7] != "TVM_FFI"}

@@ -54,10 +54,7 @@ def lowered(tvm, schedule, names):
 
 
 def tvm_copies(tvm, schedule):
-    """As :func:`tvm_loops` of the copies whose loops TVM makes when it lowers: by written buffer.
-
-    Results of ``mma`` that go to shared memory are called by their block and ``_store``.
-    """
+    """As `tvm_loops` for copies that TVM lowers, by buffer; results of ``mma`` by their block."""
     out = {}
 
     def walk(stmt, path, depth, copy):
@@ -111,10 +108,7 @@ def _mark(loop):
 
 
 def tvm_loops(schedule):
-    """Loops around every block: [(extent, mark)], and the unroll depth in force.
-
-    Not of copies whose loops TVM makes later.
-    """
+    """Loops around every block but copies: [(extent, mark)], and the unroll depth in force."""
     out = {}
 
     def walk(stmt, path, depth):

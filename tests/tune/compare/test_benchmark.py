@@ -25,10 +25,7 @@ NOTHING = "output y is nothing but NaN: give inputs with numbers as outputs"
 
 @pytest.fixture(scope="module", autouse=True)
 def _server_of_contenders():
-    """Contenders are forked from a process that has imported their jobs.
-
-    A fresh interpreter, which limits of threads need, runs the library of test_build.
-    """
+    """Contenders are forked; a fresh interpreter for each runs the library of test_build."""
     made = Worker
 
     def forked(jobs, *, environment, **_):

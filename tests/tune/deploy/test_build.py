@@ -104,9 +104,8 @@ def of_the_page(folder):
     ["faint", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_outputs", "one_image"))],
 )
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
-    """The fast case has outputs of a billionth; the slow cases have several outputs of reshapes
-    alone, and folded norms. All have measured and drafted records, and the loader of the run folder
-    runs with torch and this package out of reach."""
+    """Outputs of a billionth; slow: several outputs of reshapes alone, and folded norms.
+    The loader of the run folder runs with torch and this package out of reach."""
     tasks = prepared(name, platform, tmp_path)
     tuned = [task for task in tasks if task.tuned]
     measured = tuned[: max(1, len(tuned) // 2)]
@@ -210,8 +209,7 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, 
 
 
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
-    """The saved functions and constants are those that were lowered; without them, or where the
-    network's file is newer, it is lowered again, to the same functions."""
+    """Without the saved functions, or where the network's file is newer, it is lowered again."""
     lowered, lower = [], request.lowered_network
 
     def counted(asked):

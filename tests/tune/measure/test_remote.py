@@ -66,8 +66,7 @@ def answers(port):
 
 @contextlib.contextmanager
 def tracked(port, own):
-    """A tracker at `port` with one server of the key ``board`` at `own`, both in groups of their
-    own."""
+    """A tracker at `port` with one server at `own`, both in groups of their own."""
     words = [sys.executable, "-m", "tvm.exec.rpc_tracker", *ports(port)]
     started = [subprocess.Popen(words, **OWN)]
     try:

@@ -12,8 +12,7 @@ LOG = "tvm.s_tir.meta_schedule"
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """TVM's logger as it was: pytest hangs nameless handlers, which TVM cannot take, on loggers
-    that do not propagate."""
+    """TVM's logger as it was: TVM takes no nameless handlers, which pytest hangs on it."""
     logger = logging.getLogger(LOG)
     before = logger.level
     logger.setLevel(logging.INFO)

@@ -42,11 +42,7 @@ def residual():
 
 
 class Biased(nn.Module):
-    """Convolutions with a bias, their default, before norms.
-
-    Shortcuts read two of them, too, one with a bias and one without. The last bias is no bias of
-    channels: its image has as many columns.
-    """
+    """Convolutions with a bias before norms; shortcuts read two. The last bias is of columns."""
 
     def __init__(self):
         super().__init__()

@@ -210,10 +210,7 @@ def test_a_function_that_is_not_read_is_named_with_its_release(tmp_path):
 
 @pytest.mark.slow
 def test_records_of_2023_have_the_features_of_the_schedules_that_were_measured(tmp_path):
-    """Against their own postprocessing, which TVM replays: two records of each of 19 tasks.
-
-    A task of Winograd's algorithm unrolls loops in its trace.
-    """
+    """Against their own postprocessing, which TVM replays: two records of each of 19 tasks."""
     database = REPOSITORY.parent / "shared/data/metaschedule-a100/resnet34"
     if not database.is_dir():
         pytest.skip(f"{database} is not there")

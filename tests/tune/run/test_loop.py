@@ -180,8 +180,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, mod
 
 
 def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, platform):
-    """With a batch proposed ahead, the third is chosen while the second task's first is measured:
-    it is the first task's, whose results are known."""
+    """The third batch is chosen while the second task's first is measured."""
     run(tmp_path, platform, FakeMeasurer(lag=1), specs=(SIZES, OTHER), trials=18)
     tasks = {row[1]: row[0] for row in measured(tmp_path)}
     first, second = "matmul_64_64_64", "matmul_32_64_64"
@@ -209,8 +208,7 @@ def running_best(rows):
     ("lag", "exclusive"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (1, False)]
 )
 def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform, lag, exclusive):
-    """So a resumed run leaves out the same repeats. Batches of a separate device run in no certain
-    order: there only batches count that had ended when a batch was chosen."""
+    """On a separate device only batches count that had ended when a batch was chosen."""
     whole, known_s = FakeMeasurer(lag, exclusive=exclusive), []
     run(tmp_path / "whole", platform, whole)
     for dies_at in (4, 7, 9, None):

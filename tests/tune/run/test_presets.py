@@ -64,15 +64,10 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
     assert phases.seconds()["train"] > 0 or not policy.takes_model
 
 
-def test_the_sizes_of_the_presets_are_those_of_their_sources():
-    """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations.
-
-    `this_cpu` in Python and ``policy=pruner_live`` are the same search.
-    """
+def test_presets_are_the_settings_of_python():
+    """Of the release, and of `this_cpu`; tests/search/test_presets.py has sizes by name."""
     assert composed("pruner_official") == RoundSettings()
     assert composed("pruner_live") == LIVE
-    paper = composed("pruner_paper")
-    assert (paper.draft.keep, paper.redraft_period, paper.verify_only_draft) == (512, 1, True)
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,7 @@ class All(torch.nn.Module):
 
 
 def assert_equal(function, *inputs, tolerance=1e-5):
-    """Run it untuned in TVM. Compare all outputs: number, shapes, types and values.
-
-    Integers are equal exactly.
-    """
+    """Run it untuned in TVM; compare number, shapes, types and values of all outputs."""
     tvm, relax = load_tvm().tvm, load_tvm().relax
     program, wanted = _exported(function, inputs)
     imported = from_exported(program)
@@ -49,10 +46,7 @@ def assert_equal(function, *inputs, tolerance=1e-5):
 
 
 def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
-    """Let torch run what its operators are replaced by, at a tenth of the cost of a build.
-
-    TVM's front end has a function for each operator that is left, and none is complex.
-    """
+    """Let torch run what its operators are replaced by: TVM has each of them, none is complex."""
     load_tvm()
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 

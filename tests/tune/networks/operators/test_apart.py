@@ -25,11 +25,7 @@ BIASED = pytest.param("biased", marks=pytest.mark.slow)  # of operators that cha
 
 @pytest.mark.parametrize("name", ["channels", "causal_attention", BIASED, "adaptive_pools"])
 def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
-    """Operators and shapes in order; the second time no call is decomposed.
-
-    Attention is left to the complete program: decomposed, its result has other strides. So are
-    pools whose places nobody reads.
-    """
+    """Attention, and pools whose places nobody reads, are left to the complete program."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     network, inputs = getattr(small_networks, name)()

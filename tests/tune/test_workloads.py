@@ -27,6 +27,17 @@ def spec(name, **more):
     return {"operator": name, **SPECS[name], **more}
 
 
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of functions; return its path."""
+
+    def written(text):
+        (tmp_path / "mine.py").write_text(text)
+        return tmp_path / "mine.py"
+
+    return written
+
+
 def computed(workload):
     tvm = load_tvm().tvm
     values = inputs(arguments(workload.module))
@@ -68,26 +79,38 @@ def twice(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
 
 
 @pytest.mark.tvm
-def test_a_file_gives_its_functions(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(SCRIPT)
-    (workload,) = load_workloads({"operator": "file", "path": str(path), "weight": 3.0})
+def test_a_file_gives_its_functions(write):
+    given = {"operator": "file", "path": str(write(SCRIPT))}
+    (workload,) = load_workloads({**given, "weight": 3.0})
     assert (workload.name, workload.weight) == ("mine_twice", 3.0)
     values, found = computed(workload)
     np.testing.assert_array_equal(found, 2 * values[0])
     with pytest.raises(PrunerError, match="no TIR function other; it holds: twice"):
-        load_workloads({"operator": "file", "path": str(path), "function": "other"})
+        load_workloads({**given, "function": "other"})
+
+
+OLD = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
+TODAY = r"TVM 0.27 has tirx for tir, T.sblock for T.block, T.prim_func\(s_tir=True\) for"
 
 
 @pytest.mark.tvm
-def test_a_file_that_does_not_run_is_one_line(tmp_path):
-    path = tmp_path / "broken.py"
-    path.write_text("import nothing_of_this_name")
-    with pytest.raises(PrunerError, match="ModuleNotFoundError: No module named"):
-        from_file(path)
-    path.write_text("raise SystemExit(0)")  # which would end the command as if it were done
-    with pytest.raises(PrunerError, match=r"broken\.py: SystemExit: 0"):
-        from_file(path)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named"),
+        # which would end the command as if it were done
+        ("raise SystemExit(0)", r"mine\.py: SystemExit: 0"),
+        (OLD, f"ImportError: .*{TODAY}"),
+        ("from tvm import relay", r"TVM 0\.27 has no relay"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(write, text, told):
+    """Scripts of an older TVM get the names of today."""
+    with pytest.raises(PrunerError, match=told):
+        from_file(write(text))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(PrunerError, match="no such file"):
         from_file(tmp_path / "absent.py")
 
@@ -164,48 +187,30 @@ def script(value, arguments=TENSORS, before=""):
         (script("T.float32(0)", TENSORS.replace("float32", "float8_e4m3fn", 1)), "draw no inputs"),
     ],
 )  # fmt: skip
-def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(tmp_path, text, told, caplog):
-    path = tmp_path / "mine.py"
-    path.write_text(text)
+def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(write, text, told, caplog):
     with pytest.raises(PrunerError, match=f"mine.py: f cannot be tuned: .*{told}"):
-        from_file(path)
-    path.write_text(text + script("a[v]").replace("def f", "def g"))
-    assert [workload.name for workload in from_file(path)] == ["mine_g"]
+        from_file(write(text))
+    found = from_file(write(text + script("a[v]").replace("def f", "def g")))
+    assert [workload.name for workload in found] == ["mine_g"]
     assert "f cannot be tuned" in caplog.text
     assert "it is left out" in caplog.text
 
 
 @pytest.mark.tvm
-def test_an_access_that_a_condition_keeps_inside_is_taken(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))"))
-    (workload,) = from_file(path)
+def test_an_access_that_a_condition_keeps_inside_is_taken(write):
+    (workload,) = from_file(write(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))")))
     (a,), found = computed(workload)
     np.testing.assert_array_equal(found, np.append(a[1:], np.float32(0)))
 
 
 @pytest.mark.tvm
-def test_a_script_of_an_older_tvm_is_told_the_names_of_today(tmp_path):
-    path = tmp_path / "old.py"
-    old = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
-    path.write_text(old)
-    told = r"TVM 0.27 has tirx for tir, T.sblock for T.block, T.prim_func\(s_tir=True\) for"
-    with pytest.raises(PrunerError, match=f"ImportError: .*{told}"):
-        from_file(path)
-    path.write_text("from tvm import relay")
-    with pytest.raises(PrunerError, match=r"TVM 0\.27 has no relay"):
-        from_file(path)
-
-
-@pytest.mark.tvm
-def test_weights_that_a_compiler_may_pack_keep_their_shape(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
+def test_weights_that_a_compiler_may_pack_keep_their_shape(write):
+    text = (
         "from tvm import te, topi\n"
         "a, w = (te.placeholder((16, 16), t, name=t) for t in ('uint8', 'int8'))\n"
         "dense = te.create_prim_func([a, w, topi.nn.dense(a, w, None, 'int32')])\n"
     )
-    (workload,) = from_file(path)
+    (workload,) = from_file(write(text))
     made = [space.replay(None, 1) for space in design_spaces(workload.module, target_of(2))]
     assert len(made) == 3
     for schedule in made:

@@ -1,7 +1,9 @@
-"""Real contenders of a small network, each in its process, agree; what is not there says so."""
+"""Contenders of a small network, each in its process; what is not there says so."""
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from pruner.tune.compare.baselines import (
     network_baselines,
 )
 from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
-from pruner.tune.compare.runners import thread_limits
+from pruner.tune.compare.runners import OnnxRuntime, save_outputs, thread_limits
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from tests.tune.networks.small_networks import residual
@@ -109,3 +111,107 @@ def test_torch_and_onnxruntime_agree(tmp_path):
     assert [row.error for row in found] == [None] * 4
     assert all(row.relative_error < 1e-5 for row in found[1:])
     assert all(row.median_s > 0 and row.facts["ready_s"] > 0 for row in found)
+
+
+MADE_UP = {"name": "made-up.onnx", "options": {}, "seed": 0}
+
+
+class Session:
+    """One input and no outputs; it has the providers that `started` names."""
+
+    started = ("CUDAExecutionProvider", "CPUExecutionProvider")
+
+    def __init__(self, file, settings, providers):
+        self.asked, self.threads = providers, settings.intra_op_num_threads
+        MADE.append(self)
+
+    def get_providers(self):
+        return list(self.started)
+
+    def get_inputs(self):
+        return [SimpleNamespace(name="x")]
+
+    def get_outputs(self):
+        return []
+
+    def io_binding(self):
+        return SimpleNamespace(
+            bind_ortvalue_input=lambda *_: None, synchronize_outputs=lambda: None
+        )
+
+    def run_with_iobinding(self, binding):
+        self.ran = True
+
+
+MADE = []
+
+
+@pytest.fixture
+def made_up(monkeypatch, tmp_path):
+    """An onnxruntime that has CUDA, and inputs for it."""
+    found = SimpleNamespace(
+        __version__="1",
+        get_available_providers=lambda: list(Session.started),
+        preload_dlls=lambda: None,
+        SessionOptions=SimpleNamespace,
+        InferenceSession=Session,
+        OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda *given: given),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", found)
+    np.savez(tmp_path / "inputs.npz", np.zeros(3, np.float32))
+    MADE.clear()
+    return str(tmp_path / "inputs.npz")
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [
+        ("cpu", ("CPUExecutionProvider", {})),
+        ("cuda", ("CUDAExecutionProvider", {"use_tf32": "0"})),  # nor does torch round here
+    ],
+)
+def test_onnxruntime_computes_float32_in_full(made_up, device, wanted):
+    OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device=device)
+    (session,) = MADE
+    assert (session.asked, session.threads, session.ran) == ([wanted], 2, True)
+
+
+def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_up, monkeypatch):
+    monkeypatch.setattr(Session, "get_providers", lambda _: ["CPUExecutionProvider"])
+    with pytest.raises(PrunerError, match="could not start its CUDAExecutionProvider"):
+        OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device="cuda")
+    monkeypatch.setattr(
+        sys.modules["onnxruntime"], "get_available_providers", lambda: ["CPUExecutionProvider"]
+    )
+    with pytest.raises(PrunerError, match="install onnxruntime-gpu"):
+        OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device="cuda")
+
+
+def test_compared_outputs_have_rows_of_padding_and_timed_runs_the_fast_path(tmp_path):
+    """The fast path of encoders would leave 0 in rows that torch computes otherwise."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+    mask = torch.tensor([[False, False, False], [False, True, True]])
+
+    class Runner:
+        def prepared(self, arrays):
+            return torch.from_numpy(arrays[0])
+
+        def run(self, given):
+            with torch.inference_mode():
+                return encoder(given, src_key_padding_mask=mask)
+
+        def outputs(self, result):
+            return [result.numpy()]
+
+    x = torch.rand(2, 3, 8)
+    np.savez(tmp_path / "inputs.npz", x.numpy())
+    save_outputs(Runner(), tmp_path / "inputs.npz", tmp_path / "found.npz")
+    assert torch.backends.mha.get_fastpath_enabled()  # for timed runs
+    # with gradients torch takes no fast path
+    wanted = encoder(x, src_key_padding_mask=mask).detach().numpy()
+    with np.load(tmp_path / "found.npz") as found:
+        np.testing.assert_allclose(found["arr_0"], wanted, atol=1e-6)
+    assert np.abs(wanted[1, 1:]).min() > 0

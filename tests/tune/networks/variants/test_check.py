@@ -1,4 +1,8 @@
-"""Evaluation against torch and by hand; the check against equal, unequal and inaccurate graphs."""
+"""Evaluation against torch and by hand; right graphs and rules are accepted, wrong refused."""
+
+import importlib
+import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,10 +22,13 @@ from pruner.tune.networks.variants.graph import (
     literal,
     nodes,
     permute,
+    replaced,
     reshape,
     rows,
 )
+from pruner.tune.networks.variants.rules import RULES
 from pruner.tune.networks.variants.rules.winograd import winograd
+from tests.paths import REPOSITORY
 
 MATMUL = "m k, k n -> m n"
 DOUBLE = Floats("float64")
@@ -270,3 +277,58 @@ def test_the_error_of_one_output_does_not_excuse_another():
     checker = Checker((rough, x))
     assert checker((rough, x)).refused is None
     assert "rounding error" in checker((rough, rough)).refused
+
+
+SMALL = (3, 4, 3, 8)
+rule_by_name = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+
+
+@pytest.fixture
+def cases(monkeypatch):
+    """The graphs of `benchmarks/variant_cases.py`."""
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    return importlib.import_module("variant_cases")
+
+
+def check_right(cases, rule, shape):
+    graph = cases.CASES[rule.__name__](*shape)
+    checker, applications = Checker(graph), list(rule(graph))
+    assert applications
+    for application in applications:
+        verdict = checker(replaced(graph, application))
+        assert verdict.refused is None, shape
+        assert verdict.bound < 1e-14
+        assert verdict.error < 1e-5
+
+
+def refusals(cases, rule, most=None):
+    graph = cases.CASES[rule.__name__](*SMALL)
+    checker = Checker(graph)
+    for what, mutant in itertools.islice(cases.mutants(graph, rule), most):
+        assert checker.exactly(mutant).refused, what
+        yield what
+
+
+@rule_by_name
+def test_a_right_rule_is_accepted(rule, cases):
+    check_right(cases, rule, cases.SHAPES[0])
+
+
+@pytest.mark.slow
+@rule_by_name
+def test_a_right_rule_is_accepted_at_ten_shapes(rule, cases):
+    assert len(cases.SHAPES) == 10
+    for shape in cases.SHAPES:
+        check_right(cases, rule, shape)
+
+
+@rule_by_name
+def test_some_wrong_versions_are_refused(rule, cases):
+    assert list(refusals(cases, rule, most=12))
+
+
+@pytest.mark.slow
+def test_all_wrong_versions_are_refused(cases):
+    kinds = Counter(what for rule in RULES for what in refusals(cases, rule))
+    assert sum(kinds.values()) > 200
+    assert {"constant", "swapped operands", "missing term", "axis", "place"} < set(kinds)

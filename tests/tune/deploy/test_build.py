@@ -16,12 +16,14 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.files import held
 from pruner.tune.compare.baselines import Resources
 from pruner.tune.compare.benchmark import BaselineTiming, worst_output
 from pruner.tune.compare.runners import TvmLibrary, save_outputs
 from pruner.tune.deploy import build, built_files, network
 from pruner.tune.deploy.apply_records import keys_of
 from pruner.tune.deploy.build import build_network, network_worker, write_reference
+from pruner.tune.deploy.built_files import WORK, deploying, remove_built
 from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import platform_analyzer
@@ -32,8 +34,8 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
-from tests.tune.targets import platform_of, target_of
 from tests.tune.networks import small_networks
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -406,3 +408,27 @@ def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     assert deployed.drafted >= len(tasks) - 1
     assert deployed.relative_error is None
     assert "compiled but not run" in deployed.notes[0]
+
+
+def test_two_do_not_build_at_once(tmp_path):
+    words = "import pathlib, sys; from pruner.tune.deploy.built_files import deploying\n"
+    words += "with deploying(pathlib.Path(sys.argv[1])):\n    print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", words, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(PrunerError, match=f"{WORK}: process {other.pid} .* works in it"):
+            deploying(tmp_path).__enter__()
+        with held(tmp_path):  # as tune.py does
+            pass
+        other.stdin.close()
+    with deploying(tmp_path), deploying(tmp_path):  # tune.py's last step is this process's own
+        pass
+
+
+def test_a_build_begins_without_the_library_and_all_that_was_found_of_it(tmp_path):
+    gone = {"network.so", "deploy.json", "beside.json", "report.html"}
+    for name in (*gone, "metrics.json", "run_network.py"):
+        (tmp_path / name).touch()
+    remove_built(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "run_network.py"}
+    remove_built(tmp_path)  # where nothing is left

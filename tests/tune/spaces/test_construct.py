@@ -1,16 +1,21 @@
-"""Constructed programs against the arithmetic of their tiles, TVM's replay and random draws."""
+"""Searches of live design spaces: constructed, by gradients, and by a model of proposals."""
 
 import math
 
 import numpy as np
 import pytest
+import torch
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
+from pruner.models.proposals.decision_tokens import encode
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
+from pruner.search.explorer import ExplorerSettings
 from pruner.search.gradient import DescentSettings
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
@@ -210,3 +215,129 @@ def test_recorded_programs_and_an_empty_beam_are_refused():
         ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
     with pytest.raises(PrunerError, match="at least 1"):
         ConstructSettings(beam=0)
+
+
+SQUARE = {"operator": "matmul", "m": 64, "n": 128, "k": 64}
+POOL = {"operator": "pool", "n": 1, "c": 8, "h": 12, "w": 12, "kh": 2, "kw": 2}
+POOL |= {"stride": 2, "padding": 0, "kind": "max"}
+SMALL = DescentSettings(
+    draft=ExplorerSettings(population=64, generations=0, keep=64), starts=32, anchors=2
+)
+
+
+def vectors(space, candidates):
+    out = np.zeros((len(candidates), space.num_slots), np.int64)
+    for row, one in zip(out, candidates, strict=True):
+        row[0], row[1 : 1 + len(one.decisions)] = one.space, one.decisions
+    return out
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx2", "a100"])
+def test_a_batch_is_legal_better_than_chance_and_repeats_after_a_resume(platform):
+    space = union(SQUARE, platform)
+    first = search(space, SMALL)
+    candidates = first.propose(8)
+    found = vectors(space, candidates)
+    assert len(np.unique(found, axis=0)) == 8
+    assert all(one.schedule is not None for one in candidates)  # TVM accepts them
+    # as many random programs as the search scored at most
+    drawn = space.sample(64 + 2 * 32 * 8, np.random.default_rng(1))
+    assert space.draft_score(found)[0] > space.draft_score(drawn).max()
+    resumed(first, search(space, SMALL, seed=5), candidates)
+
+
+def test_a_task_without_tiles_is_searched_by_mutations_and_a_line_says_so(caplog):
+    space = union(POOL, "a100")
+    candidates = search(space, SMALL).propose(4)
+    assert len(candidates) == 4
+    assert "no design space of this task has tiles" in caplog.text
+
+
+SOFTMAX = {"operator": "softmax", "rows": 32, "columns": 96}
+SPACES = [
+    pytest.param(MATMUL, "cpu-avx2", id="matmul-cpu"),
+    pytest.param(SOFTMAX, "cpu-avx2", id="softmax-cpu"),
+    pytest.param(MATMUL, "a100", id="matmul-gpu"),
+]
+
+_OPENED = {}
+
+
+def opened(sizes, platform):
+    """The spaces of a task, opened once for all tests; of a softmax two."""
+    key = (*sizes.values(), platform)
+    if key not in _OPENED:
+        most = 2 if sizes is SOFTMAX else None
+        _OPENED[key] = union(sizes, platform, most)
+    return _OPENED[key]
+
+
+def model_of(spaces, *, trained):
+    """An untrained model that counts these spaces as known, or one of random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = ProposalNetwork(num_space=len(spaces[0].columns), width=16).eval()
+        if trained:
+            torch.nn.init.normal_(network.score.weight, std=1.0)
+    return ProposalModel(network=network, kinds=frozenset(s.kind for s in spaces), about={})
+
+
+@pytest.mark.parametrize(("sizes", "platform"), SPACES)
+def test_every_legal_program_is_a_sequence_of_tokens_and_draws_are_programs(sizes, platform):
+    space = opened(sizes, platform)
+    tokens = space.token_spaces()
+    model, legal = model_of(tokens, trained=True), []
+    for one, listed in zip(space.spaces, tokens, strict=True):
+        drawn = one.sample(32, np.random.default_rng(0))
+        assert encode(listed, drawn)[1].all()
+        rows, ratio = model.draw(listed, 64, np.random.default_rng(0))
+        assert np.allclose(model.log_ratio(listed, rows), ratio, atol=1e-3)
+        legal += [one.design.replay(row, 1) for row in rows[one.allowed(rows)][:2]]
+    assert legal
+    assert None not in legal
+
+
+def test_an_untrained_model_draws_as_metaschedule_does():
+    space = opened(MATMUL, "cpu-avx2")
+    proposer = Proposer(space, model_of(space.token_spaces(), trained=False))
+    rows, ratio = proposer.sample(1500, np.random.default_rng(0))
+    assert np.allclose(ratio, 0, atol=1e-4)
+    theirs = space.sample(1500, np.random.default_rng(1))
+    for column in range(rows.shape[1]):
+        known = np.unique(theirs[:, column])
+        shares = [(found[:, column][:, None] == known).mean(axis=0) for found in (rows, theirs)]
+        assert np.abs(shares[0] - shares[1]).max() < 0.06
+
+
+def test_threads_of_a_block_are_in_the_range_of_the_target():
+    space = opened(MATMUL, "a100")
+    (tokens,) = space.token_spaces()[:1]
+    rows, _ = model_of([tokens], trained=False).draw(tokens, 256, np.random.default_rng(0))
+    threads = rows[:, 2] * rows[:, 7]
+    assert threads.max() <= 1024
+    drawn = space.spaces[0].sample_any(256, np.random.default_rng(0))
+    loose = drawn[:, 2] * drawn[:, 7]
+    assert (threads >= 32).mean() > 2 * (loose >= 32).mean()
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx2", pytest.param("a100", marks=pytest.mark.slow)])
+def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
+    space, path = opened(MATMUL, platform), tmp_path / "weights.safetensors"
+    model_of(space.token_spaces(), trained=True).save(path)
+    settings = ProposeLmSettings(weights=str(path), draws=24)
+    first, again, other = (search(space, settings, seed) for seed in (0, 0, 5))
+    candidates = first.propose(8)
+    assert proposed(again, 8) == rows_of(candidates)
+    resumed(first, other, candidates)
+
+
+def test_spaces_of_kinds_without_training_are_drawn_at_random_and_a_line_reports_it(caplog):
+    space = opened(MATMUL, "a100")
+    other = opened(MATMUL, "cpu-avx2").token_spaces()
+    rows, _ = Proposer(space, model_of(other, trained=True)).sample(16, np.random.default_rng(0))
+    assert "trained on none of their kind (gpu: " in caplog.messages[0]
+    assert np.isfinite(space.draft_score(rows)).any()
+    caplog.clear()
+    replayed = union(MATMUL, "cpu-avx2", replay_only=True)
+    Proposer(replayed, model_of(other, trained=True))
+    assert "no tokens" in caplog.messages[0]

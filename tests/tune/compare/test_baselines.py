@@ -90,9 +90,6 @@ def test_what_cannot_run_says_why(monkeypatch):
     ]
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
-
-
-def test_an_unknown_name_is_refused():
     with pytest.raises(PrunerError, match=r"torch.*known: eager"):
         lined_up(["torch"])
 

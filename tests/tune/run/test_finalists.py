@@ -247,11 +247,6 @@ def test_programs_without_joules_are_not_chosen(name):
     assert not any("inf" in line for line in known.lines())
 
 
-def test_latency_alone_adds_nothing():
-    assert FinalChoice(objective=Objective()).metrics() == {}
-    assert FinalChoice(objective=Objective()).lines() == []
-
-
 def test_sizes_are_read_from_journals_that_have_them(tmp_path):
     rows = read_trials(journal(tmp_path / "trials.jsonl", programs()[0].trial, trial(9, [1.0])))
     assert [row.size_bytes for row in rows] == [10000, None]
@@ -273,8 +268,10 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
         run_meter(given)
     given.replay_only = False
     assert run_meter(given) is None
-    given.objective = Objective()
+    given.objective = Objective()  # latency alone adds nothing
     assert run_meter(given) is None
+    assert FinalChoice(objective=Objective()).metrics() == {}
+    assert FinalChoice(objective=Objective()).lines() == []
 
 
 def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, small):

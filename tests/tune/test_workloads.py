@@ -146,13 +146,10 @@ def test_wrong_options_are_told(options, told):
         operators.checked(options)
 
 
-def test_a_single_epilogue_may_be_a_name():
+def test_the_smallest_images_with_an_output_and_a_single_epilogue_by_name_are_taken():
+    for size, padding in ((3, 0), (3, "VALID"), (1, 1), (1, "SAME")):
+        operators.checked(spec("conv2d", h=size, w=size, padding=padding))
     assert operators.checked(spec("matmul", epilogue="bias"))["epilogue"] == ["bias"]
-
-
-@pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, "VALID"), (1, 1), (1, "SAME")])
-def test_the_smallest_images_with_an_output(size, padding):
-    operators.checked(spec("conv2d", h=size, w=size, padding=padding))
 
 
 HEAD = "from tvm.script import tirx as T\n\n@T.prim_func(s_tir=True)\ndef f({}):\n"

@@ -38,14 +38,11 @@ def test_every_runner_sees_a_gpu_of_its_own(monkeypatch):
     assert len(with_devices(GPU, None, 3).environments) == 3
 
 
-def test_of_a_tracker_all_servers_or_so_many():
+def test_of_a_tracker_all_servers_or_so_many_but_no_more_than_there_are():
     board = replace(GPU, address=BOARD)
     found = with_devices(board, None, 3)
     assert (len(found.environments), found.address.devices) == (3, 3)
     assert len(with_devices(board, 2, 3).environments) == 2
-
-
-def test_more_than_there_are_is_told():
     with pytest.raises(PrunerError, match=r"measure.devices=4: there are 3"):
         with_devices(GPU, 4, 3)
     with pytest.raises(PrunerError, match="this machine's CPU is one device"):

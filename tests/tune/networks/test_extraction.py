@@ -163,6 +163,10 @@ def test_sizes_go_to_those_that_take_them():
     assert images.shape == (2, 16)
     with pytest.raises(PrunerError, match=r"leave sizes\.\* out, .*takes no argument"):
         import_network(NetworkSource(name=f"{HERE}:faint", options=two))
+    asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
+    told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
+    with pytest.raises(PrunerError, match=told):
+        network_of(asked)
 
 
 @pytest.mark.parametrize(
@@ -182,30 +186,19 @@ def test_a_named_network_changes_with_every_size_that_it_has(name):
         assert (shape(**{size: value}) != own) == (size in CATALOG[name])
 
 
-def test_a_name_is_refused_before_anything_is_imported():
+def test_a_name_is_refused_before_anything_is_imported(tmp_path):
     assert list(CATALOG) == list(NETWORKS)
-    with pytest.raises(PrunerError, match="network=resnet81 is unknown; known: resnet18, "):
-        NetworkSource(name="resnet81").check_name()
     for name in ("resnet18", "package:factory", "net.onnx", "net.pt2"):
         NetworkSource(name=name).check_name()
-
-
-def test_files_of_other_kinds_are_refused_with_the_way_out(tmp_path):
     (tmp_path / "net.pth").write_bytes(b"weights")
     for name, told in {
+        "resnet81": "network=resnet81 is unknown; known: resnet18, ",
         str(tmp_path / "net.pth"): "a file must be FILE.pt2 .of torch.export.save. or FILE.onnx",
         "nets/case.py:make": "name the module, network=case:make, in the folder of this file",
         "case.py": "name the module, network=case:FACTORY",
     }.items():
         with pytest.raises(PrunerError, match=told):
             NetworkSource(name=name).check_name()
-
-
-def test_sizes_that_a_named_network_has_not_are_refused():
-    asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
-    told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
-    with pytest.raises(PrunerError, match=told):
-        network_of(asked)
 
 
 def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):

@@ -113,9 +113,7 @@ def test_what_does_not_fit_is_refused_with_how_much_and_what_would():
     host_memory.check_named("mistral", NetworkOptions(layers=2), free=12e9)
     with pytest.raises(PrunerError, match="free memory, or take a smaller network"):
         host_memory.check_named("resnet18", whole, free=1e6)
-
-
-def test_copies_that_are_there_are_not_counted_again():
+    # copies that are there are not counted again
     host_memory.check("net", 10e9, held=1, free=30e9)
     with pytest.raises(PrunerError, match="about 40 GB"):
         host_memory.check("net", 10e9, held=0, free=30e9)

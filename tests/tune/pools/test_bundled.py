@@ -112,13 +112,10 @@ def test_pools_are_as_large_as_was_asked_but_for_small_spaces(records, about):
     assert max(sizes.values()) == asked
 
 
-def test_our_reader_takes_every_line(records, read):
+def test_our_reader_takes_every_line_and_all_programs_of_a_task_are_different(records, read):
     tasks, set_aside = read
     assert set_aside == 0
     assert sum(map(len, tasks)) == sum(map(len, records.values()))
-
-
-def test_all_programs_of_a_task_are_different(records):
     for name, lines in records.items():
         programs = {json.dumps(line["i"][1][1]) for line in lines}
         assert len(programs) == len(lines), name
@@ -166,17 +163,12 @@ def test_draws_are_even_over_design_spaces(records, about):
         assert max(counts) - min(counts) <= 1 + len(lines) - len(ran(lines)), name
 
 
-def test_exactly_the_design_spaces_that_records_name_are_there(folder, records):
+def test_files_are_records_with_their_design_spaces_and_name_no_machine(folder, records, about):
     named = {line["i"][1][1][0][1] for lines in records.values() for line in lines}
     there = (folder / "design_spaces").iterdir()
     assert {path.name.removesuffix(".json.gz") for path in there} == named
-
-
-def test_checksums_hold_and_cover_every_file(folder):
-    assert_checksums(folder)
-
-
-def test_nothing_names_the_machine_that_it_was_collected_on(about):
+    assert_checksums(folder)  # of every file
+    # nothing names the machine that it was collected on
     assert "/" not in json.dumps(about)
     assert "kernel" not in about["machine"]
 

@@ -151,17 +151,13 @@ def test_a_drafted_program_comes_first_and_once():
     assert seconds(search.propose(3)) == [3, 4]
     assert search.propose(3) == []
     assert policy.asked == [2, 3, 3]
-
-
-def test_a_drafted_program_is_all_of_a_batch_of_one():
+    # it is all of a batch of one
     search, policy = counting()
     search.begin_with(np.array([[0, 4, 1]]))
     assert seconds(search.propose(1)) == [1]
     assert policy.asked == []
     assert seconds(search.propose(1)) == [0]
-
-
-def test_a_drafted_program_does_not_come_before_what_is_known():
+    # it does not come before what is known
     search, _ = counting()
     search.begin_with(np.array([[0, 4, 1]]))
     search.know(np.array([[0, 4, 7]]), np.array([1.0]))

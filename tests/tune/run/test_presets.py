@@ -89,13 +89,10 @@ def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
     assert (given.trials, given.seconds, given.patience) == (7, 3.0, 2)
 
 
-def test_only_the_draft_measures_nothing():
+def test_only_the_draft_measures_nothing_and_has_no_budget():
     files = sorted((conf_folder() / "effort").glob("*.yaml"))
     silent = [f.stem for f in files if not instantiate(chosen("effort", f.stem)).measures]
     assert silent == ["draft"]
-
-
-def test_a_draft_has_no_budget():
     draft = Effort(trials_per_task=0)
     draft.budget({"trials": None, "batch": 16}, None)
     with pytest.raises(PrunerError, match=r"leave budget\.trials= out"):

@@ -65,9 +65,7 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
     chosen = (rows[:, 0] == 1) & (rows[:, 1] != 7)
     assert abs(np.corrcoef(rows[chosen, 1], found[chosen])[0, 1]) < 0.1
     np.testing.assert_array_equal(scores((False, True), rows), found)  # the same every time
-
-
-def test_where_nothing_can_be_drafted_all_are_alike():
+    # where nothing can be drafted all are alike
     assert scores((True,), [[0, 1], [0, 7], [0, 9]]).tolist() == [0.0, -np.inf, 0.0]
 
 

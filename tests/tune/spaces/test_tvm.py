@@ -125,9 +125,7 @@ def test_other_parallel_annotations_are_other_programs(space, rows, traces):
     found, known = Traces(space).rows(changed, whatever_parallel=True)
     assert known.all()
     np.testing.assert_array_equal(found, rows[kept])
-
-
-def test_a_space_that_was_left_out_is_unknown(space):
+    # a space that was left out is unknown
     one = space.spaces[0].design
     left_out = design_spaces(one.module, one.target)[0]
     assert not Traces(space).rows([left_out.trace], whatever_parallel=True)[1].any()

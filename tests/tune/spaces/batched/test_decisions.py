@@ -74,9 +74,7 @@ def test_choices_follow_their_weights_and_mutations_those_of_the_others():
     assert np.bincount(out[:8000, 1]) / 8000 == pytest.approx([1 / 3, 2 / 3], abs=0.03)
     assert (out[8000:, 1] == 2).all()
     assert (out[:, 0] == 0).all()
-
-
-def test_a_choice_without_weight_is_never_taken():
+    # a choice without weight is never taken
     decision = ChoiceDecision(0, np.array([1.0, 0.0, 1.0, 0.0]))
     out = np.full((500, 1), 2)
     decision.mutate(out, np.arange(500), np.random.default_rng(0))

@@ -36,6 +36,7 @@ from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
 from tests.tune.networks import small_networks
 from tests.tune.targets import platform_of, target_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -101,10 +102,7 @@ def of_the_page(folder):
     return OF_THE_PAGE.format(lines=lines)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["faint", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_outputs", "one_image"))],
-)
+@some_slow("name", ["faint"], ["two_outputs", "one_image"])
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
     """Outputs of a billionth; slow: several outputs of reshapes alone, and folded norms.
     The loader of the run folder runs with torch and this package out of reach."""
@@ -176,9 +174,7 @@ def onnx_file(folder):
     return written(folder / "net.onnx", nodes, *ends, constants)
 
 
-@pytest.mark.parametrize(
-    ("write", "products"), [pytest.param(exported, 4, marks=pytest.mark.slow), (onnx_file, 2)]
-)
+@some_slow(("write", "products"), [(onnx_file, 2)], [(exported, 4)])
 def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_process, runs_here):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
     tasks = prepared(str(write(tmp_path)), platform, tmp_path)

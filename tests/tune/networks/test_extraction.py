@@ -19,15 +19,14 @@ from pruner.tune.spaces.design import design_spaces
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of, torch_error
 from tests.tune.targets import A100
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
-ENCODER = pytest.param("encoder", marks=pytest.mark.slow)  # of CUDA it is fast
-BIASED = pytest.param("biased", marks=pytest.mark.slow)
-ATTENTION = pytest.param("attention", marks=pytest.mark.slow)  # the causal one has a mask, too
 LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "detr", "deeplabv3", "resnet50")
 
 
-@pytest.mark.parametrize("name", ["residual", BIASED, ENCODER, ATTENTION, "causal_attention"])
+# the encoder is fast for CUDA; the causal attention has a mask, too
+@some_slow("name", ["residual", "causal_attention"], ["biased", "encoder", "attention"])
 def test_a_lowered_network_computes_what_torch_computes(name):
     assert torch_error(source(name), lowered(name)) < 1e-5
 
@@ -76,7 +75,7 @@ def test_a_batch_of_one_can_be_tiled(target):
         assert all("sample_perfect_tile" in str(space.trace) for space in spaces), task.name
 
 
-@pytest.mark.parametrize("name", [ATTENTION, "causal_attention"])
+@some_slow("name", ["causal_attention"], ["attention"])
 def test_own_attention_is_tasks_that_the_engine_knows(name, target):
     """Two products of the attention, two linear layers, and the softmax by itself."""
     tasks = tasks_of(name)
@@ -169,10 +168,7 @@ def test_sizes_go_to_those_that_take_them():
         network_of(asked)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS],
-)
+@some_slow("name", [name for name in NETWORKS if name not in LARGE], LARGE)
 def test_a_named_network_changes_with_every_size_that_it_has(name):
     """As many pixels, tokens or layers as asked for: other inputs, or another number of weights."""
 

@@ -26,6 +26,7 @@ from pruner.tune.networks.signature import (
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
 from tests.tune.networks.lowered import run
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 HERE = __name__
@@ -205,15 +206,10 @@ def eager(name):
     return [one.detach().numpy() for one in tensors_of(module(*args, **kwargs))]
 
 
-@pytest.mark.parametrize(
+@some_slow(
     "name",
-    [
-        *("nested", "in_place", "counted", "double"),
-        *(
-            pytest.param(n, marks=pytest.mark.slow)
-            for n in ("by_name", "one_tensor", "lazy", "halves")
-        ),
-    ],
+    ["nested", "in_place", "counted", "double"],
+    ["by_name", "one_tensor", "lazy", "halves"],
 )
 def test_tensors_go_in_and_out_in_the_programs_order(name):
     found = run(import_network(source(name)), inputs_of(source(name)))
@@ -298,10 +294,7 @@ def written(folder, factory, **how):
     return str(folder / "net.pt2")
 
 
-SLOW = [pytest.param(factory, marks=pytest.mark.slow) for factory in (nested, in_place)]
-
-
-@pytest.mark.parametrize("factory", [by_name, *SLOW])
+@some_slow("factory", [by_name], [nested, in_place])
 def test_a_file_is_taken_as_its_factory_is(factory, tmp_path):
     given = NetworkSource(name=written(tmp_path, factory))
     found = run(import_network(given), inputs_of(given))

@@ -10,6 +10,7 @@ from pruner.tune.networks import host_memory
 from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.networks.source import NetworkSource, import_network
+from tests.tune.some_slow import some_slow
 
 PICTURE = {"x": ("batch_size", 3, "", 64)}
 PAIR = {"ids": ("s0", "s1"), "mask.1": ("s0", "s1"), "width": (8,)}
@@ -94,9 +95,7 @@ def test_bytes_of_a_named_network_by_hand(layers):
     assert host_memory.named_bytes("mistral", NetworkOptions(layers=layers)) == 4 * numbers
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS]
-)
+@some_slow("name", [name for name in NETWORKS if name not in LARGE], LARGE)
 def test_every_name_is_counted_without_its_weights(name):
     assert 1e6 < host_memory.named_bytes(name, NetworkOptions()) < 30e9
 

@@ -33,6 +33,7 @@ from pruner.tune.spaces import opening
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, from_operator
 from tests.paths import CONF
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -160,12 +161,8 @@ def measured(folder):
     return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
 
 
-@pytest.mark.parametrize(
-    ("model", "lag", "prior"),
-    [
-        ("pacm", 1, 0.0),
-        *(pytest.param("trees", *case, marks=pytest.mark.slow) for case in ((0, 16.0), (3, 0.0))),
-    ],
+@some_slow(
+    ("model", "lag", "prior"), [("pacm", 1, 0.0)], [("trees", 0, 16.0), ("trees", 3, 0.0)]
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
@@ -187,7 +184,7 @@ def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, p
     assert [tasks[n] for n in (1, 2, 3)] == [first, second, first]
 
 
-@pytest.mark.parametrize("lag", [1, pytest.param(3, marks=pytest.mark.slow)])
+@some_slow("lag", [1], [3])
 def test_a_device_builds_what_is_chosen_while_a_batch_is_measured(tmp_path, platform, lag):
     """So a slow build holds up its own batch alone; a CPU builds nothing while it times."""
     device, cpu = FakeMeasurer(lag), FakeMeasurer(lag, exclusive=True)
@@ -204,9 +201,7 @@ def running_best(rows):
     return np.minimum.accumulate([float("inf"), *costs])
 
 
-@pytest.mark.parametrize(
-    ("lag", "exclusive"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (1, False)]
-)
+@some_slow(("lag", "exclusive"), [(0, True), (1, False)], [(1, True)])
 def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform, lag, exclusive):
     """On a separate device only batches count that had ended when a batch was chosen."""
     whole, known_s = FakeMeasurer(lag, exclusive=exclusive), []
@@ -244,7 +239,7 @@ class Falling(FakeMeasurer):
             yield position, Outcome(costs_s=(10.0 if self.asked <= 6 else 5.0,))
 
 
-@pytest.mark.parametrize("measured_before", [7, pytest.param(8, marks=pytest.mark.slow)])
+@some_slow("measured_before", [7], [8])
 def test_a_run_that_stands_still_resumes_exactly(tmp_path, platform, measured_before):
     """All batches are chosen before the third is measured, so no later choice saves the state."""
     options = {"trials": 16, "batch_size": 2, "patience": 1, "tolerance": 0.01}
@@ -282,10 +277,7 @@ class Unplugged(FakeMeasurer):
             yield position, outcome if self.asked <= self.turns else gone
 
 
-@pytest.mark.parametrize(
-    ("lag", "error"),
-    [(0, "build_no_worker"), pytest.param(1, "run_no_device", marks=pytest.mark.slow)],
-)
+@some_slow(("lag", "error"), [(0, "build_no_worker")], [(1, "run_no_device")])
 def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag, error):
     run(tmp_path / "whole", platform, FakeMeasurer(lag))
     folder = tmp_path / "stopped"

@@ -18,6 +18,7 @@ from pruner.tune.run.learning import TreeModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.workloads import operator
 from tests.tune.targets import platform_of, prepared
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py
@@ -38,14 +39,7 @@ def composed(preset):
 FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network with larger numbers
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in PRESETS
-        if name not in RIVALS
-    ],
-)
+@some_slow("preset", FAST, sorted({*PRESETS} - RIVALS - {*FAST}))
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
     if preset == "adatune":
         pytest.importorskip("lightgbm")

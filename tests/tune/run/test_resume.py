@@ -18,6 +18,7 @@ from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_s
 from pruner.tune.workloads import from_operator, operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
 from tests.tune.run.test_snapshot import Touch
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -77,13 +78,8 @@ def workload(spec):
     return from_operator(spec).module
 
 
-@pytest.mark.parametrize(
-    ("damage", "model"),
-    [
-        pytest.param("cut", "trees", marks=pytest.mark.slow),  # test_snapshot cuts it everywhere
-        *(("gone", "trees"), ("nonsense", "pacm")),
-    ],
-)
+# test_snapshot cuts it everywhere
+@some_slow(("damage", "model"), [("gone", "trees"), ("nonsense", "pacm")], [("cut", "trees")])
 def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, damage, model):
     told = []
     options = {"specs": (SIZES, OTHER), "trials": 20, "model": model}

@@ -22,6 +22,7 @@ from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 from tests.tune.targets import TARGETS, open_designs
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -29,13 +30,10 @@ MATMUL = {"operator": "matmul", "m": 128, "n": 256, "k": 512}
 CONV = {"operator": "conv2d", "n": 1, "ci": 12, "h": 14, "w": 14, "co": 24, "kh": 3, "kw": 3}
 CONV |= {"stride": 2, "padding": 1}
 SMALLER = MATMUL | {"m": 16, "n": 32, "k": 64}
-SLOW = pytest.mark.slow
 CONSTRUCT = ConstructSettings()
 OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-FAST_CPU = pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
-SIZES = pytest.mark.parametrize(
-    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
-)
+FAST_CPU = some_slow("platform", ["cpu-avx512"], ["a100"])
+SIZES = some_slow("sizes", [MATMUL], [CONV])
 
 
 def union(sizes, platform, most=None, **options):
@@ -80,9 +78,7 @@ def first_of(sizes, platform):
     return _FIRST[key]
 
 
-@pytest.mark.parametrize(
-    ("platform", "lanes"), [("cpu-avx512", 16), pytest.param("cpu-avx2", 8, marks=SLOW)]
-)
+@some_slow(("platform", "lanes"), [("cpu-avx512", 16)], [("cpu-avx2", 8)])
 def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(platform, lanes):
     rows = first_of(MATMUL, platform)
     assert len(set(rows)) == 16
@@ -166,13 +162,10 @@ def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
     assert space.draft_score(vector)[0] >= space.draft_score(drawn).max()
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("platform", "operator", "most"),
-    [
-        *(("a100", "softmax", None), ("a100", "layer_norm", None)),
-        pytest.param("cpu-avx512", "softmax", 2, marks=SLOW),
-        *(pytest.param("cpu-avx512", one, None, marks=SLOW) for one in ("softmax", "layer_norm")),
-    ],
+    [("a100", "softmax", None), ("a100", "layer_norm", None)],
+    [("cpu-avx512", *one) for one in (("softmax", 2), ("softmax", None), ("layer_norm", None))],
 )
 def test_spaces_without_register_tiles_are_enumerated(platform, operator, most):
     sizes = {"operator": operator, "rows": 32, "columns": 96}
@@ -320,7 +313,7 @@ def test_threads_of_a_block_are_in_the_range_of_the_target():
     assert (threads >= 32).mean() > 2 * (loose >= 32).mean()
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx2", pytest.param("a100", marks=pytest.mark.slow)])
+@some_slow("platform", ["cpu-avx2"], ["a100"])
 def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
     space, path = opened(MATMUL, platform), tmp_path / "weights.safetensors"
     model_of(space.token_spaces(), trained=True).save(path)

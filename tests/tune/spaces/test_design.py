@@ -8,6 +8,7 @@ from pruner.tune.spaces.design import default_rules, design_spaces, provide_rule
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import from_operator, normalised
 from tests.tune.targets import A100, module_of, target_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -100,13 +101,10 @@ def made_by(module, target, rules, draws=1):
     return out
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("gpu", "image", "kernel"),
-    [
-        ("nvidia/nvidia-a100", 3, 3),
-        ("nvidia/nvidia-a100", 1, 1),
-        pytest.param("nvidia/geforce-rtx-2080-ti", 3, 3, marks=pytest.mark.slow),
-    ],
+    [(A100, 3, 3), (A100, 1, 1)],
+    [("nvidia/geforce-rtx-2080-ti", 3, 3)],
 )
 def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, image, kernel, capfd):
     """9 rows are one fragment of 16: there are no other tiles of rows to draw; 1 has no loop."""

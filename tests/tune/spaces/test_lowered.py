@@ -1,5 +1,7 @@
 """Loop nests read from what TVM scheduled, against those that the batched engine computes."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,7 @@ from pruner.tune.workloads import Workload
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 from tests.tune.targets import A100, AVX512, module_of, open_designs, prepared, target_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -37,7 +40,7 @@ OPERATORS = {
     "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
     "half": {**MATMUL, "m": 256, "n": 384, "k": 512, "dtype": "float16"},
-    "padded half": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
+    "padded": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
 }
 SPACES = 6
 
@@ -46,19 +49,12 @@ def analyzer_of(target):
     return load_analyzer(CONF, "a100" if target == CUDA else "cpu-avx512")
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        *((name, "llvm") for name in ("matmul", "conv")),
-        *((name, "cuda") for name in ("odd matmul", "softmax", "half")),
-        *(pytest.param(name, "llvm", marks=SLOW) for name in ("odd conv", "softmax", "norm")),
-        *(pytest.param(name, "cuda", marks=SLOW) for name in ("conv", "padded half")),
-    ],
+@some_slow(
+    ("target", "operator"),
+    [*product(["llvm"], ["matmul", "conv"]), *product(["cuda"], ["odd matmul", "softmax", "half"])],
+    [*product(["llvm"], ["odd conv", "softmax", "norm"]), *product(["cuda"], ["conv", "padded"])],
 )
-@pytest.mark.parametrize("programs", [2, pytest.param(12, marks=SLOW)])
+@some_slow("programs", [2], [12])
 def test_features_and_drafts_are_those_of_the_batched_space(operator, target, programs):
     """Every column of every row, every dataflow row and every score, to the last digit."""
     target = CUDA if target == "cuda" else LLVM
@@ -125,10 +121,7 @@ def refusal(design):
     return None
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(name, marks=SLOW if name == "slice-half" else ()) for name in REFUSED],
-)
+@some_slow("case", [name for name in REFUSED if name != "slice-half"], ["slice-half"])
 def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
     make, target, reason = REFUSED[case]
     found = design_spaces(make(tvm), target_of(target))

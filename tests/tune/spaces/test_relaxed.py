@@ -1,5 +1,7 @@
 """Relaxed scores against integer scores, at and beside the anchors, and finite differences."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
 from tests.tune.targets import TARGETS
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -32,12 +35,7 @@ LEFT_OUT = {("a100", "softmax"), ("cpu-avx2", "half")}
 # each operator with one of the platforms, matmul with both
 SLOW = {("cpu-avx2", "grouped_conv2d"), ("cpu-avx2", "depthwise_conv2d")}
 SLOW |= {("a100", "batch_matmul"), ("a100", "conv2d")}
-CASES = [
-    pytest.param(p, o, marks=pytest.mark.slow if (p, o) in SLOW else ())
-    for p in ("cpu-avx2", "a100")
-    for o in SIZES
-    if (p, o) not in LEFT_OUT
-]
+CASES = set(product(("cpu-avx2", "a100"), SIZES)) - LEFT_OUT - SLOW
 
 
 def opened(platform, operator):
@@ -45,7 +43,7 @@ def opened(platform, operator):
     return BatchedSpace(designs[0], probes=1), load_analyzer(CONF, platform)
 
 
-@pytest.mark.parametrize(("platform", "operator"), CASES)
+@some_slow(("platform", "operator"), sorted(CASES), sorted(SLOW))
 def test_scores_equal_the_integer_scores_and_derivatives_the_finite_differences(platform, operator):
     space, analyzer = opened(platform, operator)
     rng = np.random.default_rng(0)
@@ -98,12 +96,10 @@ def moved(rows, tiles, rng):
     return out
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("operator", "platform"),
-    [
-        *(("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")),
-        pytest.param("conv2d", "cpu-avx2", marks=pytest.mark.slow),
-    ],
+    [("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")],
+    [("conv2d", "cpu-avx2")],
 )
 def test_formulas_follow_every_number_that_depends_on_tiles(platform, operator):
     """No number is a constant that differs between two programs of one structure."""

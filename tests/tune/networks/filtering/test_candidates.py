@@ -18,6 +18,7 @@ from pruner.tune.networks.source import import_module
 from tests.tune.networks import small_networks
 from tests.tune.networks.filtering.in_process import OutlinesHere
 from tests.tune.networks.lowered import ONE_CORE, imported, lowered
+from tests.tune.some_slow import some_slow
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("drafts_here")]
 SPACES = "tests.tune.networks.filtering.spaces"
@@ -138,10 +139,7 @@ def outline_of(name, target, form=None):
     return outline(import_module(network, inputs, name), target, form or NetworkFormat())
 
 
-BIASED = pytest.param("biased", marks=pytest.mark.slow)  # channels have convolutions and norms, too
-
-
-@pytest.mark.parametrize("name", ["channels", BIASED, "causal_attention"])
+@some_slow("name", ["channels", "causal_attention"], ["biased"])
 def test_the_tasks_are_those_of_a_tuning_run(name, target):
     """With channels last, and weights that are packed: hash, calls and arithmetic of each."""
     form = NetworkFormat(layout="NHWC")

@@ -7,6 +7,7 @@ from pruner.tune.networks.operators import apart
 from pruner.tune.networks.operators.program import converters, decomposed
 from pruner.tune.networks.signature import arguments_of, exported
 from tests.tune.networks import small_networks
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -20,10 +21,7 @@ def shapes(program):
     return [getattr(node.meta["val"], "shape", None) for node in nodes]
 
 
-BIASED = pytest.param("biased", marks=pytest.mark.slow)  # of operators that channels have, too
-
-
-@pytest.mark.parametrize("name", ["channels", "causal_attention", BIASED, "adaptive_pools"])
+@some_slow("name", ["channels", "causal_attention", "adaptive_pools"], ["biased"])
 def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     """Attention, and pools whose places nobody reads, are left to the complete program."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter

@@ -16,6 +16,7 @@ from tests.tune.networks.operators.against_torch import (
     assert_equal,
     assert_rewritten_equal,
 )
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -79,17 +80,14 @@ def test_scales_and_fewer_dimensions_of_products(tvm):
     assert_equal(lambda q, k, v: (attend(q, k, v, scale=0.3), attend(q[0], k[0], v[0])), *(q, k, v))
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("kind", "layers", "both_ways", "steps", "assert_same"),
     [
         (nn.LSTM, 2, True, 2, assert_rewritten_equal),
         (nn.GRU, 1, True, 2, assert_rewritten_equal),
         (nn.RNN, 2, False, 2, assert_equal),
-        *(
-            pytest.param(kind, 2, True, 4, assert_equal, marks=pytest.mark.slow)
-            for kind in (nn.GRU, nn.LSTM, nn.RNN)
-        ),
     ],
+    [(kind, 2, True, 4, assert_equal) for kind in (nn.GRU, nn.LSTM, nn.RNN)],
 )
 def test_layers_directions_and_last_states(tvm, kind, layers, both_ways, steps, assert_same):
     layer = kind(6, 8, num_layers=layers, bidirectional=both_ways, batch_first=True)

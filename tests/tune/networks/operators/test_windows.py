@@ -11,22 +11,20 @@ from tests.tune.networks.operators.against_torch import (
     assert_equal,
     assert_rewritten_equal,
 )
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
-SLOW = pytest.mark.slow
 IMAGES = {1: (17,), 2: (17, 19), 3: (7, 8, 6)}
 AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 SMALLER = {1: (9,), 2: (7, 6), 3: (4, 5, 3)}
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("dims", "few", "assert_same"),
-    [
-        *((1, 2, assert_equal), (2, 6, assert_rewritten_equal), (3, 1, assert_equal)),
-        *(pytest.param(n, 6, assert_equal, marks=SLOW) for n in (1, 2, 3)),
-    ],
+    [(1, 2, assert_equal), (2, 6, assert_rewritten_equal), (3, 1, assert_equal)],
+    [(n, 6, assert_equal) for n in (1, 2, 3)],
 )
 def test_average_pools(dims, few, assert_same):
     pool = AVERAGES[dims]
@@ -73,12 +71,10 @@ def test_a_window_behind_the_tensor_is_dropped():
     assert_equal(nn.MaxPool1d(2, 2, 1, ceil_mode=True), torch.randn(1, 2, 3))
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("dims", "few", "assert_same"),
-    [
-        *((1, 2, assert_equal), (2, 5, assert_rewritten_equal), (3, 1, assert_equal)),
-        *(pytest.param(n, 5, assert_equal, marks=SLOW) for n in (1, 2, 3)),
-    ],
+    [(1, 2, assert_equal), (2, 5, assert_rewritten_equal), (3, 1, assert_equal)],
+    [(n, 5, assert_equal) for n in (1, 2, 3)],
 )
 def test_transposed_convolutions(dims, few, assert_same):
     make = TRANSPOSED[dims]
@@ -117,10 +113,7 @@ def test_products_of_three_tensors_and_sums_over_a_batch():
     assert_equal(lambda b, x, y: b.addbmm(x, y, beta=2, alpha=0.5), torch.randn(2, 5), x, y)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["nearest", pytest.param("nearest-exact", marks=SLOW), "bilinear", "bicubic", "area"],
-)
+@some_slow("mode", ["nearest", "bilinear", "bicubic", "area"], ["nearest-exact"])
 def test_sizes_and_scales(mode):
     def resized(x):
         return [

@@ -13,6 +13,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
+from tests.tune.some_slow import some_slow
 from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
@@ -41,13 +42,10 @@ def lowered(imported, target):
     }
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("form", "tolerance"),
-    [
-        (("NCHW", "float32"), 1e-5),
-        pytest.param(("NHWC", "float32"), 1e-5, marks=pytest.mark.slow),
-        (("NHWC", "float16"), 1e-2),
-    ],
+    [(("NCHW", "float32"), 1e-5), (("NHWC", "float16"), 1e-2)],
+    [(("NHWC", "float32"), 1e-5)],
 )
 def test_results_are_those_of_torch(form, tolerance, lowered):
     assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
@@ -82,7 +80,7 @@ def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
     assert '"float16"' in text
 
 
-@pytest.mark.parametrize("programs", [1, pytest.param(3, marks=pytest.mark.slow)])
+@some_slow("programs", [1], [3])
 def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs):
     """Loops and buffers of random programs, as TVM replays them."""
     compared = 0

@@ -16,17 +16,15 @@ from pruner.tune.networks.variants.graph import GraphNode, contract, leaf, nodes
 from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions
 from pruner.tune.networks.variants.search import applied, find, search, with_variants
 from tests.tune.networks.lowered import ONE_CORE, imported, source, torch_error
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("name", "layout", "steps"),
-    [
-        ("biased", "NHWC", {"winograd 1"}),
-        pytest.param("residual", "NCHW", {"winograd 0"}, marks=pytest.mark.slow),
-        ("encoder", "NHWC", {"join 0", "softmax 0"}),
-    ],
+    [("biased", "NHWC", {"winograd 1"}), ("encoder", "NHWC", {"join 0", "softmax 0"})],
+    [("residual", "NCHW", {"winograd 0"})],
 )
 def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, target):
     regions = read_regions(formed(imported(name), NetworkFormat(layout=layout))).found

@@ -22,6 +22,7 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 from tests.tune.targets import device_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -121,7 +122,7 @@ def test_static_shared_memory_is_judged_by_its_own_limit(tvm):
         assert int(one.target.attrs["max_shared_memory_per_block"]) == 49152
 
 
-@pytest.mark.parametrize("operator", ["relu", pytest.param("padded", marks=pytest.mark.slow)])
+@some_slow("operator", ["relu"], ["padded"])
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     design, space = mma_space(tvm, OPERATORS[operator])
     rng = np.random.default_rng(3)

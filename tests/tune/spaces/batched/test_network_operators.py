@@ -12,6 +12,7 @@ from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 from tests.tune.targets import A100, AVX512, module_of, target_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -89,15 +90,10 @@ OPERATORS = {
 # the other target of each has the same operator
 SLOW = [("grouped", "cuda"), ("grouped_first", "llvm"), ("merged_product", "cuda")]
 SLOW += [("safe_softmax", "llvm")]
+PAIRS = [one for one in product(OPERATORS, TARGETS) if one not in SLOW]
 
 
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        pytest.param(*pair, marks=pytest.mark.slow if pair in SLOW else ())
-        for pair in product(OPERATORS, TARGETS)
-    ],
-)
+@some_slow(("operator", "target"), PAIRS, SLOW)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     module, compared = module_of(OPERATORS[operator](tvm.tvm.te, tvm.tvm.topi)), 0
     for design in design_spaces(module, target_of(TARGETS[target]))[:3]:
@@ -173,10 +169,9 @@ def compare(tvm, design, rng):
 
 
 FORMS = [(A100, "float16"), (A100, "float32"), (AVX512, "float32")]
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 16))]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@some_slow("seed", [1], range(2, 16))
 @pytest.mark.parametrize(("target", "dtype"), FORMS, ids=["tensor_cores", "lanes", "cpu"])
 @pytest.mark.parametrize("operator", [matmul, window])
 def test_programs_of_random_shapes_are_those_of_tvm(tvm, operator, target, dtype, seed):

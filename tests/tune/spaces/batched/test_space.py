@@ -19,10 +19,12 @@ from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
 from tests.tune.targets import A100, AVX512, open_designs
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
 CUDA, LLVM = A100, AVX512
+KINDS = {"cuda": CUDA, "llvm": LLVM}
 IMAGE = {"n": 1, "h": 14, "w": 14, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 OPERATORS = {
     "matmul": {"operator": "matmul", "m": 64, "n": 96, "k": 128, "epilogue": ["relu"]},
@@ -34,7 +36,6 @@ OPERATORS = {
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
 }
 PROGRAMS = 2
-SLOW_MARK = pytest.mark.slow
 
 
 def spaces(operator, target, **options):
@@ -48,27 +49,19 @@ SLOW = [("batch", "cuda"), ("depthwise", "llvm"), ("norm", "llvm"), ("pool", "ll
 SLOW += [("conv", "cuda"), ("matmul", "llvm"), ("softmax", "llvm")]
 
 
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        pytest.param(
-            name, {"cuda": CUDA, "llvm": LLVM}[kind], id=f"{name}-{kind}",
-            marks=SLOW_MARK if (name, kind) in SLOW else (),
-        )
-        for name, kind in product(OPERATORS, ("cuda", "llvm"))
-    ],
-)  # fmt: skip
+PAIRS = [one for one in product(OPERATORS, KINDS) if one not in SLOW]
+
+
+@some_slow(("operator", "target"), PAIRS, SLOW)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     rng, compared = np.random.default_rng(3), 0
-    for design, space in spaces(operator, target):
+    for design, space in spaces(operator, KINDS[target]):
         draws = space.sample_any(PROGRAMS, rng)
         compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared >= PROGRAMS
 
 
-@pytest.mark.parametrize(
-    "operator", ["conv", *(pytest.param(n, marks=SLOW_MARK) for n in ("softmax", "norm"))]
-)
+@some_slow("operator", ["conv"], ["softmax", "norm"])
 def test_a_program_is_the_same_alone_and_among_others(operator):
     """Among others its locations share a tree with theirs, alone they have one of their own."""
     analyzer = load_analyzer(CONF, "cpu-avx512")
@@ -91,21 +84,17 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("operator", "target"),
-    [
-        pytest.param("matmul", CUDA, id="matmul-cuda"),
-        pytest.param("conv", LLVM, id="conv-llvm"),
-        pytest.param("matmul", LLVM, id="matmul-llvm", marks=SLOW_MARK),
-        pytest.param("conv", CUDA, id="conv-cuda", marks=SLOW_MARK),
-    ],
+    [("matmul", "cuda"), ("conv", "llvm")],
+    [("matmul", "llvm"), ("conv", "cuda")],
 )
 def test_features_agree_with_tvms_extractor(tvm, operator, target):
     assert len(STATEMENT_COLUMNS) == 164
     assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
     extractor = tvm.meta_schedule.feature_extractor.PerStoreFeature()
     rng = np.random.default_rng(5)
-    for design, space in spaces(operator, target, lowering="metaschedule"):
+    for design, space in spaces(operator, KINDS[target], lowering="metaschedule"):
         draws = space.sample_any(PROGRAMS, rng)
         batch = space.features(draws)
         for rows, tree in apply_groups(space.program, draws)[0]:
@@ -156,7 +145,7 @@ def test_mutations_change_one_decision_and_stay_in_the_space(operator, target):
                 assert (children[:, start] < len(inst.attrs[0])).all()
 
 
-@pytest.mark.parametrize("operator", ["matmul", pytest.param("depthwise", marks=SLOW_MARK)])
+@some_slow("operator", ["matmul"], ["depthwise"])
 def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
     for design, space in spaces(operator, CUDA):
         rng = np.random.default_rng(2)

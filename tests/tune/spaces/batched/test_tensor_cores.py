@@ -19,6 +19,7 @@ from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
 from tests.tune.targets import A100, device_of, target_of
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -44,10 +45,7 @@ def spaces_of(tvm, tensors):
     return [(design, BatchedSpace(design)) for design in found if kind_of(design) == "wmma"]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("matmul", "batch")]
-
-
-@pytest.mark.parametrize("operator", ["padded", "conv", *SLOW])
+@some_slow("operator", ["padded", "conv"], ["matmul", "batch"])
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     rng, compared = np.random.default_rng(3), 0
     for design, space in spaces(OPERATORS[operator]):
@@ -56,7 +54,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     assert compared == 4 * PROGRAMS
 
 
-@pytest.mark.parametrize("num", [3, pytest.param(16, marks=pytest.mark.slow)])
+@some_slow("num", [3], [16])
 def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
     """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
     te, topi = tvm.tvm.te, tvm.tvm.topi
@@ -108,10 +106,7 @@ def test_fetches_of_weights_step_where_chunks_of_depth_are_as_long_as_a_row(tvm)
     assert [True, False, True, False] in answers  # of operands that are turned
 
 
-@pytest.mark.parametrize(
-    "epilogue",
-    [pytest.param(["bias"], id="bias"), pytest.param([], marks=pytest.mark.slow, id="alone")],
-)
+@some_slow("epilogue", [["bias"]], [[]])
 def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
     """196 of 208 rows: the guard of 13 warps of one fragment each is ``f // 16 < 196``, a quotient
     that indices of the image divide again. It is none where another loop moves the rows, or the
@@ -202,7 +197,7 @@ def is_transposed(space):
     return bool(np.all(extents["B_reindex_shared.dyn"][-1] == 16 * draws[:, 11] * draws[:, 12]))
 
 
-@pytest.mark.parametrize("operator", [pytest.param("matmul", marks=pytest.mark.slow), "batch"])
+@some_slow("operator", ["batch"], ["matmul"])
 def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
     """S1 to S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
     for _, space in spaces(OPERATORS[operator]):

@@ -1,5 +1,7 @@
 """What TVM refuses is not legal; what fails in TVM is told or raised, never taken for a refusal."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -24,18 +26,10 @@ def row(design):
     return design.vector(design.replay(None, 1).trace)
 
 
-class Failing:
-    """A postprocessor that fails."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def apply(self, schedule):
-        raise self.error
-
-
 def failing(monkeypatch, error):
-    monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [Failing(error)])
+    """A postprocessor fails."""
+    step = Mock(**{"apply.side_effect": error})
+    monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [step])
 
 
 def test_a_condition_of_a_primitive_that_does_not_hold_is_refused(design, row, monkeypatch, caplog):
@@ -88,13 +82,9 @@ def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatc
     ],
 )
 def test_a_head_goes_on_only_without_what_it_took_away(design, monkeypatch, error, expected):
-    def get(self, value):
-        raise error
-
-    monkeypatch.setattr(load_tvm().s_tir.Schedule, "get", get)
-    length = next(
-        n for n, inst in enumerate(design.trace.insts) if inst.kind.name.startswith("Sample")
-    )
+    monkeypatch.setattr(load_tvm().s_tir.Schedule, "get", Mock(side_effect=error))
+    kinds = [inst.kind.name[:6] for inst in design.trace.insts]
+    length = kinds.index("Sample")
     if expected:
         assert trace._apply_head(design, length)[1] == {}
     else:

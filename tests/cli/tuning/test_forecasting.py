@@ -36,7 +36,7 @@ def test_a_module_has_the_numbers_of_the_command_and_stays_as_it_is(door, monkey
 
 
 def test_what_cannot_be_forecast_is_an_error_of_one_line(monkeypatch, tmp_path):
-    from tests.tune.networks.filtering.spaces import Branches
+    from tests.tune.networks.small_networks import Branches
 
     use_no_processes(monkeypatch)
     monkeypatch.chdir(tmp_path)

@@ -10,13 +10,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.compare import baselines
-from pruner.tune.compare.baselines import (
-    BASELINES,
-    Library,
-    Resources,
-    kernel_baselines,
-    network_baselines,
-)
+from pruner.tune.compare.baselines import Library, Resources, network_baselines
 from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
 from pruner.tune.compare.runners import OnnxRuntime, save_outputs, thread_limits
 from pruner.tune.measure.measurer import Platform
@@ -57,7 +51,7 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     # of an operator torch would copy every input into the graph's memory
     matmul = {"operator": "matmul", "m": 8, "n": 8, "k": 8}
     places = {"inputs": Path("inputs.npz"), "resources": gpu, "output": ((8, 8), "float32")}
-    (kernel,) = kernel_baselines(matmul, ["compile"], {}, **places)
+    (kernel,) = baselines.kernel_baselines(matmul, ["compile"], {}, **places)
     assert kernel.arguments["options"] == {}
     frozen = lined_up(["autotune"])["autotune"].arguments["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
@@ -77,17 +71,14 @@ def test_the_lane_of_a_platform():
 
 
 def test_what_cannot_run_says_why(monkeypatch):
-    monkeypatch.setattr(
-        baselines, "find_spec", lambda name: None if name == "onnxruntime" else name
-    )
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name != "onnxruntime" or None)
     found = lined_up(["onnxruntime"], {"draft": Library(label="d", missing="no draft here")})
     assert found["onnxruntime"].missing == (
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    assert baselines.by_default() == [
-        name for name in BASELINES if name not in ("autotune", "onnxruntime")
-    ]
+    usual = [n for n in baselines.BASELINES if n not in ("autotune", "onnxruntime")]
+    assert baselines.by_default() == usual
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
     with pytest.raises(PrunerError, match=r"torch.*known: eager"):

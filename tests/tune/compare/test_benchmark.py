@@ -8,12 +8,7 @@ import pytest
 from pruner.processes import Worker
 from pruner.tune.compare import benchmark
 from pruner.tune.compare.baselines import Baseline
-from pruner.tune.compare.benchmark import (
-    BenchmarkSettings,
-    _groups,
-    run_interleaved,
-    worst_output,
-)
+from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, worst_output
 from pruner.tune.compare.runners import timed_turn
 from tests.attack.faults import forked_from
 from tests.tune.compare import fakes
@@ -114,7 +109,7 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
     found = run_interleaved([a, b, t], tmp_path / "race", settings)
     assert [row.error for row in found] == [None] * 3
     assert diary.read_text() == "abt" * 2
-    names = [[one.name for one in group] for group in _groups([a, t, b, a, b], 2)]
+    names = [[one.name for one in group] for group in benchmark._groups([a, t, b, a, b], 2)]
     assert names == [["a"], ["t"], ["b", "a"], ["b"]]
     (tmp_path / "b").unlink()
     alone = run_interleaved([a], tmp_path / "race", replace(settings, prepare_s=0.2))

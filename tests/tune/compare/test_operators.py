@@ -10,14 +10,10 @@ import pytest
 from pruner.errors import DataError, PrunerError
 from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.task_options import tuned_operators
+from pruner.tune.compare import compare_runs
 from pruner.tune.compare.baselines import Resources, kernel_baselines
 from pruner.tune.compare.benchmark import BenchmarkSettings
-from pruner.tune.compare.compare_runs import (
-    check_equal,
-    check_others,
-    check_run_names,
-    compare_kernels,
-)
+from pruner.tune.compare.compare_runs import check_equal, check_others, check_run_names
 from pruner.tune.compare.runners import torch_operator
 from pruner.tune.measure.numerics import inputs, worst_error
 from pruner.tune.networks.lowering import NetworkFormat
@@ -86,11 +82,8 @@ def test_every_operator_with_options_has_an_equivalent_that_is_compared_above():
 
 
 def test_names_of_kernels_contenders(tmp_path):
-    places = {
-        "inputs": tmp_path / "x.npz",
-        "output": ((2,), "float32"),
-        "resources": Resources(threads=1),
-    }
+    places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32")}
+    places["resources"] = Resources(threads=1)
     (eager,) = kernel_baselines(None, ["eager"], {}, **places)
     assert eager.missing == "torch has no equivalent of this program"
     with pytest.raises(PrunerError, match=r"onnxruntime.*known: eager, compile, autotune"):
@@ -106,14 +99,9 @@ def test_kernels_of_two_runs_beside_torch(tmp_path):
         path = kernel_path(run, workload.name)
         path.parent.mkdir(parents=True)
         load_tvm().tvm.compile(workload.module, target="llvm").export_library(str(path))
-    found = compare_kernels(
-        runs[0],
-        [workload],
-        ["eager", "compile"],
-        runs[1:],
-        resources=Resources(threads=1),
-        settings=BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01),
-    )
+    how = {"settings": BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)}
+    how["resources"], baselines = Resources(threads=1), ["eager", "compile"]
+    found = compare_runs.compare_kernels(runs[0], [workload], baselines, runs[1:], **how)
     rows = found[workload.name].by_name
     assert set(rows) == {"eager", "compile", "ours", "two"}
     assert [row["error"] for row in rows.values()] == [None] * 4
@@ -157,10 +145,6 @@ def test_other_networks_and_targets_are_refused(tmp_path):
 
 def task(name, fingerprint="1"):
     return SimpleNamespace(name=name, fingerprint=fingerprint)
-
-
-def test_runs_of_the_same_programs_are_taken():
-    check_equal(Path("b"), [task("x"), task("y")], [task("y"), task("z")])
 
 
 @pytest.mark.parametrize(

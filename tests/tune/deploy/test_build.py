@@ -1,6 +1,5 @@
 """A network as one library computes what torch does, in this process and in a fresh one."""
 
-import importlib
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from pruner.tune.compare.runners import TvmLibrary, save_outputs
 from pruner.tune.deploy import build, built_files, network
 from pruner.tune.deploy.apply_records import keys_of
 from pruner.tune.deploy.build import build_network, network_worker, write_reference
-from pruner.tune.deploy.built_files import WORK, deploying, remove_built
+from pruner.tune.deploy.built_files import WORK, deploying
 from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import platform_analyzer
@@ -35,6 +35,7 @@ from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
 from tests.tune.networks import small_networks
+from tests.tune.networks.operators.against_torch import Function
 from tests.tune.targets import platform_of, target_of
 from tests.tune.some_slow import some_slow
 
@@ -148,7 +149,6 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
 
 def exported(folder, factory="one_image"):
     """A ``.pt2`` file of a network, by default with folded norms."""
-    torch = importlib.import_module("torch")
     network, inputs = getattr(small_networks, factory)()
     with torch.no_grad():
         torch.export.save(torch.export.export(network, inputs), folder / "net.pt2")
@@ -237,10 +237,7 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
 
 
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise PrunerError("no")
-
-    monkeypatch.setattr(build, "ask", fail)
+    monkeypatch.setattr(build, "ask", Mock(side_effect=PrunerError("no")))
     earlier = tmp_path / "deploy.json"
     earlier.write_text("earlier", encoding="utf-8")
     library = tmp_path / "deploy" / "network.so"
@@ -255,7 +252,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     prepared("faint", platform, tmp_path)
     files = ("DEPLOY_FILE", "LIBRARY", "COMPARISON_FILE", "REPORT")
     found = [getattr(built_files, name) for name in files]
-    for name in found:
+    for name in (*found, "metrics.json"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(
         network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
@@ -265,6 +262,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)
     assert not [name for name in found if (tmp_path / name).exists()]
+    assert (tmp_path / "metrics.json").exists()
     assert (tmp_path / "deploy" / built_files.LIBRARY).is_file()
 
 
@@ -280,28 +278,20 @@ def test_a_library_without_expected_outputs_is_told_of():
     assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
 
 
-class Roots(torch.nn.Module):
-    """The square root of what is above 1; other inputs are below."""
-
-    def forward(self, x):
-        return torch.sqrt(x - 1)
-
-
 def roots():
-    return Roots(), torch.tensor([1.1, 1.2, 1.3])
+    """The square root of what is above 1; other inputs are below."""
+    return Function(lambda x: torch.sqrt(x - 1)), torch.tensor([1.1, 1.2, 1.3])
 
 
-class Table(torch.nn.Module):
+def in_order(ids):
     """A row of a table by numbers that ascend; other orders are refused."""
-
-    def forward(self, ids):
-        if not (ids.diff() > 0).all():
-            raise ValueError("not in order\nat all")
-        return ids * 2.0
+    if not (ids.diff() > 0).all():
+        raise ValueError("not in order\nat all")
+    return ids * 2.0
 
 
 def table():
-    return Table(), torch.tensor([1, 2, 5])
+    return Function(in_order), torch.tensor([1, 2, 5])
 
 
 def line():
@@ -419,12 +409,3 @@ def test_two_do_not_build_at_once(tmp_path):
         other.stdin.close()
     with deploying(tmp_path), deploying(tmp_path):  # tune.py's last step is this process's own
         pass
-
-
-def test_a_build_begins_without_the_library_and_all_that_was_found_of_it(tmp_path):
-    gone = {"network.so", "deploy.json", "beside.json", "report.html"}
-    for name in (*gone, "metrics.json", "run_network.py"):
-        (tmp_path / name).touch()
-    remove_built(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "run_network.py"}
-    remove_built(tmp_path)  # where nothing is left

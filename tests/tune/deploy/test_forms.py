@@ -156,11 +156,8 @@ def test_the_estimate_is_that_of_the_faster_form(tmp_path, capsys):
     first, second, *_ = tasks_of("faint")
     first, second = (replace(one, share=0.5) for one in (first, second))
     write_form(tmp_path, WITH, [replace(first, weight=3)])
-    write_form(
-        tmp_path / module.OTHER,
-        NetworkFormat(),
-        [replace(first, weight=1), replace(second, weight=2)],
-    )
+    original = [replace(first, weight=1), replace(second, weight=2)]
+    write_form(tmp_path / module.OTHER, NetworkFormat(), original)
     outcomes = [
         TaskOutcome(
             name=one.name, weight=9.0, flops=1.0, best_s=s, trials=1, failures={}, untuned_s=10 * s

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.tvm_import import load_tvm
 from tests.cli.tuning.modules import assert_alike, made
 from tests.tune.networks.test_signature import Nested, nested
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
@@ -167,23 +168,15 @@ def test_without_gradients_a_parameter_is_an_input(two, network):
 
 def test_threads_take_turns(two, network):
     _, (word, image), _ = two
-    wanted, found = network(word, image)["both"], []
-    threads = [
-        threading.Thread(target=lambda: found.append(network(word, image)["both"]))
-        for _ in range(4)
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 4
-    assert all(torch.equal(one, wanted) for one in found)
+    wanted = network(word, image)["both"]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: network(word, image)["both"], range(8)):
+            assert torch.equal(found, wanted)
 
 
 def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
     """TVM alone takes half of the processors; what the environment says wins and stays."""
     number, found = load_tvm().tvm.get_global_func("runtime.NumThreads"), []
-
     main, at_call = network._main, []
 
     def recorded(*given):
@@ -194,15 +187,14 @@ def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
 
     def call():
         network(*two[1])
-        found.append(number())
+        return number()
 
     for given in (None, "1"):
         monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
         if given:
             monkeypatch.setenv("TVM_NUM_THREADS", given)
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(call).result())
         assert os.environ.get("TVM_NUM_THREADS") == given
     assert found == [min(2, os.cpu_count()), 1]
     # TVM reads it at every call, and with 1 it uses no pool: half of two processors
@@ -224,11 +216,7 @@ print(json.dumps([kinds, heavy]))
 """
 
 
-RUNTIME = {"TVM_USE_RUNTIME_LIB": "1"}
-WHOLE = pytest.param({}, marks=pytest.mark.slow, id="whole")
-
-
-@pytest.mark.parametrize("runtime", [WHOLE, pytest.param(RUNTIME, id="runtime")])
+@some_slow("runtime", [{"TVM_USE_RUNTIME_LIB": "1"}], [{}])
 def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtime):
     module, inputs, _ = two
     saved = network.save(tmp_path / "elsewhere" / "mine.so")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -73,10 +74,8 @@ def four_functions():
 
 
 def test_a_build_goes_on_without_a_second_process(four_functions, tmp_path, monkeypatch):
-    def start(_):
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(build.Worker, "start", start)
+    failed = OSError(12, "Cannot allocate memory")
+    monkeypatch.setattr(build.Worker, "start", Mock(side_effect=failed))
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
     assert half.take(four_functions).same_as(four_functions)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -103,25 +104,14 @@ class FakeMeter:
 def test_joules_of_a_run_are_those_above_idling_in_turns():
     meter, order = FakeMeter(), []
 
-    def program(number, watts, runs):
-        def run():
-            order.append(number)
-            meter.use(watts)
-            return runs
+    def run(number, watts, runs):
+        order.append(number)
+        meter.use(watts)
+        return runs
 
-        return run
-
-    found = count_energy(
-        meter,
-        {
-            4: program(4, 15.0, 100),
-            9: program(9, 25.0, 400),
-            2: program(2, 9.0, None),
-            7: program(7, 3.0, 10),
-        },
-        rest=lambda: meter.use(5.0),
-        turns=2,
-    )
+    given = ((4, 15.0, 100), (9, 25.0, 400), (2, 9.0, None), (7, 3.0, 10))
+    programs = {one[0]: partial(run, *one) for one in given}
+    found = count_energy(meter, programs, rest=lambda: meter.use(5.0), turns=2)
     assert order == [4, 9, 2, 7, 4, 9, 7]  # the program that failed has no second turn
     assert found == {
         # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on

@@ -12,13 +12,7 @@ from pruner.tune.measure import jobs, machine, targets
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import host_cpu, make_platform
 from pruner.tune.measure.numerics import inputs, load_reference
-from pruner.tune.measure.targets import (
-    CPU_TARGETS,
-    hidden_vectors,
-    missing_flags,
-    reference_target,
-    widest_processor,
-)
+from pruner.tune.measure.targets import CPU_TARGETS, hidden_vectors, missing_flags
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, operator
 from tests.tune.targets import device_of, target_of
@@ -155,9 +149,9 @@ def test_a_virtual_machine_may_hide_instructions_of_its_processor(tmp_path):
     assert hidden_vectors(features, cpuinfo) == []  # Linux never lists amx-fp16 and avxifma
     cpuinfo.write_text("flags : avx2 fma\n")
     assert hidden_vectors(features, cpuinfo) == ["avx512f", "avx512vl"]
-    assert widest_processor(cpuinfo) == "haswell"
+    assert targets.widest_processor(cpuinfo) == "haswell"
     cpuinfo.write_text("flags : sse2\n")
-    assert widest_processor(cpuinfo) == "x86-64"
+    assert targets.widest_processor(cpuinfo) == "x86-64"
     assert hidden_vectors(features, tmp_path / "absent") == []  # as on Arm
 
 
@@ -179,17 +173,17 @@ def test_the_files_of_the_platforms_say_the_same(target):
 def test_references_of_halves_ask_for_their_conversion_where_it_is_there(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags : avx f16c fma\n")
-    assert reference_target(["float16"], cpuinfo) == {"kind": "llvm", "mattr": ["+f16c"]}
-    assert reference_target(["float32", "int32"], cpuinfo) == {"kind": "llvm"}
+    assert targets.reference_target(["float16"], cpuinfo) == {"kind": "llvm", "mattr": ["+f16c"]}
+    assert targets.reference_target(["float32", "int32"], cpuinfo) == {"kind": "llvm"}
     cpuinfo.write_text("flags : avx fma\n")
-    assert reference_target(["float16"], cpuinfo) == {"kind": "llvm"}
+    assert targets.reference_target(["float16"], cpuinfo) == {"kind": "llvm"}
 
 
 def test_references_of_halves_round_every_step(tmp_path):
     """As NumPy's half precision does, which knows no instruction for it: the same bits."""
     matmul = operator("matmul", m=16, n=32, k=64, dtype="float16").module
     given, library, out = arguments(matmul), str(tmp_path / "r.so"), str(tmp_path / "r.npz")
-    target = json.dumps(reference_target(dtype for _, dtype in given))
+    target = json.dumps(targets.reference_target(dtype for _, dtype in given))
     jobs.build(load_tvm().tvm.ir.save_json(matmul), target, library, True)
     jobs.reference(library, given, out)
     for kind, found in load_reference(out).items():

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 
 from pruner.processes import NoReference
-from pruner.tune.measure.numerics import (
-    inputs,
-    load_reference,
-    other_inputs,
-    relative_error,
-    save_reference,
-    step_of,
-    tolerance,
-    worst_error,
-)
+from pruner.tune.measure import numerics
+from pruner.tune.measure.numerics import inputs, load_reference, save_reference, step_of, tolerance
 from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
@@ -37,7 +29,7 @@ from pruner.tune.measure.repeats import AdaptiveRepeats
     ],
 )
 def test_the_error_by_hand(found, wanted, expected):
-    assert relative_error(np.array(found), np.array(wanted)) == expected
+    assert numerics.relative_error(np.array(found), np.array(wanted)) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +49,7 @@ def test_the_error_by_hand(found, wanted, expected):
     ],
 )
 def test_the_worst_element_by_hand(found, wanted, expected):
-    assert worst_error(np.array(found), np.array(wanted)) == pytest.approx(expected)
+    assert numerics.worst_error(np.array(found), np.array(wanted)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("dtype", "terms"), [("float32", 4096), ("float16", 512)])
@@ -74,9 +66,9 @@ def test_sums_in_another_order_are_right_and_a_lost_term_is_not(dtype, terms):
 
     forward, backward = summed(range(terms)), summed(reversed(range(terms)))
     limit = tolerance([((2,), dtype)])
-    assert 0 < worst_error(backward, forward) < limit
+    assert 0 < numerics.worst_error(backward, forward) < limit
     if dtype == "float32":
-        assert worst_error(summed(range(terms - 1)), forward) > limit
+        assert numerics.worst_error(summed(range(terms - 1)), forward) > limit
 
 
 def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
@@ -92,7 +84,7 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
     with (tmp_path / "bfloat16.npz").open("wb") as file:
         save_reference(file, {"signed": [short]})
     (stored,) = load_reference(str(tmp_path / "bfloat16.npz"))["signed"]
-    assert worst_error(short, stored) == 0
+    assert numerics.worst_error(short, stored) == 0
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
@@ -163,7 +155,7 @@ def test_other_inputs_are_others_and_as_valid():
     """Rows are exchanged; a constant input becomes random, indices stay those that were given."""
     ids, image = np.array([[3, 1, 7]]), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     mask, ones, none = np.array([True, False]), np.ones((2, 2)), np.zeros((0, 3), np.float32)
-    found = other_inputs([ids, image, mask, ones, none, np.array(5), np.float32(2)])
+    found = numerics.other_inputs([ids, image, mask, ones, none, np.array(5), np.float32(2)])
     np.testing.assert_array_equal(found[0], [[7, 3, 1]])
     np.testing.assert_array_equal(found[1], 0.75 * np.array([[[[2, 3], [0, 1]]]]))
     np.testing.assert_array_equal(found[2], [False, True])

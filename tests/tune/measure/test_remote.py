@@ -95,11 +95,7 @@ def test_the_device_answers(tracker):
 
 def test_programs_run_and_are_checked_there(tracker, tmp_path):
     workload = from_operator({"operator": "matmul", "m": 32, "n": 32, "k": 32})
-    platform = Platform(
-        target=target_of("llvm"),
-        device="cpu",
-        address=at(tracker),
-    )
+    platform = Platform(target=target_of("llvm"), device="cpu", address=at(tracker))
     settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1)
     shapes, path = arguments(workload.module), tmp_path / "reference.npz"
     with DeviceMeasurer(platform, settings, Phases()) as measurer:

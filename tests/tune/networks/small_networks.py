@@ -122,7 +122,7 @@ class Branching(nn.Module):
 
 
 def branching():
-    return Branching().eval(), (torch.randn(4, 4),)
+    return Branches().eval(), (torch.randn(4, 4),)
 
 
 class NoArithmetic(nn.Module):

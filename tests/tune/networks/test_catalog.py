@@ -1,5 +1,7 @@
 """The networks are those of their papers; every name of the catalog becomes tasks."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -8,15 +10,8 @@ from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network
-from pruner.tune.networks.transformer import (
-    Attention,
-    GatedFeedForward,
-    Llama,
-    StackSizes,
-    causal_mask,
-    rotation,
-    sine_positions,
-)
+from pruner.tune.networks import transformer
+from pruner.tune.networks.transformer import Attention, StackSizes
 from tests.tune.networks.lowered import torch_error
 
 # torchvision's models without auxiliary classifiers, and the published BERT and GPT-2.
@@ -37,12 +32,8 @@ PARAMETERS = {
     "bert_base": 109_482_240,
     "gpt2": 124_439_808,
 }
-OUTPUTS = {
-    "resnet18": ((2, 1000),),
-    "mobilenet_v2": ((2, 1000),),
-    "squeezenet1_1": ((2, 1000),),
-    "dcgan": ((2, 3, 64, 64),),
-}
+OUTPUTS = dict.fromkeys(("resnet18", "mobilenet_v2", "squeezenet1_1"), (2, 1000))
+OUTPUTS["dcgan"] = (2, 3, 64, 64)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -58,12 +49,11 @@ def test_outputs_have_their_shapes_and_do_not_vanish(name):
     network, inputs = NETWORKS[name](NetworkOptions(batch=2, image=64))
     with torch.no_grad():
         out = network(*inputs)
-    assert (tuple(out.shape),) == OUTPUTS[name]
+    assert out.shape == OUTPUTS[name]
     assert 1e-3 < out.abs().max() < 1e5
 
 
 def test_attention_is_torchs():
-    """Against torch's own layer with the same weights."""
     torch.manual_seed(0)
     ours = Attention(StackSizes(layers=1, heads=4, width=32, inner=1))
     theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
@@ -71,7 +61,7 @@ def test_attention_is_torchs():
     theirs.in_proj_weight.data = torch.cat([p.weight.data for p in parts])
     theirs.in_proj_bias.data = torch.cat([p.bias.data for p in parts])
     theirs.out_proj.load_state_dict(ours.out.state_dict())
-    x, mask = torch.randn(2, 5, 32), causal_mask(5)
+    x, mask = torch.randn(2, 5, 32), transformer.causal_mask(5)
     wanted, _ = theirs(x, x, x, attn_mask=mask)
     torch.testing.assert_close(ours(x, mask=mask), wanted, rtol=1e-4, atol=1e-5)
 
@@ -83,12 +73,9 @@ def test_shared_keys_are_copied_keys():
     all_ = Attention(StackSizes(layers=1, heads=4, width=32, inner=1))
     for part in ("query", "out"):
         getattr(all_, part).load_state_dict(getattr(few, part).state_dict())
-    for part in ("key", "value"):
-        small, large = getattr(few, part), getattr(all_, part)
-        large.weight.data = (
-            small.weight.data.unflatten(0, (2, 8)).repeat_interleave(2, 0).flatten(0, 1)
-        )
-        large.bias.data = small.bias.data.unflatten(0, (2, 8)).repeat_interleave(2, 0).flatten(0, 1)
+    for part, kind in product(("key", "value"), ("weight", "bias")):
+        heads = getattr(getattr(few, part), kind).data.unflatten(0, (2, 8))
+        getattr(getattr(all_, part), kind).data = heads.repeat_interleave(2, 0).flatten(0, 1)
     x = torch.randn(2, 5, 32)
     torch.testing.assert_close(few(x), all_(x))
 
@@ -96,7 +83,7 @@ def test_shared_keys_are_copied_keys():
 def test_rotations_depend_on_distances_only():
     """Su et al., 2021: the product of two rotated vectors is a function of how far they are."""
     torch.manual_seed(0)
-    cosine, sine = rotation(6, 8)
+    cosine, sine = transformer.rotation(6, 8)
     query, key = torch.randn(8), torch.randn(8)
 
     def rotated(x, place):
@@ -110,9 +97,8 @@ def test_rotations_depend_on_distances_only():
 
 def test_a_decoder_does_not_look_ahead():
     torch.manual_seed(0)
-    network = Llama(
-        StackSizes(layers=2, heads=2, width=16, inner=32, key_value_heads=1), 6, 40
-    ).eval()
+    sizes = StackSizes(layers=2, heads=2, width=16, inner=32, key_value_heads=1)
+    network = transformer.Llama(sizes, 6, 40).eval()
     tokens = torch.randint(0, 40, (1, 6))
     changed = tokens.clone()
     changed[0, -1] = (tokens[0, -1] + 1) % 40
@@ -123,7 +109,7 @@ def test_a_decoder_does_not_look_ahead():
 
 
 def test_gated_layer_by_hand():
-    layer = GatedFeedForward(1, 1)
+    layer = transformer.GatedFeedForward(1, 1)
     for part, value in ((layer.gate, 2.0), (layer.up, 3.0), (layer.down, 5.0)):
         part.weight.data.fill_(value)
     # x = 1: silu(2) = 2 / (1 + exp(-2)), times 3, times 5
@@ -132,7 +118,7 @@ def test_gated_layer_by_hand():
 
 
 def test_positions_of_an_image_tell_every_pixel_apart():
-    positions = sine_positions(4, 16)
+    positions = transformer.sine_positions(4, 16)
     assert positions.shape == (16, 16)
     assert len(torch.unique(positions, dim=0)) == 16
     # row 1 of 4, first pair: angle 2 pi / 4, sine 1 and cosine 0

@@ -11,14 +11,8 @@ from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.processes import Reply
 from pruner.search.space import RowKeys
 from pruner.tune.measure.machine import platform_analyzer
-from pruner.tune.networks import draft_task
-from pruner.tune.networks.draft_network import (
-    SUMMARY,
-    DraftWorkers,
-    draft_tasks,
-    read_drafts,
-    time_shares,
-)
+from pruner.tune.networks import draft_network, draft_task
+from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
 from pruner.tune.networks.draft_task import Depth, Draft, Drafted, best
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
@@ -48,11 +42,9 @@ def tasks(platform):
 
 @pytest.fixture(scope="module")
 def drafted(tasks, platform, tmp_path_factory):
-    told = []
+    told, order, analyzer = [], list(tasks.values()), platform_analyzer(platform)
     folder = tmp_path_factory.mktemp("run") / "drafted"
-    summary = draft_tasks(
-        list(tasks.values()), platform, platform_analyzer(platform), folder, log=told.append
-    )
+    summary = draft_tasks(order, platform, analyzer, folder, log=told.append)
     assert len(told) == len(tasks)
     return summary
 
@@ -67,7 +59,7 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
     assert [how[tasks[word].name] for word in words] == ["drafted"] * 3
     costs = [float(r.run_secs[0]) for r in database.tvm_database.get_all_tuning_records()]
     assert costs == [NEVER_MEASURED_S] * sum(h in ("drafted", "by chance") for h in how.values())
-    rows = json.loads((drafted.folder / SUMMARY).read_text(encoding="utf-8"))
+    rows = json.loads((drafted.folder / draft_network.SUMMARY).read_text(encoding="utf-8"))
     assert {row["task"]: row["how"] for row in rows} == how
 
 
@@ -247,12 +239,8 @@ def test_shares_of_time_are_by_arithmetic_or_by_bytes():
     """A product of 64^3 is 2 * 64^3 = 524,288 operations and moves 3 * 64^2 * 4 = 49,152 bytes,
     worth 491,520. The greatest of 2 x 2 of 64^2 numbers are 4 * 32^2 = 4,096 operations, and move
     (64^2 + 32^2) * 4 = 20,480 bytes, worth 204,800; thrice."""
-    tasks = [
-        operator("matmul", m=64, n=64, k=64),
-        operator(
-            "pool", weight=3.0, kind="max", n=1, c=1, h=64, w=64, kh=2, kw=2, stride=2, padding=0
-        ),
-    ]
-    product, total = 524_288, 524_288 + 3 * 204_800
-    assert time_shares(tasks)[0] == pytest.approx(product / total)
-    assert sum(time_shares(tasks)) == pytest.approx(1.0)
+    image = {"n": 1, "c": 1, "h": 64, "w": 64, "kh": 2, "kw": 2, "stride": 2, "padding": 0}
+    pool = operator("pool", weight=3.0, kind="max", **image)
+    shares = draft_network.time_shares([operator("matmul", m=64, n=64, k=64), pool])
+    assert shares[0] == pytest.approx(524_288 / (524_288 + 3 * 204_800))
+    assert sum(shares) == pytest.approx(1.0)

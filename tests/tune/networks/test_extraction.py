@@ -1,7 +1,5 @@
 """From torch to tasks: constants are folded, results stay, also with indices of 32 bits."""
 
-import importlib
-
 import pytest
 import torch
 
@@ -252,8 +250,7 @@ def counted(te, rows, columns):
     ],
 )
 def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, narrow, tvm):
-    te = importlib.import_module("tvm.te")
-
+    te = tvm.tvm.te
     made = te.create_prim_func(operator(te, rows, columns), index_dtype_override="int64")
     module = tvm.tvm.IRModule({"main": made})
     found = narrowed(module)["main"]

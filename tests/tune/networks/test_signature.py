@@ -3,8 +3,9 @@
 import json
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 
 import numpy as np
 import pytest
@@ -14,18 +15,11 @@ from torch.utils._pytree import register_pytree_node
 
 from pruner.errors import PrunerError
 from pruner.tune.networks import signature
-from pruner.tune.networks.signature import (
-    INPUTS,
-    OUTPUTS,
-    PRECISION,
-    ROUNDS,
-    arguments_of,
-    last_scales,
-    tensors_of,
-)
+from pruner.tune.networks.signature import INPUTS, OUTPUTS, tensors_of
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
 from tests.tune.networks.lowered import run
+from tests.tune.networks.operators.against_torch import Function
 from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
@@ -121,11 +115,6 @@ class Lazy(nn.Module):
         return x * self.table
 
 
-class Halves(nn.Module):
-    def forward(self, x):
-        return (x.half() * 2).double().round()
-
-
 @dataclass
 class Found:
     """A result with fields, as models of language have."""
@@ -150,18 +139,12 @@ register_pytree_node(
 )
 
 
-class Classes(nn.Module):
-    def forward(self, x):
-        return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
+def classes(x):
+    return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
 
 
 class Kept:
     """A class that torch cannot take apart."""
-
-
-class Unknown(nn.Module):
-    def forward(self, x):
-        return x * 2, Kept()
 
 
 def leaves():
@@ -172,7 +155,7 @@ def lost():
     return torch.load("lost.pt")
 
 
-linear = nn.Linear(4, 2)
+linear, DOUBLES = nn.Linear(4, 2), torch.ones(2, 4, dtype=torch.float64)
 FACTORIES = {
     "one_tensor": lambda: (nn.Linear(4, 2), torch.randn(3, 4)),
     "counted": lambda: (Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))),
@@ -184,9 +167,9 @@ FACTORIES = {
     "lazy": lambda: (Lazy(), torch.ones(3)),
     "brain": lambda: (nn.Linear(4, 4).bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16)),
     "double": lambda: (nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)),
-    "halves": lambda: (Halves(), torch.ones(2, 4, dtype=torch.float64)),
-    "classes": lambda: (Classes(), torch.ones(3)),
-    "unknown_class": lambda: (Unknown(), torch.ones(3)),
+    "halves": lambda: (Function(lambda x: (x.half() * 2).double().round()), DOUBLES),
+    "classes": lambda: (Function(classes), torch.ones(3)),
+    "unknown_class": lambda: (Function(lambda x: (x * 2, Kept())), torch.ones(3)),
     "without_inputs": lambda: (linear, 3),
 }
 
@@ -236,6 +219,9 @@ def test_classes_that_torch_takes_apart_may_be_outputs():
     assert json.loads(attrs[OUTPUTS]) == {"tuple": parts}
 
 
+SECOND_CALL = "a second call of Attribute with the same inputs has another result"
+
+
 def test_numbers_that_the_first_import_draws_change_no_weights():
     """Nor do numbers of numpy and Python: two processes must make equal networks."""
     sys.modules.pop("tests.tune.networks.drawing", None)
@@ -253,26 +239,12 @@ def test_numbers_that_the_first_import_draws_change_no_weights():
         ("leaves", r"SystemExit: 2 \(line \d+ of test_signature.py: sys.exit\(2\)\)"),
         ("unknown_class", r"a .*Kept is among its outputs: return its tensors, or register"),
         ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
-    ],
-)
-def test_what_is_no_factory_is_told_in_one_line(name, told):
-    with pytest.raises(PrunerError, match=told):
-        import_network(source(name))
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
         ("cache", r"network=.*:cache: each call writes rows and reads"),
-        ("number", "a second call of Attribute with the same inputs has another result"),
-        ("listed", "a second call of Attribute"),
-        ("tensor", "a second call of Attribute"),
-        ("keys", "a second call of Attribute"),
-        ("rows", "a second call of Attribute"),
+        *((name, SECOND_CALL) for name in ("number", "listed", "tensor", "keys", "rows")),
         ("brain", r"computes in bfloat16, .* call \.float\(\)"),
     ],
 )
-def test_state_and_short_floats_are_refused_by_name(name, told):
+def test_what_is_no_factory_state_and_short_floats_are_told_in_one_line(name, told):
     with pytest.raises(PrunerError, match=told) as refused:
         import_network(source(name))
     assert "\n" not in str(refused.value)
@@ -280,13 +252,13 @@ def test_state_and_short_floats_are_refused_by_name(name, told):
 
 def test_the_precision_is_the_coarsest_type():
     attrs = {name: import_network(source(name))["main"].attrs for name in ("double", "halves")}
-    assert [str(one[PRECISION]) for one in attrs.values()] == ["float64", "float16"]
-    assert [bool(one[ROUNDS]) for one in attrs.values()] == [False, True]
+    assert [str(one[signature.PRECISION]) for one in attrs.values()] == ["float64", "float16"]
+    assert [bool(one[signature.ROUNDS]) for one in attrs.values()] == [False, True]
 
 
 def written(folder, factory, **how):
     module, *inputs = factory()
-    args, kwargs = arguments_of(inputs[0])
+    args, kwargs = signature.arguments_of(inputs[0])
     kwargs |= inputs[1] if len(inputs) > 1 else {}
     with torch.no_grad():
         program = torch.export.export(module.eval(), args, kwargs, **how)
@@ -301,10 +273,7 @@ def test_a_file_is_taken_as_its_factory_is(factory, tmp_path):
     module, (args, kwargs) = example_of(given)
     for mine, theirs in zip(found, tensors_of(module(*args, **kwargs)), strict=True):
         np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-6)
-
-
-def test_a_file_keeps_no_state_either(tmp_path):
-    with pytest.raises(PrunerError, match="each call writes rows and reads"):
+    with pytest.raises(PrunerError, match="each call writes rows and reads"):  # as a factory's
         import_network(NetworkSource(name=written(tmp_path, cache)))
 
 
@@ -313,14 +282,11 @@ class Scaled(nn.Module):
         return x * times, x.shape[0]
 
 
-def scaled():
-    return Scaled(), (torch.randn(4, 3), 5)
-
-
 def test_an_open_number_and_a_file_without_examples(tmp_path):
     """The number becomes the one of the example; tensors without an example are drawn."""
     auto = torch.export.Dim.DYNAMIC
-    name = written(tmp_path, scaled, dynamic_shapes=({0: auto}, auto))
+    example = lambda: (Scaled(), (torch.randn(4, 3), 5))  # noqa: E731
+    name = written(tmp_path, example, dynamic_shapes=({0: auto}, auto))
     given = NetworkSource(name=name, options=NetworkOptions(batch=2))
     (x,) = inputs_of(given)
     module = import_network(given)
@@ -389,8 +355,8 @@ def test_scales_are_of_the_numbers_that_outputs_sum():
     x, mask = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([True, False, False])
     # 4 at most from the mean, which is 4; the first is masked, so that 4 of the last is left
     wanted = [4.0, 0.0, 0.0, 0.0, 4.0, 0.0, 8.0, 9.0, 0.0]
-    assert last_scales(Ends(), ((x,), {"most": 1e9, "mask": mask})) == wanted
-    assert last_scales(Ends(), ((x, mask), {"most": 1e9})) == wanted
+    for given in ((x,), {"most": 1e9, "mask": mask}), ((x, mask), {"most": 1e9}):
+        assert signature.last_scales(Ends(), given) == wanted
 
 
 def test_threads_that_export_leave_torch_as_it_was():
@@ -411,9 +377,7 @@ def test_threads_that_export_leave_torch_as_it_was():
             other_is_in.set()
             one_is_out.wait()
 
-    threads = [Thread(target=job) for job in (one, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        for thread in [pool.submit(one), pool.submit(other)]:
+            thread.result()
     assert transformer._detect_is_causal_mask is before

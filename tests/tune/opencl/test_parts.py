@@ -29,6 +29,7 @@ from pruner.tune.workloads import arguments, from_file, from_operator
 from tests.paths import REPOSITORY
 from tests.tune.cuda_programs import DOUBLE, HEAD, UNKNOWN, kernel
 from tests.tune.measure.test_measurer import measured
+from tests.tune.some_slow import some_slow
 from tests.tune.targets import device_of
 from tests.tune.unhurried import UNHURRIED
 
@@ -242,19 +243,13 @@ def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
     assert not outcome.concerns_program
 
 
-SMALL = [
-    {"operator": "matmul", "m": 32, "n": 16, "k": 32, "epilogue": ["bias", "relu"]},
-]
+PRODUCT = {"operator": "matmul", "m": 32, "n": 16, "k": 32, "epilogue": ["bias", "relu"]}
 AVERAGE = {"operator": "pool", "kind": "avg", "n": 1, "c": 8, "h": 8, "w": 8, "kh": 3, "kw": 3}
-SMALL += [
-    pytest.param(one, marks=pytest.mark.slow)
-    for one in (
-        AVERAGE | {"stride": 1, "padding": 1}, {"operator": "softmax", "rows": 8, "columns": 32},
-    )
-]  # fmt: skip
+AVERAGE |= {"stride": 1, "padding": 1}
+SOFTMAX = {"operator": "softmax", "rows": 8, "columns": 32}
 
 
-@pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec["operator"])
+@some_slow("spec", [PRODUCT], [AVERAGE, SOFTMAX])
 def test_a_program_of_every_space_is_right_and_its_launches_run_without_tvm(pocl, tmp_path, spec):
     tvm, module = load_tvm().tvm, from_operator(spec).module
     load_runtime()

@@ -230,22 +230,16 @@ def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypat
 
 def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):
     shutil.copytree(pools[0], tmp_path / "more")
-    told = []
+    work, told = tmp_path / "more" / "pools" / PLATFORM / "matmul_relu_32_32_32", []
+    work.mkdir()
+    (work / "0.so").write_bytes(b"")  # of a killed session
     same = collect(plan_in(tmp_path / "more", evolved=0.34), told.append)
     assert told == []
     assert same.records == 2 * PROGRAMS
+    assert not work.exists()
     plan = plan_in(tmp_path / "more", SPECS[:1], programs=6, evolved=0.25)
     more = collect(plan)
     assert (more.records, more.pools) == (6, 1)
-
-
-def test_what_a_killed_session_built_goes(pools, tmp_path):
-    shutil.copytree(pools[0], tmp_path / "left")
-    work = tmp_path / "left" / "pools" / PLATFORM / "matmul_relu_32_32_32"
-    work.mkdir()
-    (work / "0.so").write_bytes(b"")
-    collect(plan_in(tmp_path / "left", evolved=0.34))
-    assert not work.exists()
 
 
 def test_a_folder_has_one_collection_at_a_time(tmp_path):
@@ -282,8 +276,7 @@ def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_pat
     shutil.copytree(pools[0] / "metaschedule" / PLATFORM / "matmul_relu_32_32_32", theirs)
     path = theirs / "database_tuning_record.json"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines[:1]:
-        line[0] = 7  # there is no such workload
+    lines[0][0] = 7  # there is no such workload
     for line in lines[1:3]:  # the first that a space is opened with, and another
         tile = next(one for _, one in line[1][0][1] if isinstance(one, list) and len(one) > 1)
         tile.append(1)  # a factor more than the loop has

@@ -17,26 +17,8 @@ from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
 from pruner.tune.run import finalists
 from pruner.tune.run import final_choice as module
 from pruner.tune.run.database import Database
-from pruner.tune.run.final_choice import (
-    FinalChoice,
-    FinalProgram,
-    lines,
-    marked,
-    run_meter,
-    table_rows,
-)
-from pruner.tune.run.finalists import (
-    ENERGY_FILE,
-    FINALISTS_FILE,
-    Finalists,
-    chosen_trials,
-    near_best,
-    paired_medians,
-    present,
-    ranked,
-    read_finalists,
-    retime,
-)
+from pruner.tune.run.final_choice import FinalChoice, FinalProgram, lines, marked, table_rows
+from pruner.tune.run.finalists import Finalists, near_best, present, ranked, read_finalists, retime
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.run.test_journal import trial
@@ -50,7 +32,7 @@ def test_programs_are_compared_inside_their_turns():
     # The second turn takes twice as long for both. In the third the first program is disturbed.
     costs_s = np.array([[1.0, 2.0, 3.0], [1.1, 2.2, 1.1]])
     assert np.median(costs_s, axis=1).tolist() == [2.0, 1.1]  # as if the second were faster
-    np.testing.assert_allclose(paired_medians(costs_s), [1 / 1.05, 1.1 / 1.05])
+    np.testing.assert_allclose(finalists.paired_medians(costs_s), [1 / 1.05, 1.1 / 1.05])
     found = Finalists(tried=[7, 3, 5], trials=[3, 5], costs_s=costs_s.tolist(), checked=True)
     assert (found.trial, found.latency_s) == (3, 2.0)
     assert found.row() == {"trial": 3, "best_of_search": 7, "timed": 2}
@@ -71,8 +53,8 @@ def test_finalists_are_few_and_near_the_best():
     assert near_best([], 4) == []
 
 
-def written(folder, **finalists):
-    (folder / FINALISTS_FILE).write_text(json.dumps(finalists), encoding="utf-8")
+def written(folder, **found):
+    (folder / finalists.FINALISTS_FILE).write_text(json.dumps(found), encoding="utf-8")
 
 
 def test_after_a_better_program_the_search_decides(tmp_path):
@@ -84,20 +66,20 @@ def test_after_a_better_program_the_search_decides(tmp_path):
     assert present(tmp_path, [*rows, better]) == {}
     assert read_finalists(tmp_path / "other") == {}
     written(tmp_path, t={"trials": [1]})
-    with pytest.raises(DataError, match=FINALISTS_FILE):
+    with pytest.raises(DataError, match=finalists.FINALISTS_FILE):
         read_finalists(tmp_path)
 
 
 def test_the_least_energy_counts_until_a_faster_program_is_found(tmp_path):
     rows = [trial(n, [s], record="[]") for n, s in [(1, 1.0), (2, 1.1), (3, 1.3)]]
     table = [{"task": "t", "trial": n, "chosen": int(n == 2)} for n in (1, 2)]
-    write_table(tmp_path / ENERGY_FILE, table)
-    (chosen,) = chosen_trials(tmp_path, rows).values()
+    write_table(tmp_path / finalists.ENERGY_FILE, table)
+    (chosen,) = finalists.chosen_trials(tmp_path, rows).values()
     assert (chosen.trial, chosen.best_s) == (rows[1], 0.0)
-    assert chosen_trials(tmp_path, [*rows, trial(4, [0.9], record="[]")]) == {}
-    write_table(tmp_path / ENERGY_FILE, [{"task": "t", "trial": 1}])
-    with pytest.raises(DataError, match=ENERGY_FILE):
-        chosen_trials(tmp_path, rows)
+    assert finalists.chosen_trials(tmp_path, [*rows, trial(4, [0.9], record="[]")]) == {}
+    write_table(tmp_path / finalists.ENERGY_FILE, [{"task": "t", "trial": 1}])
+    with pytest.raises(DataError, match=finalists.ENERGY_FILE):
+        finalists.chosen_trials(tmp_path, rows)
 
 
 def test_an_interrupted_task_has_no_entry(tmp_path):
@@ -130,7 +112,7 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
     ]
     retime(tasks, context, 2)
     assert len(asked) == 1
-    assert not (tmp_path / FINALISTS_FILE).exists()
+    assert not (tmp_path / finalists.FINALISTS_FILE).exists()
     context.interrupted = lambda: False
     retime(tasks, context, 2)
     assert read_finalists(tmp_path).keys() == {"t", "u"}
@@ -262,14 +244,14 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
         analyzer=None,
     )
     with pytest.raises(PrunerError, match="nothing counts joules here"):
-        run_meter(given)
+        module.run_meter(given)
     given.analyzer, given.replay_only = options().analyzer, True
     with pytest.raises(PrunerError, match="leave spaces=replay out"):
-        run_meter(given)
+        module.run_meter(given)
     given.replay_only = False
-    assert run_meter(given) is None
+    assert module.run_meter(given) is None
     given.objective = Objective()  # latency alone adds nothing
-    assert run_meter(given) is None
+    assert module.run_meter(given) is None
     assert FinalChoice(objective=Objective()).metrics() == {}
     assert FinalChoice(objective=Objective()).lines() == []
 

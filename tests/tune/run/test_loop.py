@@ -90,7 +90,6 @@ def run(
     draft_all=False,
     **budget,
 ):  # fmt: skip
-
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
     options = TuneOptions(
@@ -125,12 +124,7 @@ def run(
 
 def two_of(design_spaces):
     """Two spaces of three or more: the seconds of a run are those of its spaces."""
-
-    def few(module, target):
-        found = design_spaces(module, target)
-        return found[1:3] or found
-
-    return few
+    return lambda *given: design_spaces(*given)[1:3] or design_spaces(*given)
 
 
 _FINISHED = {}

@@ -1,6 +1,7 @@
 """Searches of live design spaces: constructed, by gradients, and by a model of proposals."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,10 +37,16 @@ FAST_CPU = some_slow("platform", ["cpu-avx512"], ["a100"])
 SIZES = some_slow("sizes", [MATMUL], [CONV])
 
 
+_OPENED = {}
+
+
 def union(sizes, platform, most=None, **options):
-    """The first `most` spaces, else all."""
-    designs = designs_of(sizes, TARGETS[platform])[:most]
-    return open_designs(designs, load_analyzer(CONF, platform), **options)
+    """The first `most` spaces of a task, else all, opened once for all tests."""
+    key = str((sizes, platform, most, options))
+    if key not in _OPENED:
+        designs = designs_of(sizes, TARGETS[platform])[:most]
+        _OPENED[key] = open_designs(designs, load_analyzer(CONF, platform), **options)
+    return _OPENED[key]
 
 
 def search(space, settings=CONSTRUCT, seed=0):
@@ -47,14 +54,13 @@ def search(space, settings=CONSTRUCT, seed=0):
     return decision_search(space, settings, space.draft_score, None, rng)
 
 
-def proposed(search, num=16):
-    candidates = search.propose(num)
-    assert all(one.schedule is not None for one in candidates)
-    return rows_of(candidates)
-
-
 def rows_of(candidates):
+    assert all(one.schedule is not None for one in candidates)  # TVM accepts them
     return [(one.space, *one.decisions.tolist()) for one in candidates]
+
+
+def proposed(search, num=16):
+    return rows_of(search.propose(num))
 
 
 def resumed(first, again, candidates):
@@ -232,7 +238,6 @@ def test_a_batch_is_legal_better_than_chance_and_repeats_after_a_resume(platform
     candidates = first.propose(8)
     found = vectors(space, candidates)
     assert len(np.unique(found, axis=0)) == 8
-    assert all(one.schedule is not None for one in candidates)  # TVM accepts them
     # as many random programs as the search scored at most
     drawn = space.sample(64 + 2 * 32 * 8, np.random.default_rng(1))
     assert space.draft_score(found)[0] > space.draft_score(drawn).max()
@@ -247,22 +252,7 @@ def test_a_task_without_tiles_is_searched_by_mutations_and_a_line_says_so(caplog
 
 
 SOFTMAX = {"operator": "softmax", "rows": 32, "columns": 96}
-SPACES = [
-    pytest.param(MATMUL, "cpu-avx2", id="matmul-cpu"),
-    pytest.param(SOFTMAX, "cpu-avx2", id="softmax-cpu"),
-    pytest.param(MATMUL, "a100", id="matmul-gpu"),
-]
-
-_OPENED = {}
-
-
-def opened(sizes, platform):
-    """The spaces of a task, opened once for all tests; of a softmax two."""
-    key = (*sizes.values(), platform)
-    if key not in _OPENED:
-        most = 2 if sizes is SOFTMAX else None
-        _OPENED[key] = union(sizes, platform, most)
-    return _OPENED[key]
+SPACES = [(MATMUL, "cpu-avx2", None), (SOFTMAX, "cpu-avx2", 2), (MATMUL, "a100", None)]
 
 
 def model_of(spaces, *, trained):
@@ -275,9 +265,9 @@ def model_of(spaces, *, trained):
     return ProposalModel(network=network, kinds=frozenset(s.kind for s in spaces), about={})
 
 
-@pytest.mark.parametrize(("sizes", "platform"), SPACES)
-def test_every_legal_program_is_a_sequence_of_tokens_and_draws_are_programs(sizes, platform):
-    space = opened(sizes, platform)
+@pytest.mark.parametrize(("sizes", "platform", "most"), SPACES)
+def test_every_legal_program_is_a_sequence_of_tokens_and_draws_are_programs(sizes, platform, most):
+    space = union(sizes, platform, most)
     tokens = space.token_spaces()
     model, legal = model_of(tokens, trained=True), []
     for one, listed in zip(space.spaces, tokens, strict=True):
@@ -291,7 +281,7 @@ def test_every_legal_program_is_a_sequence_of_tokens_and_draws_are_programs(size
 
 
 def test_an_untrained_model_draws_as_metaschedule_does():
-    space = opened(MATMUL, "cpu-avx2")
+    space = union(MATMUL, "cpu-avx2")
     proposer = Proposer(space, model_of(space.token_spaces(), trained=False))
     rows, ratio = proposer.sample(1500, np.random.default_rng(0))
     assert np.allclose(ratio, 0, atol=1e-4)
@@ -303,7 +293,7 @@ def test_an_untrained_model_draws_as_metaschedule_does():
 
 
 def test_threads_of_a_block_are_in_the_range_of_the_target():
-    space = opened(MATMUL, "a100")
+    space = union(MATMUL, "a100")
     (tokens,) = space.token_spaces()[:1]
     rows, _ = model_of([tokens], trained=False).draw(tokens, 256, np.random.default_rng(0))
     threads = rows[:, 2] * rows[:, 7]
@@ -315,7 +305,7 @@ def test_threads_of_a_block_are_in_the_range_of_the_target():
 
 @some_slow("platform", ["cpu-avx2"], ["a100"])
 def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
-    space, path = opened(MATMUL, platform), tmp_path / "weights.safetensors"
+    space, path = union(MATMUL, platform), tmp_path / "weights.safetensors"
     model_of(space.token_spaces(), trained=True).save(path)
     settings = ProposeLmSettings(weights=str(path), draws=24)
     first, again, other = (search(space, settings, seed) for seed in (0, 0, 5))
@@ -325,8 +315,8 @@ def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path,
 
 
 def test_spaces_of_kinds_without_training_are_drawn_at_random_and_a_line_reports_it(caplog):
-    space = opened(MATMUL, "a100")
-    other = opened(MATMUL, "cpu-avx2").token_spaces()
+    space = union(MATMUL, "a100")
+    other = union(MATMUL, "cpu-avx2").token_spaces()
     rows, _ = Proposer(space, model_of(other, trained=True)).sample(16, np.random.default_rng(0))
     assert "trained on none of their kind (gpu: " in caplog.messages[0]
     assert np.isfinite(space.draft_score(rows)).any()

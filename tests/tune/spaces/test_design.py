@@ -85,13 +85,8 @@ def made_by(module, target, rules, draws=1):
     _, s_tir, _, ms = load_tvm()
     load_intrinsics(target)
     kinds = {"sch_rules": rules, "postprocs": rules, "mutator_probs": rules}
-    context = ms.TuneContext(
-        mod=module,
-        target=target,
-        space_generator=ms.space_generator.PostOrderApply(**kinds),
-        num_threads=1,
-        rand_state=1,
-    )
+    how = {"space_generator": ms.space_generator.PostOrderApply(**kinds), "num_threads": 1}
+    context = ms.TuneContext(mod=module, target=target, rand_state=1, **how)
     out = []
     for _ in range(draws):
         try:
@@ -101,11 +96,10 @@ def made_by(module, target, rules, draws=1):
     return out
 
 
-@some_slow(
-    ("gpu", "image", "kernel"),
-    [(A100, 3, 3), (A100, 1, 1)],
-    [("nvidia/geforce-rtx-2080-ti", 3, 3)],
-)
+TURING = "nvidia/geforce-rtx-2080-ti"
+
+
+@some_slow(("gpu", "image", "kernel"), [(A100, 3, 3), (A100, 1, 1)], [(TURING, 3, 3)])
 def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, image, kernel, capfd):
     """9 rows are one fragment of 16: there are no other tiles of rows to draw; 1 has no loop."""
     target, module = target_of(gpu), convolution(image, 64, kernel)

@@ -1,6 +1,7 @@
 """Loop nests read from what TVM scheduled, against those that the batched engine computes."""
 
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,23 +23,18 @@ from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.workloads import Workload
 from tests.paths import CONF
 from tests.tune.designs import designs_of
+from tests.tune.spaces.batched.test_space import OPERATORS as SMALL
 from tests.tune.targets import A100, AVX512, module_of, open_designs, prepared, target_of
 from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
 CUDA, LLVM = A100, AVX512
-CONV = {"operator": "conv2d", "kh": 3, "kw": 3, "padding": 1, "epilogue": ["bias", "relu"]}
-SMALL = {"n": 1, "ci": 8, "h": 14, "w": 14, "co": 16, "stride": 2}
 ODD = {"n": 2, "ci": 6, "h": 15, "w": 13, "co": 10, "stride": 1}
 MATMUL = {"operator": "matmul", "epilogue": ["relu"]}
-OPERATORS = {
-    "matmul": {**MATMUL, "m": 64, "n": 96, "k": 128},
+OPERATORS = SMALL | {  # vectors overrun the output of its convolution, of one image
     "odd matmul": {**MATMUL, "m": 37, "n": 53, "k": 41},
-    "conv": {**CONV, **SMALL},  # vectors overrun its output, of one image
-    "odd conv": {**CONV, **ODD},
-    "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
-    "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
+    "odd conv": {**SMALL["conv"], **ODD},
     "half": {**MATMUL, "m": 256, "n": 384, "k": 512, "dtype": "float16"},
     "padded": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
 }
@@ -173,9 +169,7 @@ def test_every_store_of_a_block_is_a_statement(tvm):
 
 
 def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch):
-    def unread(_):
-        raise UnsupportedProgram("statement", "While")
-
+    unread = Mock(side_effect=UnsupportedProgram("statement", "While"))
     monkeypatch.setattr(module, "lowered", unread)
     (design, *_), told = design_spaces(weighted(tvm), target_of(LLVM)), []
     found = open_designs([design], analyzer_of(LLVM), learns=True, log=told.append)

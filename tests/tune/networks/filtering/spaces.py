@@ -17,7 +17,6 @@ def two():
 
 
 def wrong():
-    """Something else than candidates."""
     yield 7
 
 
@@ -27,17 +26,10 @@ def failing():
     raise RuntimeError("no more layers")
 
 
-class Branches(nn.Module):
-    """A branch on values, which torch.export does not take."""
-
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
 def one_is_refused():
     """The second of three cannot be exported."""
     yield "first", small_networks.faint
-    yield "branches", Branches(), (torch.ones(2),)
+    yield "branches", small_networks.Branches(), (torch.ones(2),)
     yield "third", small_networks.faint
 
 

@@ -45,7 +45,7 @@ def assert_equal(function, *inputs, tolerance=1e-5):
     _assert_close(found, wanted, tolerance)
 
 
-def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
+def assert_rewritten(function, *inputs, tolerance=1e-5):
     """Let torch run what its operators are replaced by: TVM has each of them, none is complex."""
     load_tvm()
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -59,10 +59,10 @@ def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
 
 
 # TVM builds what is left after rewriting in the slow tests: other fast tests build its operators.
-REWRITTEN_OR_BUILT = pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     "assert_same",
     [
-        pytest.param(assert_rewritten_equal, id="rewritten"),
+        pytest.param(assert_rewritten, id="rewritten"),
         pytest.param(assert_equal, marks=pytest.mark.slow, id="built"),
     ],
 )

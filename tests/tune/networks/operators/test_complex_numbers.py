@@ -5,11 +5,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.operators.complex_numbers import without_complex
-from tests.tune.networks.operators.against_torch import (
-    REWRITTEN_OR_BUILT,
-    Function,
-    assert_equal,
-)
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 
@@ -31,7 +27,7 @@ class Weighted(torch.nn.Module):
         return fft.irfft(out, n=x.shape[-1]) + self.beside(x)
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_rotations_and_arithmetic(tvm, assert_same):
     angles = torch.outer(torch.arange(6.0), torch.rand(4))
 
@@ -61,7 +57,7 @@ def test_rotations_and_arithmetic(tvm, assert_same):
     assert_same(function, torch.randn(2, 6, 8), torch.randn(2, 6, 8))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_fourier_transforms(tvm, assert_same):
     def function(x):
         return (
@@ -76,7 +72,7 @@ def test_fourier_transforms(tvm, assert_same):
     assert_same(function, torch.randn(2, 6, 7), tolerance=1e-4)
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_a_spectrogram(tvm, assert_same):
     window = torch.hann_window(16)
 

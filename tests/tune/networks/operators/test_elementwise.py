@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 
-from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal
 
 pytestmark = pytest.mark.tvm
 INF = float("inf")
@@ -138,7 +138,7 @@ def test_half_precision_layers_have_a_bias():
     assert_equal(layers.half(), torch.randn(2, 3, 4, 4).half(), tolerance=1e-2)
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_fake_quantisation(assert_same):
     scales, zeros = torch.tensor([0.02, 0.05]), torch.tensor([0, 3], dtype=torch.int32)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from pruner.tune.networks.operators.indexing import index_put
 from pruner.tune.networks.operators.program import from_exported
-from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal
 
 pytestmark = pytest.mark.tvm
 ROWS, COLUMNS = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
@@ -60,7 +60,7 @@ def test_reads_and_writes_are_those_of_torch(case):
     assert_equal(*CASES[case])
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_lists_pair_their_elements(assert_same):
     assert_same(
         lambda x: (
@@ -71,7 +71,7 @@ def test_lists_pair_their_elements(assert_same):
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_windows_are_gathered(assert_same):
     assert_same(
         lambda x: (
@@ -84,7 +84,7 @@ def test_windows_are_gathered(assert_same):
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_writes_need_no_index_for_every_dimension(assert_same):
     def written(x, v):
         y, z, sums = x.clone(), x.clone(), x.clone()
@@ -126,7 +126,7 @@ def test_a_mask_behind_other_indices_is_named():
         index_put(torch.randn(2, 3), (None, MASK[:3]), torch.randn(2, 2))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_equal_sizes_without_a_padding(mode, assert_same):
     rows = torch.tensor([[1, 2, 3], [1, 1, 4], [5, 6, 7]])
@@ -138,7 +138,7 @@ def test_bags_that_begin_where_an_input_says():
     assert_equal(bag, torch.randint(0, 20, (9,)), torch.tensor([0, 2, 5]))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_weights_of_samples(assert_same):
     table = torch.randn(20, 6)
     assert_same(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal
 
 pytestmark = pytest.mark.tvm
 
@@ -72,7 +72,7 @@ def test_a_normalisation_of_doubles_is_folded():
     assert_equal(nn.Sequential(*layers).double(), torch.randn(1, 3, 5, 5).double())
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_extremes_of_beginnings(assert_same):
     assert_same(
         lambda x, n: (*x.cummax(1), x.logcumsumexp(1), *x.cummin(0), *n.cummax(1)),
@@ -81,7 +81,7 @@ def test_extremes_of_beginnings(assert_same):
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_greatest_elements_and_medians(assert_same):
     assert_same(
         lambda x: (
@@ -99,7 +99,7 @@ def test_a_few_of_a_long_dimension():
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_places_in_a_sorted_list(assert_same):
     steps = torch.tensor([-1.0, 0.0, 1.0])
     assert_same(

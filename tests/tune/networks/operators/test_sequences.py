@@ -11,11 +11,7 @@ from pruner.tune.networks.operators import program as programs
 from pruner.tune.networks.operators.program import from_exported
 from pruner.tune.networks.signature import exported
 from pruner.tune.networks.source import NetworkSource, example_of
-from tests.tune.networks.operators.against_torch import (
-    REWRITTEN_OR_BUILT,
-    assert_equal,
-    assert_rewritten_equal,
-)
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal, assert_rewritten
 from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
@@ -23,7 +19,7 @@ pytestmark = pytest.mark.tvm
 PADDED = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_attention_with_padding_and_weights(tvm, assert_same):
     attention = nn.MultiheadAttention(16, 2, batch_first=True)
     assert_same(lambda x, p: attention(x, x, x, key_padding_mask=p), torch.randn(2, 6, 16), PADDED)
@@ -83,8 +79,8 @@ def test_scales_and_fewer_dimensions_of_products(tvm):
 @some_slow(
     ("kind", "layers", "both_ways", "steps", "assert_same"),
     [
-        (nn.LSTM, 2, True, 2, assert_rewritten_equal),
-        (nn.GRU, 1, True, 2, assert_rewritten_equal),
+        (nn.LSTM, 2, True, 2, assert_rewritten),
+        (nn.GRU, 1, True, 2, assert_rewritten),
         (nn.RNN, 2, False, 2, assert_equal),
     ],
     [(kind, 2, True, 4, assert_equal) for kind in (nn.GRU, nn.LSTM, nn.RNN)],

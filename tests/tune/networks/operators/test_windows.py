@@ -5,12 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.tune.networks.operators.against_torch import (
-    REWRITTEN_OR_BUILT,
-    All,
-    assert_equal,
-    assert_rewritten_equal,
-)
+from tests.tune.networks.operators.against_torch import WAYS, All, assert_equal, assert_rewritten
 from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
@@ -23,7 +18,7 @@ SMALLER = {1: (9,), 2: (7, 6), 3: (4, 5, 3)}
 
 @some_slow(
     ("dims", "few", "assert_same"),
-    [(1, 2, assert_equal), (2, 6, assert_rewritten_equal), (3, 1, assert_equal)],
+    [(1, 2, assert_equal), (2, 6, assert_rewritten), (3, 1, assert_equal)],
     [(n, 6, assert_equal) for n in (1, 2, 3)],
 )
 def test_average_pools(dims, few, assert_same):
@@ -37,7 +32,7 @@ def test_average_pools(dims, few, assert_same):
     assert_same(All(*pools[:few]), torch.randn(2, 3, *IMAGES[dims]))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_maximum_pools_with_gaps_and_places(assert_same):
     pools = [
         *(nn.MaxPool2d(3, 2, 1, dilation=2), nn.MaxPool2d(2, 3, 1, ceil_mode=True)),
@@ -46,7 +41,7 @@ def test_maximum_pools_with_gaps_and_places(assert_same):
     assert_same(All(*pools), torch.randn(2, 3, 17, 16))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_adaptive_maximum_pools(assert_same):
     pools = nn.AdaptiveMaxPool2d((7, 5), return_indices=True), nn.AdaptiveMaxPool2d(1)
     assert_same(All(*pools), torch.randn(2, 3, 17, 19))
@@ -73,7 +68,7 @@ def test_a_window_behind_the_tensor_is_dropped():
 
 @some_slow(
     ("dims", "few", "assert_same"),
-    [(1, 2, assert_equal), (2, 5, assert_rewritten_equal), (3, 1, assert_equal)],
+    [(1, 2, assert_equal), (2, 5, assert_rewritten), (3, 1, assert_equal)],
     [(n, 5, assert_equal) for n in (1, 2, 3)],
 )
 def test_transposed_convolutions(dims, few, assert_same):
@@ -132,7 +127,7 @@ def test_smoothing_before_shrinking(mode):
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_signals_and_volumes(assert_same):
     assert_same(
         lambda x, y: (
@@ -157,7 +152,7 @@ def test_volumes_between_their_points():
     )
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_pixels_next_to_points(assert_same):
     def sampled(x, turn):
         grid = functional.affine_grid(turn, (2, 3, 5, 4), align_corners=False)

@@ -1,6 +1,7 @@
 """Channels last where TVM's rules for it fail, and the other layout where they cannot be helped."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from pruner.errors import PrunerError
 from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
-from pruner.tune.networks.lowering import NetworkFormat, formed
+from pruner.tune.networks.lowering import formed
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.constant_folding import fold_views
 from pruner.tune.networks.rewrites.layout import channels_last
@@ -65,9 +66,7 @@ def test_a_network_without_convolutions_is_not_converted():
 
 
 def test_where_the_layout_cannot_be_had_the_other_one_is_taken(monkeypatch):
-    def fails(_):
-        raise RuntimeError("std::bad_alloc\nand a trace")
-
+    fails = Mock(side_effect=RuntimeError("std::bad_alloc\nand a trace"))
     monkeypatch.setattr(lowering, "channels_last", fails)
     error, form, reason = outputs_error(awkward, LAST)
     assert error < 1e-5
@@ -107,11 +106,7 @@ def test_ends_without_a_mistake_say_what_to_do(tmp_path, monkeypatch):
     }
     for error, told in ends.items():
         failed = JobFailed("x; the log", Reply(error=error, message="x"))
-
-        def ask(*_, failed=failed, **__):
-            raise failed
-
-        monkeypatch.setattr(extraction, "ask", ask)
+        monkeypatch.setattr(extraction, "ask", Mock(side_effect=failed))
         with pytest.raises(PrunerError, match=f"network=a:b: its import {told}"):
             extraction.extract_tasks(NetworkSource(name="a:b"), "{}", tmp_path)
 
@@ -144,7 +139,7 @@ def test_biases_of_channels_last_are_reshaped_and_transposed_once():
         names = [operator_name(one) for one in found if one.args and is_constant(one.args[0])]
         return [name for name in names if name in ("relax.reshape", "relax.permute_dims")]
 
-    module = formed(imported("channels"), NetworkFormat(layout="NHWC"))
+    module = formed(imported("channels"), LAST)
     assert views(module)
     assert views(fold_views(module)) == []
 

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from pruner.tune.networks.variants.graph import (
 from pruner.tune.networks.variants.rules import RULES
 from pruner.tune.networks.variants.rules.winograd import winograd
 from tests.paths import REPOSITORY
+from tests.tune.some_slow import some_slow
 
 MATMUL = "m k, k n -> m n"
 DOUBLE = Floats("float64")
@@ -40,6 +42,10 @@ def value(node, box=None):
 
 def refused(before, after):
     return Checker((before,))((after,)).refused
+
+
+def called(name, *args):
+    return elementwise("call", *args, name=name)
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -110,13 +116,7 @@ def test_both_moduli_are_prime():
 
 def test_what_holds_in_the_reals_is_accepted_and_nothing_else():
     x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
-
-    def exp(node):
-        return elementwise("call", node, name="exp")
-
-    def relu(*args):
-        return elementwise("call", *args, name="relu")
-
+    exp, relu = partial(called, "exp"), partial(called, "relu")
     add, product = elementwise("add", x, y), elementwise("multiply", exp(x), exp(y))
     assert refused(exp(add), product) is None
     assert refused(exp(add), elementwise("add", exp(x), exp(y)))
@@ -155,10 +155,9 @@ def in_parts(x, parts):
     """Softmax with a maximum of each part, which is wrong where a mask covers a part."""
     rows_of = reshape(x, (x.shape[0], parts, x.shape[1] // parts))
     largest = rows("max", rows_of, 2)
-    powers = elementwise("call", elementwise("subtract", rows_of, largest), name="exp")
+    powers = called("exp", elementwise("subtract", rows_of, largest))
     shift = elementwise("subtract", largest, rows("max", largest, 1))
-    powers = elementwise("multiply", powers, elementwise("call", shift, name="exp"))
-    powers = reshape(powers, x.shape)
+    powers = reshape(elementwise("multiply", powers, called("exp", shift)), x.shape)
     total = reshape(contract("m n -> m", powers), (x.shape[0], 1))
     return elementwise("divide", powers, total)
 
@@ -287,17 +286,6 @@ def cases(monkeypatch):
     return importlib.import_module("variant_cases")
 
 
-def check_right(cases, rule, shape):
-    graph = cases.CASES[rule.__name__](*shape)
-    checker, applications = Checker(graph), list(rule(graph))
-    assert applications
-    for application in applications:
-        verdict = checker(replaced(graph, application))
-        assert verdict.refused is None, shape
-        assert verdict.bound < 1e-14
-        assert verdict.error < 1e-5
-
-
 def refusals(cases, rule, most=None):
     graph = cases.CASES[rule.__name__](*SMALL)
     checker = Checker(graph)
@@ -306,17 +294,17 @@ def refusals(cases, rule, most=None):
         yield what
 
 
+@some_slow("shape", [0], range(1, 10))
 @rule_by_name
-def test_a_right_rule_is_accepted(rule, cases):
-    check_right(cases, rule, cases.SHAPES[0])
-
-
-@pytest.mark.slow
-@rule_by_name
-def test_a_right_rule_is_accepted_at_ten_shapes(rule, cases):
-    assert len(cases.SHAPES) == 10
-    for shape in cases.SHAPES:
-        check_right(cases, rule, shape)
+def test_a_right_rule_is_accepted(rule, shape, cases):
+    graph = cases.CASES[rule.__name__](*cases.SHAPES[shape])
+    checker, applications = Checker(graph), list(rule(graph))
+    assert applications
+    for application in applications:
+        verdict = checker(replaced(graph, application))
+        assert verdict.refused is None
+        assert verdict.bound < 1e-14
+        assert verdict.error < 1e-5
 
 
 @rule_by_name

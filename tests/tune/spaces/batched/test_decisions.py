@@ -9,12 +9,8 @@ import pytest
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
-from pruner.tune.spaces.batched.decisions import (
-    ChoiceDecision,
-    LocationDecision,
-    TileDecision,
-    prime_powers,
-)
+from pruner.tune.spaces.batched import decisions
+from pruner.tune.spaces.batched.decisions import ChoiceDecision, TileDecision
 from pruner.tune.spaces.batched.tiling import thread_ranges
 from tests.program.tir_trees import blurred
 
@@ -83,7 +79,7 @@ def test_choices_follow_their_weights_and_mutations_those_of_the_others():
 
 def test_prime_powers_multiply_to_the_number():
     for number in range(1, 400):
-        found = prime_powers(number)
+        found = decisions.prime_powers(number)
         assert np.prod([p**e for p, e in found], initial=1) == number
         assert all(p > 1 and all(p % d for d in range(2, p)) for p, _ in found)
 
@@ -95,7 +91,7 @@ def test_programs_that_cannot_be_replayed_keep_their_location(num):
     locate = Instruction("SampleComputeLocation", (Ref(0),), (), (1,), slot=0)
     program = TraceProgram(tree, (Instruction("Tensorize", (), (), ()), locate), 1, is_gpu=False)
     out = np.full((num, 1), -1)
-    decision = LocationDecision(0, program)
+    decision = decisions.LocationDecision(0, program)
     decision.sample(out, np.random.default_rng(0))
     decision.mutate(out, np.arange(num), np.random.default_rng(0))
     assert (out == -1).all()
@@ -125,9 +121,9 @@ def test_the_threads_of_a_block_are_the_product_of_the_fused_factors():
     (found,) = thread_ranges([*TILED, *BOUND, *LIMITS])
     assert (found.slots, found.low, found.high) == ((2, 5), 32, 1024)
     middle = np.array([[4, 8], [4, 7], [32, 32], [32, 33]])  # 32, 28, 1024, 1056 threads
-    decisions = np.full((4, 7), 999)
-    decisions[:, [2, 5]] = middle
-    assert found.holds(decisions).tolist() == [True, False, True, False]
+    rows = np.full((4, 7), 999)
+    rows[:, [2, 5]] = middle
+    assert found.holds(rows).tolist() == [True, False, True, False]
 
 
 def test_a_block_whose_threads_no_decision_gives_has_no_range():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
-from pruner.tune.spaces.batched import space
 from pruner.tune.spaces.batched import space as module
 from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
@@ -47,8 +47,6 @@ def spaces(operator, target, **options):
 # the other target of each has the same operator
 SLOW = [("batch", "cuda"), ("depthwise", "llvm"), ("norm", "llvm"), ("pool", "llvm")]
 SLOW += [("conv", "cuda"), ("matmul", "llvm"), ("softmax", "llvm")]
-
-
 PAIRS = [one for one in product(OPERATORS, KINDS) if one not in SLOW]
 
 
@@ -227,10 +225,7 @@ def test_a_space_with_an_unknown_instruction_is_refused_with_the_reason(monkeypa
     [(UnsupportedProgram("condition", "Call"), "condition"), (KeyError(7), "replay-error")],
 )
 def test_programs_that_cannot_be_judged_go_through_tvms_replay(monkeypatch, raised, reason):
-    def unknown(*_):
-        raise raised
-
-    monkeypatch.setattr(space, "verify_gpu_code", unknown)
+    monkeypatch.setattr(module, "verify_gpu_code", Mock(side_effect=raised))
     told = []
     found = open_designs(designs_of(OPERATORS["matmul"], CUDA)[:1], log=told.append)
     assert found.affordable is not None
@@ -266,11 +261,7 @@ def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(monkeypatch):
 def test_so_do_those_that_fail_behind_the_replay(monkeypatch, where):
     ((_, space), *_) = spaces("matmul", CUDA)
     draws = space.sample(4, np.random.default_rng(0))
-
-    def failing(*_):
-        raise ValueError("no such loop")
-
-    monkeypatch.setattr(module, where, failing)
+    monkeypatch.setattr(module, where, Mock(side_effect=ValueError("no such loop")))
     assert (space.draft_score(draws, load_analyzer(CONF, "a100")) == -np.inf).all()
     if where == "lower":
         assert space.features(draws).failures == dict.fromkeys(range(4), "replay-error")

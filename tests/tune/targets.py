@@ -50,12 +50,8 @@ def open_designs(designs, analyzer=None, *, learns=False, log=lambda _: None, **
 
 def prepared(task, policy, folder, platform, *, log=lambda _: None, phases=None, **options):
     """The only task of a run, of which nothing is measured."""
-    options = TuneOptions(
-        platform=platform,
-        policy=policy,
-        measure=MeasureSettings(check=False, baseline=False),
-        **options,
-    )
+    quick = MeasureSettings(check=False, baseline=False)
+    options = TuneOptions(platform=platform, policy=policy, measure=quick, **options)
     context = RunContext(
         platform=platform, measurer=None, phases=phases or Phases(), database=Database(folder),
         folder=folder, log=log,

@@ -61,10 +61,7 @@ def test_any_other_error_surfaces(design, row, monkeypatch, error):
 def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatch, expected):
     tvm = load_tvm().tvm
     error = tvm.error.InternalError("(eval_vec_) is false") if expected else TypeError("a fault")
-
-    def passes(module):
-        raise error
-
+    passes = Mock(side_effect=error)
     monkeypatch.setattr(tvm.tirx, "get_default_tir_pipeline", lambda target: (passes, None, None))
     if expected:
         assert not _is_written(design.module["main"], design.target)

@@ -21,11 +21,7 @@ NOTHING = "output y is nothing but NaN: give inputs with numbers as outputs"
 @pytest.fixture(scope="module", autouse=True)
 def _server_of_contenders():
     """Contenders are forked; a fresh interpreter for each runs the library of test_build."""
-    made = Worker
-
-    def forked(jobs, *, environment, **_):
-        return made(jobs, environment=environment)
-
+    forked = lambda jobs, *, environment, **_: Worker(jobs, environment=environment)  # noqa: E731
     with pytest.MonkeyPatch.context() as patch, forked_from([fakes.__name__]):
         patch.setattr(benchmark, "Worker", forked)
         yield

@@ -152,6 +152,7 @@ def task(name, fingerprint="1"):
     [([task("x", "2")], "its x is another program"), ([task("z")], "it has none of x, y")],
 )
 def test_other_programs_are_refused(theirs, told):
+    check_equal(Path("b"), [task("x"), task("y")], [task("y"), task("z")])  # y is the same
     with pytest.raises(DataError, match=f"compare=b: {told}"):
         check_equal(Path("b"), [task("x"), task("y")], theirs)
 

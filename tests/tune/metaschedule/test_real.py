@@ -17,14 +17,9 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 
 def test_the_example_tunes_an_operator_that_computes_what_it_should(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "docs/examples/metaschedule_plugin.py", str(tmp_path), "6"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "docs/examples/metaschedule_plugin.py", str(tmp_path), "6"]
+    how = {"cwd": REPOSITORY, "env": os.environ | {"PYTHONPATH": str(REPOSITORY)}}
+    done = subprocess.run(words, **how, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("us, as NumPy computes it")
     assert len((tmp_path / "database_tuning_record.json").read_text().splitlines()) == 6

@@ -57,11 +57,8 @@ def torch_error(given, module):
     network, inputs = network_of(given)
     with torch.no_grad():
         wanted = network(*inputs)
-    errors = []
-    for mine, theirs in zip(
-        run(module, inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
-    ):
-        theirs = theirs.numpy()
+    wanted, errors = wanted if isinstance(wanted, tuple) else (wanted,), []
+    for mine, theirs in zip(run(module, inputs), map(np.asarray, wanted), strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         errors.append(np.abs(mine - theirs).max() / np.abs(theirs).max())
     return max(errors)

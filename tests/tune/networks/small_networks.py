@@ -114,8 +114,8 @@ def decomposed():
     return Decomposed().eval(), (torch.randn(4, 4),)
 
 
-class Branching(nn.Module):
-    """A branch on values."""
+class Branches(nn.Module):
+    """A branch on values, which torch.export does not take."""
 
     def forward(self, x):
         return x if x.sum() > 0 else -x

@@ -33,8 +33,6 @@ class DraftsHere:
 
 
 class OutlinesHere:
-    """Outlines candidates."""
-
     def submit(self, job, *arguments):
         return done(getattr(candidates, job), *arguments)
 

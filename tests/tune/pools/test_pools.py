@@ -43,18 +43,12 @@ SPECS = (
 
 def plan_in(out, specs=SPECS, **settings):
     device = device_of(PLATFORM)
-    place = PoolPlatform(
-        platform=make_platform(device),
-        device=device,
-        workloads=load_workloads({"tasks": list(specs)}),
-    )
+    workloads = load_workloads({"tasks": list(specs)})
+    place = PoolPlatform(platform=make_platform(device), device=device, workloads=workloads)
     chosen = {"programs": PROGRAMS, "apart_s": 0.0, "agree": 100.0, "chunk": 4, **settings}
-    return PoolPlan(
-        platforms=[place],
-        out=out,
-        settings=PoolSettings(**chosen),
-        measure=MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1),
-    )
+    measure = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1)
+    how = {"settings": PoolSettings(**chosen), "measure": measure}
+    return PoolPlan(platforms=[place], out=out, **how)
 
 
 def collect(plan, log=lambda _: None, stopped=lambda: False):
@@ -160,9 +154,8 @@ def test_programs_have_features_labels_and_draft_scores(pools):
     assert dataset.store.flags[0].any()  # the text of its design space
     with Quarantine() as quarantine:
         for records in root.read(quarantine):
-            scored = score_records(
-                records, load_analyzer(CONF, PLATFORM), definitions_of(root.path)
-            )
+            analyzer = load_analyzer(CONF, PLATFORM)
+            scored = score_records(records, analyzer, definitions_of(root.path))
             assert np.isfinite(scored.score).all()
             assert len(np.unique(scored.score)) > 1
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -92,24 +93,10 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
         asked.append(modules)
         return [SimpleNamespace(error=None, costs_s=[1.0], checked=True)] * 2
 
-    context = SimpleNamespace(
-        folder=tmp_path,
-        log=print,
-        interrupted=lambda: bool(asked),
-        platform=SimpleNamespace(target=None),
-        database=SimpleNamespace(scheduled=lambda *_: None),
-        measurer=SimpleNamespace(in_turns=in_turns),
-    )
-    tasks = [
-        SimpleNamespace(
-            workload=SimpleNamespace(name=name, module=None),
-            unscheduled=None,
-            current_best_s=1.0,
-            arguments=(),
-            find_check=lambda: None,
-        )
-        for name in "tu"
-    ]
+    context = Mock(folder=tmp_path, log=print, interrupted=lambda: bool(asked))
+    context.measurer.in_turns = in_turns
+    workloads = [SimpleNamespace(name=name, module=None) for name in "tu"]
+    tasks = [Mock(workload=one, unscheduled=None, current_best_s=1.0) for one in workloads]
     retime(tasks, context, 2)
     assert len(asked) == 1
     assert not (tmp_path / finalists.FINALISTS_FILE).exists()
@@ -127,12 +114,9 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small
         costs = [(1.0 - 0.1 * n,) * turns for n in range(len(modules))]
         return [Outcome(costs_s=one, checked=True) for one in costs]
 
-    def export(_self, module, _path):
-        built.append(module)
-
     monkeypatch.setattr(finalists, "NEAR", 1e9)  # every program is near
     monkeypatch.setattr(DeviceMeasurer, "in_turns", in_turns)
-    monkeypatch.setattr(DeviceMeasurer, "export", export)
+    monkeypatch.setattr(DeviceMeasurer, "export", lambda _, module, path: built.append(module))
     monkeypatch.setattr(DeviceMeasurer, "untuned_s", lambda *_: 1.0)
     told = []
     quick = options().measure
@@ -144,9 +128,8 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small
     found = tuned(4, 3)
     rows = sorted(read_trials(tmp_path / JOURNAL_FILE), key=lambda row: row.latency_s)
     (row,) = found.metrics()["tasks"].values()
-    assert row["finalists"] == {
-        "trial": rows[2].trial, "best_of_search": rows[0].trial, "timed": 3,
-    }  # fmt: skip
+    chosen = {"trial": rows[2].trial, "best_of_search": rows[0].trial, "timed": 3}
+    assert row["finalists"] == chosen
     assert row["best_latency_s"] == pytest.approx(0.8)
     assert row["checked"]
     assert "the best of 3 timed in turns" in found.tasks[0].verdict()
@@ -156,12 +139,10 @@ def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small
     wanted = database.scheduled(small.module, rows[2].record, target)
     assert same(built[0], wanted)
     assert not same(built[0], database.best(small.module, target))
-    kernels = []
-    monkeypatch.setattr(
-        "pruner.tune.deploy.kernels._exported", lambda *what: kernels.append(what[2])
-    )
+    exported = []
+    monkeypatch.setattr(kernels, "_exported", lambda *what: exported.append(what[2]))
     deploy_kernels(tmp_path, [small], target)
-    assert same(kernels[0], wanted)
+    assert same(exported[0], wanted)
     # the same programs are not timed again; without the option the choice stays
     assert tuned(4, 3).metrics()["tasks"][small.name]["finalists"] == row["finalists"]
     assert tuned(4, 0).metrics()["tasks"][small.name]["finalists"] == row["finalists"]
@@ -238,11 +219,8 @@ def test_sizes_are_read_from_journals_that_have_them(tmp_path):
 
 def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     monkeypatch.setattr(module, "energy_meter", lambda device: None)
-    given = SimpleNamespace(
-        objective=Objective.of("energy"),
-        platform=SimpleNamespace(device="cpu", address=None),
-        analyzer=None,
-    )
+    platform = SimpleNamespace(device="cpu", address=None)
+    given = SimpleNamespace(objective=Objective.of("energy"), platform=platform, analyzer=None)
     with pytest.raises(PrunerError, match="nothing counts joules here"):
         module.run_meter(given)
     given.analyzer, given.replay_only = options().analyzer, True
@@ -325,10 +303,7 @@ def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counte
     more = options(trials=6, objective=Objective.of("edp"))
     tune(small, more, tmp_path, interrupted=lambda: True)
     kernels.deploy_kernels(tmp_path, [small], more.platform.target)
-    (record,) = [
-        row.record
-        for row in read_trials(tmp_path / JOURNAL_FILE)
-        if row.trial == int(rows[-1]["trial"])
-    ]
+    trials = {row.trial: row.record for row in read_trials(tmp_path / JOURNAL_FILE)}
+    record = trials[int(rows[-1]["trial"])]
     wanted = Database(None).scheduled(small.module, record, more.platform.target)
     assert [load_tvm().ffi.structural_equal(one, wanted) for one in built] == [True, True]

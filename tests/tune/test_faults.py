@@ -32,13 +32,10 @@ def failing(monkeypatch, error):
     monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [step])
 
 
-def test_a_condition_of_a_primitive_that_does_not_hold_is_refused(design, row, monkeypatch, caplog):
+def test_a_condition_refuses_and_a_fault_of_tvm_is_logged_once(design, row, monkeypatch, caplog):
     failing(monkeypatch, load_tvm().s_tir.ScheduleError("the block is not complete"))
     assert design.replay(row, 1) is None
     assert caplog.text == ""
-
-
-def test_a_fault_of_tvm_is_logged_once_and_costs_the_program(design, row, monkeypatch, caplog):
     error = load_tvm().tvm.error.InternalError("stack\nCheck failed: (a == b) is false: of a test")
     failing(monkeypatch, error)
     assert design.replay(row, 1) is None

@@ -184,9 +184,6 @@ def test_terms_that_stand_for_infinity_make_no_output_right(worst):
     # sums of float64 round less
     doubles = [np.float64([1e-6])], [np.float64([2e-6])]
     assert worst(*doubles, scales=[10.0])[0] == pytest.approx(0.5)
-
-
-def test_another_number_of_outputs_is_told(worst):
     assert worst([np.ones(1)], [np.ones(1)] * 2) == (np.inf, "1 outputs, not 2")
 
 

@@ -74,18 +74,16 @@ def test_what_was_measured_comes_before_what_was_drafted(lowered, tasks, target,
     assert text.count('"mark": "other"') == rest
 
 
-def test_nothing_is_applied_twice_or_lost(lowered, tasks, target, tmp_path, monkeypatch):
-    commit(tmp_path, chosen(tasks, "matmul")[0], target)
+def test_no_record_is_lost_or_of_another_target(lowered, tasks, target, tmp_path, monkeypatch):
+    own, others = tmp_path / "own", tmp_path / "others"
+    for folder, device in ((own, target), (others, target_of(4))):
+        folder.mkdir()
+        commit(folder, chosen(tasks, "matmul")[0], device)
+    with pytest.raises(PrunerError, match="records of another target"):  # TVM would apply them
+        apply_records(lowered, target, {"measured": others}, by_rules=False)
     monkeypatch.setattr(module, "_applied", lambda module, *_: module)
     with pytest.raises(PrunerError, match=r"did not apply the records of fused_matmul.*1 of 1"):
-        module.apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
-
-
-def test_records_of_another_target_are_refused(lowered, tasks, target, tmp_path):
-    """TVM itself would apply them."""
-    commit(tmp_path, chosen(tasks, "matmul")[0], target_of(4))
-    with pytest.raises(PrunerError, match="records of another target"):
-        apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
+        module.apply_records(lowered, target, {"measured": own}, by_rules=False)
 
 
 def test_on_a_gpu_rules_of_tvm_schedule_the_rest(lowered, tmp_path):

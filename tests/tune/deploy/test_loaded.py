@@ -135,12 +135,15 @@ def test_what_lies_badly_is_copied_and_right(two, network, way):
     assert torch.equal(found, wanted)
 
 
-def test_outputs_of_a_call_survive_the_next(two, network):
+def test_outputs_of_a_call_survive_the_next_and_a_parameter_may_be_an_input(two, network):
     _, (word, image), _ = two
     first = network(word, image)["both"]
     kept = first.clone()
     network(word, torch.randn(4, 6))
     assert torch.equal(first, kept)
+    _, (word, image), _ = two
+    with torch.no_grad():
+        assert not network(word, image.clone().requires_grad_())["both"].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -158,12 +161,6 @@ def test_what_does_not_fit_is_refused_in_one_line(two, network, change, told):
     with pytest.raises(PrunerError, match=told) as refused:
         network(*change(*two[1]))
     assert "\n" not in str(refused.value)
-
-
-def test_without_gradients_a_parameter_is_an_input(two, network):
-    _, (word, image), _ = two
-    with torch.no_grad():
-        assert not network(word, image.clone().requires_grad_())["both"].requires_grad
 
 
 def test_threads_take_turns(two, network):

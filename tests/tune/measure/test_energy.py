@@ -44,11 +44,17 @@ def test_packages_are_added_up_and_a_counter_may_wrap(tmp_path):
     assert meter.read()[1] - before == pytest.approx((50 + 200) * 1e-6)
 
 
-def test_a_machine_that_tells_nothing_has_no_meter(tmp_path):
+def test_a_machine_that_tells_nothing_has_no_meter_and_a_counter_that_is_gone_is_told(tmp_path):
     assert energy_meter("cpu", powercap=tmp_path) is None
     assert energy_meter("cuda", nvml="libno-such-driver.so") is None
     zone(tmp_path, "intel-rapl:0", 1).write_text("what?")
     assert energy_meter("cpu", powercap=tmp_path) is None
+    class Gone(FakeMeter):
+        def read(self):
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        count_energy(Gone(), {}, rest=lambda: None)
 
 
 @pytest.mark.parametrize(("visible", "joules"), [("0", 0.25), ("3,1", 1.0), ("GPU-x", 2.25)])
@@ -120,12 +126,3 @@ def test_joules_of_a_run_are_those_above_idling_in_turns():
         # less power than at rest: its energy is not below 0, it is unknown
         7: ProgramEnergy(joules=None, watts=3.0, temperature_c=38.0),
     }
-
-
-def test_a_counter_that_is_gone_is_told():
-    class Gone(FakeMeter):
-        def read(self):
-            raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        count_energy(Gone(), {}, rest=lambda: None)

@@ -176,16 +176,13 @@ def test_repeats_stop_after_three_when_they_agree():
     assert AdaptiveRepeats(above_s=1 / 101).num_repeats(costs) == 1
 
 
-def test_repeats_go_on_while_they_vary():
+def test_repeats_go_on_while_they_vary_and_two_are_never_cut():
     # Three: 100, 50, 100 vary by 0.28. Four: 100, 50, 100, 100 by 0.25. Five without the fastest
     # and the slowest: 100, 100, 100 by 0.
     speeds = np.array([100, 50, 100, 100, 100, 100, 100.0])
     assert AdaptiveRepeats().num_repeats(1 / speeds) == 5
     assert AdaptiveRepeats(cv_limit=0.27).num_repeats(1 / speeds) == 4
     assert AdaptiveRepeats().num_repeats(1 / speeds[:4]) == 4  # all there are
-
-
-def test_two_repeats_or_one_are_never_cut():
     for costs in ([2.0], [2.0, 4.0]):
         assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
         assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)

@@ -167,14 +167,11 @@ def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
     assert len(set(programs)) == len(programs) == 7  # all there are: 64 = 2 ** 6
 
 
-def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
+def test_an_undescribed_target_and_an_unknown_model_end_in_one_line(module, tmp_path):
     arm = target_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2})
     with pytest.raises(PrunerError, match="no described device fits; platform= one of cpu"):
         tune(module, tmp_path, 4, target=arm)
     assert len(tune(module, tmp_path / "named", 4, target=arm, platform="cpu-avx2")[0]) == 4
-
-
-def test_an_unknown_model_is_refused():
     with pytest.raises(PrunerError, match="model=mlp: choose pacm, xgboost, None"):
         search_strategy(model="mlp")
 

@@ -327,7 +327,7 @@ def test_definitions_of_other_versions_are_taken(net):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_whole_numbers_are_resampled_and_rounded(net):
+def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(net):
     pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
     attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
     node, kind = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs), onnx.TensorProto.UINT8
@@ -335,9 +335,6 @@ def test_whole_numbers_are_resampled_and_rounded(net):
     path = written(net, [node], *ends, {"s": np.array([1, 1, 1, 1.5], np.float32)})
     (found,) = computed(path, [pixels])
     assert found.ravel().tolist() == [round(i / 1.5 * 40) for i in range(7)]
-
-
-def test_nearest_pixels_of_tensorflow_are_half_a_pixel_further():
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]

@@ -201,7 +201,7 @@ def test_tensors_go_in_and_out_in_the_programs_order(name):
         assert mine.dtype == theirs.dtype
 
 
-def test_structures_and_constants_are_kept():
+def test_structures_and_constants_are_kept_also_of_classes_that_torch_takes_apart():
     attrs = import_network(source("nested"))["main"].attrs
     value = lambda one: {"value": one}  # noqa: E731
     named = {"dict": [["more", {"list": [2, value(1)]}]]}
@@ -211,9 +211,6 @@ def test_structures_and_constants_are_kept():
     parts = {"list": [1, {"tuple": [value(3), 2]}]}
     wanted = {"dict": [["found", 0], ["none", value(None)], ["parts", parts]]}
     assert json.loads(attrs[OUTPUTS]) == wanted
-
-
-def test_classes_that_torch_takes_apart_may_be_outputs():
     attrs = import_network(source("classes"))["main"].attrs
     parts = [{"dict": [["logits", 0]]}, {"tuple": [1, 2]}, {"dict": [["a", {"list": [3]}]]}]
     assert json.loads(attrs[OUTPUTS]) == {"tuple": parts}

@@ -259,7 +259,7 @@ def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
     assert model.learned == (4, 6, 8)
 
 
-def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
+def test_trained_trees_score_as_they_are_and_other_rows_are_refused(tmp_path, space, draws):
     ranker = trees(tmp_path / "best.safetensors")
     model = live(tmp_path / "best.safetensors", Unchanged)()
     expected = ranker.score(space.features(draws))
@@ -267,8 +267,5 @@ def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, dr
     assert model.keep(tmp_path / "nothing", []) == {}
     with pytest.raises(PrunerError, match="XGBoostRanker cannot be adapted; adaptation=none"):
         live(tmp_path / "best.safetensors", moa)
-
-
-def test_other_rows_are_refused(tmp_path):
     with pytest.raises(PrunerError, match="made for 9 dataflow rows, live spaces compute 8 or 10"):
         live(None, Unchanged, model=partial(PaCM, num_dataflow_rows=9))

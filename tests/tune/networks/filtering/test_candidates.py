@@ -167,15 +167,12 @@ def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
     assert convolutions == 1 + 3 * 5 + 2 * 2 + 1
 
 
-def test_bytes_of_weights_and_of_tensors_are_counted(target):
+def test_bytes_of_weights_and_of_tensors_are_counted_and_a_view_takes_none(target):
     """Linear 16 to 8 with a bias, ReLU, linear 8 to 8 without, of four rows of float32."""
     found = outline_of("faint", target)
     assert found.parameter_bytes == 4 * (16 * 8 + 8 + 8 * 8)
     assert found.activation_bytes == 4 * (4 * 16 + 4 * 8 + 4 * 8)  # input, hidden, output
-
-
-def test_a_view_takes_no_memory(target):
-    """Rows of a table and their softmax; the second output is the rows in another shape."""
+    # Rows of a table and their softmax; the second output is the rows in another shape.
     rows = 4 * 4 * 6
     inputs = 8 * 4  # int64
     found = activation_bytes(lowered("two_outputs"))

@@ -54,13 +54,10 @@ def outputs_error(factory, form):
     return torch_error(source, lowered), got, reason
 
 
-def test_awkward_operators_keep_their_meaning_with_channels_last():
+def test_awkward_operators_keep_their_meaning_and_no_convolutions_need_no_layout():
     error, form, reason = outputs_error(awkward, LAST)
     assert error < 1e-5
     assert (form, reason) == (LAST, None)
-
-
-def test_a_network_without_convolutions_is_not_converted():
     module = imported("encoder")
     assert channels_last(module) is module
 

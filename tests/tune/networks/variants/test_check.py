@@ -83,10 +83,7 @@ def test_movements_are_those_of_numpy():
     assert np.array_equal(value(moved, some), wanted[np.ix_(*some)])
     soft = value(rows("softmax", x, 1))
     assert np.allclose(soft, torch.softmax(torch.tensor(a), 1).numpy())
-
-
-def test_more_places_than_a_buffer_of_numpy_are_reshaped():
-    """`unravel_index` of NumPy 2.4.6 is wrong there."""
+    # `unravel_index` of NumPy 2.4.6 is wrong there.
     x = leaf("x", (64, 64, 4))
     assert np.array_equal(value(reshape(x, (64, 64, 4, 1)))[..., 0], value(x))
 
@@ -187,7 +184,7 @@ def test_swapped_rows_are_found_by_all_places_of_small_outputs():
     assert "shapes" in refused(y, permute(y, (1, 0)))
 
 
-def test_each_random_point_has_places_of_its_own():
+def test_checked_places_are_of_each_point_its_own_with_a_run_of_a_tile_and_both_ends():
     large = leaf("x", (64, 2048))
     (one,), (other,) = (places_of((large,), 9, seed=seed) for seed in range(2))
     assert set(one[0]) != set(other[0])
@@ -195,9 +192,6 @@ def test_each_random_point_has_places_of_its_own():
     missed = 54 / 56 * 54 / 56 * (32 * 31) / (56 * 55)
     found = sum(bool(refused(large, swapped(large, at, at + 1))) for at in range(6, 61, 2))
     assert abs(found / 28 - (1 - missed)) < 0.2
-
-
-def test_checked_places_have_a_run_of_a_tile_and_both_ends():
     (box,) = places_of((leaf("x", (5, 224)),), 9)
     assert box[0].tolist() == [0, 1, 2, 3, 4]
     assert len(box[1]) == 9

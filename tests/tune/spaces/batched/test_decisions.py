@@ -117,16 +117,13 @@ LIMITS = (
 )
 
 
-def test_the_threads_of_a_block_are_the_product_of_the_fused_factors():
+def test_the_threads_of_a_block_are_the_product_of_the_fused_factors_where_decisions_give_them():
     (found,) = thread_ranges([*TILED, *BOUND, *LIMITS])
     assert (found.slots, found.low, found.high) == ((2, 5), 32, 1024)
     middle = np.array([[4, 8], [4, 7], [32, 32], [32, 33]])  # 32, 28, 1024, 1056 threads
     rows = np.full((4, 7), 999)
     rows[:, [2, 5]] = middle
     assert found.holds(rows).tolist() == [True, False, True, False]
-
-
-def test_a_block_whose_threads_no_decision_gives_has_no_range():
     unknown = Instruction("Fuse", (Ref(9), Ref(55)), (), (14,))
     assert thread_ranges([*TILED, unknown, BOUND[1], *LIMITS]) == []
     assert thread_ranges([*TILED, *BOUND]) == []  # and none without limits

@@ -112,7 +112,7 @@ def test_features_agree_with_tvms_extractor(tvm, operator, target):
                     np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
 
 
-def test_samples_follow_metaschedules_distributions():
+def test_samples_follow_metaschedules_distributions_and_keys_tell_vectors_apart():
     ((_, space), *_) = spaces("matmul", CUDA)
     draws = space.sample_any(20000, np.random.default_rng(0))
     assert (draws[:, :5].prod(1) == 64).all()
@@ -122,6 +122,9 @@ def test_samples_follow_metaschedules_distributions():
     assert max(counts.values()) < 1.6 * 20000 / 210
     unroll = np.bincount(draws[:, -1], minlength=8) / 20000
     np.testing.assert_allclose(unroll, 1 / 8, atol=0.01)
+    ((_, space), *_) = spaces("matmul", LLVM)
+    draws = space.sample_any(500, np.random.default_rng(0))
+    assert len(set(space.keys(draws).tolist())) == len(np.unique(draws, axis=0))
 
 
 @pytest.mark.parametrize(("operator", "target"), [("matmul", CUDA), ("conv", LLVM)])
@@ -195,12 +198,6 @@ def test_a_pipeline_over_a_unit_loop_is_refused():
         assert legal.tolist() == [design.replay(row, 1) is not None for row in some]
         verdicts.append(legal.any())
     assert verdicts == [True, False, False]
-
-
-def test_keys_tell_vectors_apart():
-    ((_, space), *_) = spaces("matmul", LLVM)
-    draws = space.sample_any(500, np.random.default_rng(0))
-    assert len(set(space.keys(draws).tolist())) == len(np.unique(draws, axis=0))
 
 
 def test_where_few_draws_are_legal_sampling_goes_on_drawing(monkeypatch):

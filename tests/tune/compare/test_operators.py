@@ -124,6 +124,10 @@ def test_other_runs_of_the_network_are_taken_unless_their_names_are(tmp_path):
     check_others(one, [two, run(tmp_path / "three")])
     with pytest.raises(PrunerError, match="is taken"):
         check_others(one, [two, same])
+    check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
+    for others in (["a"], ["b", "b"], ["eager"], ["ours"]):
+        with pytest.raises(DataError, match="is taken"):
+            check_run_names(tmp_path / "a", [tmp_path / name for name in others])
 
 
 def test_other_networks_and_targets_are_refused(tmp_path):
@@ -155,10 +159,3 @@ def test_other_programs_are_refused(theirs, told):
     check_equal(Path("b"), [task("x"), task("y")], [task("y"), task("z")])  # y is the same
     with pytest.raises(DataError, match=f"compare=b: {told}"):
         check_equal(Path("b"), [task("x"), task("y")], theirs)
-
-
-def test_every_run_needs_a_name_of_its_own(tmp_path):
-    check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
-    for others in (["a"], ["b", "b"], ["eager"], ["ours"]):
-        with pytest.raises(DataError, match="is taken"):
-            check_run_names(tmp_path / "a", [tmp_path / name for name in others])

@@ -23,15 +23,12 @@ BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")
 GPU = Platform(target=None, device="cuda")
 
 
-def test_visible_gpus_are_those_of_the_environment(monkeypatch):
+def test_every_runner_sees_a_gpu_of_its_own_of_those_of_the_environment(monkeypatch):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-a"}) == ["2", "GPU-a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)", "  MIG 1g", "GPU 1: NVIDIA H200 (UUID: GPU-y)"]
     monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     assert visible_gpus({}) == ["0", "1"]
-
-
-def test_every_runner_sees_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(machine, "visible_gpus", lambda: ["4", "7", "9"])
     assert with_devices(GPU, 1, 3).environments == ({},)  # as ever
     assert [p["CUDA_VISIBLE_DEVICES"] for p in with_devices(GPU, 2, 3).environments] == ["4", "7"]

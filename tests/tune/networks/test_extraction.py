@@ -29,13 +29,15 @@ def test_a_lowered_network_computes_what_torch_computes(name):
     assert torch_error(source(name), lowered(name)) < 1e-5
 
 
-def test_nothing_of_a_norm_is_left(target):
+def test_nothing_of_a_norm_is_left_and_a_network_is_lowered_once(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
     text = fold_constants(imported("residual")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 2
     assert text.count("R.multiply(") == 1
     assert "permute_dims" not in text
+    with pytest.raises(ValueError, match="once"):
+        lower(lowered("residual"), target)
 
 
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
@@ -48,11 +50,6 @@ def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(targ
     names = {t.name[:-9] for t in tasks_of("biased")}
     assert {"conv2d_add_relu", "conv2d_add_multiply_add_relu_add"} <= names
     assert "conv2d_add_multiply_add_relu" not in names
-
-
-def test_a_network_is_lowered_once(target):
-    with pytest.raises(ValueError, match="once"):
-        lower(lowered("residual"), target)
 
 
 def test_tasks_of_the_same_operators_may_be_similar(target):

@@ -233,12 +233,18 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
 
 
-def test_a_network_that_trains_is_refused(net):
+def test_networks_that_train_and_lists_of_tensors_are_refused(net):
     node = make.make_node("BatchNormalization", [*"xgbmv"], [*"ynw"], training_mode=1)
     ends = [("x", FLOAT, [2, 4, 6, 6])], [("y", FLOAT, [2, 4, 6, 6])]
     constants = {name: np.ones(4, np.float32) for name in "gbmv"}
     with pytest.raises(PrunerError, match="training_mode=0"):
         import_network(NetworkSource(name=str(written(net, [node], *ends, constants, version=15))))
+    node = make.make_node("SplitToSequence", ["x"], ["y"])
+    graph = onnx_graph([node], [("x", FLOAT, [2, 3])], [])
+    graph.output.append(make.make_tensor_sequence_value_info("y", FLOAT, None))
+    imports = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), net)
+    assert "its output y is no tensor of numbers" in refused(net)
 
 
 def test_weights_in_another_file(tmp_path, net):
@@ -362,15 +368,6 @@ def test_pools_have_a_window_for_every_step_of_the_stride(mode, net):
     wanted[2] = given[:, :, ::2, ::2]  # no padding, which it has
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
-
-
-def test_lists_of_tensors_are_refused_as_outputs(net):
-    node = make.make_node("SplitToSequence", ["x"], ["y"])
-    graph = onnx_graph([node], [("x", FLOAT, [2, 3])], [])
-    graph.output.append(make.make_tensor_sequence_value_info("y", FLOAT, None))
-    imports = [make.make_opsetid("", 17)]
-    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), net)
-    assert "its output y is no tensor of numbers" in refused(net)
 
 
 @pytest.mark.parametrize("rounded", [True, False])

@@ -152,7 +152,7 @@ def driver(monkeypatch):
     return says
 
 
-def test_a_device_is_chosen_by_number_or_by_words(driver):
+def test_a_device_is_chosen_by_number_or_by_words_and_without_one_the_remedy_is_named(driver):
     driver([GPU, CPU])
     first = runtime.find_device(None)
     assert (first.name, first.on_cpu, first.clock_hz) == ("Fast 7900", False, 2.5e9)
@@ -164,9 +164,6 @@ def test_a_device_is_chosen_by_number_or_by_words(driver):
     for asked in (2, "7900 XT", "9"):  # a number is no part of a name
         with pytest.raises(PrunerError, match=r"measure.device= one of: 0: Fast 7900"):
             runtime.find_device(asked)
-
-
-def test_without_device_or_library_the_remedy_is_named(driver):
     driver([], "libOpenCL.so.1: cannot open shared object file")
     with pytest.raises(MissingExtra, match=r"pip install 'pruner\[opencl\]'"):
         runtime.devices()

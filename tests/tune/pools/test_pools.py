@@ -132,7 +132,7 @@ def test_the_next_programs_are_built_while_a_device_of_its_own_is_timed(tmp_path
     assert drawn[0] == drawn[1] != []
 
 
-def test_records_are_read_like_any_others(pools):
+def test_records_are_read_like_any_others_and_metaschedules_database_has_them(pools):
     root = RecordRoot(pools[0])
     with Quarantine() as quarantine:
         tasks = list(root.read(quarantine))
@@ -144,6 +144,12 @@ def test_records_are_read_like_any_others(pools):
         assert sorted(task.origin) == ["evolved"] + ["random"] * 3
         assert all(len(costs) == 2 for costs in task.costs_s)
     assert tasks[0].fused == ("relu",)
+    with Quarantine() as quarantine:
+        recorded = {task.key.task: task for task in RecordRoot(pools[0]).read(quarantine)}
+    for name, task in recorded.items():
+        database = Database(pools[0] / "metaschedule" / PLATFORM / name).tvm_database
+        found = sorted(measured_s(one) for one in database.get_all_tuning_records())
+        np.testing.assert_allclose(found, sorted(task.latency_s), rtol=1e-6)
 
 
 def test_programs_have_features_labels_and_draft_scores(pools):
@@ -177,15 +183,6 @@ def test_recorded_features_are_those_of_the_live_space(pools):
         np.testing.assert_array_equal(found.statement, live.statement)
         np.testing.assert_array_equal(found.dataflow, live.dataflow)
         np.testing.assert_array_equal(found.workload, live.workload)
-
-
-def test_metaschedules_database_has_the_programs_that_ran(pools):
-    with Quarantine() as quarantine:
-        recorded = {task.key.task: task for task in RecordRoot(pools[0]).read(quarantine)}
-    for name, task in recorded.items():
-        database = Database(pools[0] / "metaschedule" / PLATFORM / name).tvm_database
-        found = sorted(measured_s(one) for one in database.get_all_tuning_records())
-        np.testing.assert_allclose(found, sorted(task.latency_s), rtol=1e-6)
 
 
 def test_the_collection_says_where_and_how_it_was_made(pools):

@@ -179,16 +179,13 @@ def test_spaces_without_register_tiles_are_enumerated(platform, operator, most):
     assert len(set(rows)) == 8
 
 
-def test_a_small_space_ends():
+def test_a_small_space_ends_and_a_line_says_that_no_program_has_a_score(monkeypatch):
     found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
     seen = []
     while batch := proposed(found, 64):
         seen += batch
     assert seen
     assert len(seen) == len(set(seen))
-
-
-def test_where_no_program_has_a_score_a_line_says_so(monkeypatch):
     broken = Mock(side_effect=IndexError("a fault of the formula"))
     found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
     monkeypatch.setattr(CpuAnalyzer, "latency_s", broken)

@@ -107,14 +107,11 @@ def test_a_wrong_generator_ends_in_one_line(function, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_process_that_replaces_another_finds_an_earlier_candidate():
+def test_a_process_that_replaces_another_finds_equal_candidates():
     found = _Generator(f"{SPACES}:two")
     assert [found.take(number)[0] for number in (1, 0, 1)] == ["second", "first", "second"]
     assert found.take(2) is None
-
-
-def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
-    """A process that makes other networks draws the same."""
+    # A process that makes other networks draws the same.
     one, other = (_Generator(f"{SPACES}:drawn") for _ in range(2))
     names = [one.take(number)[0] for number in range(4)]
     assert other.take(3)[0] == names[3]

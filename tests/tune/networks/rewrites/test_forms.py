@@ -48,16 +48,13 @@ def test_results_are_those_of_torch(form, tolerance, lowered):
     assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
 
 
-def test_channels_last_transposes_at_the_ends_only(lowered, target):
+def test_channels_last_transposes_at_the_ends_only_and_weights_are_packed(lowered, target):
     """The image once; what is left at the other end is one pixel, and no transposed constant."""
     found = network_tasks(lowered["NHWC", "float32"], target)
     moved = {t.name[:-9]: t.shapes[0][0] for t in found if "transpose" in t.name}
     shuffle = moved.pop("reshape_transpose_reshape_strided_slice_add_tanh")
     assert shuffle[-1] == 4 * 16  # channels of the four phases
     assert sorted(moved.values()) == [(1, 1, 1, 16), (1, 3, 33, 33)]
-
-
-def test_weights_are_packed_where_outputs_are_last(lowered, target):
     shapes = {
         form: {shape for t in network_tasks(module, target) for shape, _ in t.shapes}
         for form, module in lowered.items()

@@ -64,10 +64,6 @@ def test_signals_are_convolved_as_images(layout):
         assert (1, 1, 7, 4, 16) in shapes  # the first one's weights, packed
 
 
-def test_other_networks_are_left_alone():
-    assert one_row(imported("residual")) is imported("residual")
-
-
 class Views(nn.Module):
     """Views that keep the shape of a signal, or add a dimension."""
 
@@ -80,8 +76,9 @@ class Views(nn.Module):
         return y.expand(1, 4, 8) + y.expand_as(x), y.reshape(1, 4, 8).relu(), y.expand(2, 1, 4, 8)
 
 
-def test_views_of_signals(tvm):
+def test_views_of_signals_and_networks_without_signals(tvm):
     assert_equal(Views(), torch.randn(1, 4, 8))
+    assert one_row(imported("residual")) is imported("residual")
 
 
 def test_phases_of_a_kernel_by_hand():

@@ -1,6 +1,5 @@
 """Devices that measure at the same time: how many, who sees which, what a lost one costs."""
 
-import contextlib
 import os
 import signal
 import time
@@ -47,17 +46,6 @@ def test_of_a_tracker_all_servers_or_so_many_but_no_more_than_there_are():
     assert with_devices(Platform(target=None, device="cpu"), None, 1).environments == ({},)
 
 
-@contextlib.contextmanager
-def three_boards():
-    """Port of a tracker, and three servers of the key ``board``."""
-    port = free_port()
-    with tracked(port, free_port()) as started:
-        started += [serve(free_port(), port) for _ in range(2)]
-        address = replace(BOARD, port=port)
-        until(lambda: jobs.servers(address).get("board") == 3, "no three servers at the tracker")
-        yield port, started[1:]
-
-
 @pytest.mark.tvm
 @pytest.mark.slow
 def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
@@ -76,8 +64,11 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
             found = list(measurer.results(batch, lambda *_: True, None))
             return [o.error for _, o in found], [n for n, _ in found], time.monotonic() - start
 
-    with three_boards() as (port, servers):
-        address = replace(BOARD, port=port)
+    port = free_port()
+    address = replace(BOARD, port=port)
+    with tracked(port, free_port()) as started:
+        started += [serve(free_port(), port) for _ in range(2)]
+        until(lambda: jobs.servers(address).get("board") == 3, "no three servers at the tracker")
         board = Platform(target=target_of("llvm"), device="cpu", address=address)
         many = [slow] * 9
         _, _, alone_s = measured(with_devices(board, 1, 3), many)
@@ -88,7 +79,7 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
 
         def kill():
             time.sleep(1.0)  # all three are at work
-            os.killpg(servers[0].pid, signal.SIGKILL)
+            os.killpg(started[1].pid, signal.SIGKILL)
 
         errors, order, _ = measured(with_devices(board, None, 3), many, kill)
         assert sorted(errors, key=str) == [None] * 8 + ["run_no_device"]  # who was on it

@@ -5,7 +5,7 @@ import pytest
 
 from pruner.tune.metaschedule import cost_model
 from pruner.tune.tvm_import import load_tvm
-from tests.tune.metaschedule.tasks import cpu, opened
+from tests.tune.metaschedule.test_strategy import cpu, opened
 
 pytestmark = pytest.mark.tvm
 

@@ -17,11 +17,23 @@ from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.union import Traces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_operator
-from tests.tune.metaschedule.tasks import cpu, opened
 from tests.tune.run.test_loop import SEEN, Listening
 from tests.tune.targets import open_designs, target_of
 
 pytestmark = pytest.mark.tvm
+
+
+def cpu(mcpu="haswell"):
+    return target_of({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+
+
+def opened(module, target):
+    ms = load_tvm().meta_schedule
+    how = {"space_generator": "post-order-apply", "num_threads": 1, "rand_state": 1}
+    context = ms.TuneContext(mod=module, target=target, **how)
+    made = session.MetaScheduleSession(platform=None, analyzer=None, model=None, seed=0)
+    task = session.MetaScheduleTask.of(context)
+    return made.open(task, task.designs(context.generate_design_space())), context
 
 
 def small():

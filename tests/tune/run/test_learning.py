@@ -40,15 +40,11 @@ NARROW = {"width": 16, "dataflow_hidden": 8, "dataflow_width": 16}
 PROGRAMS = 24
 
 
-def gpu_space(phases):
-    """A matmul on a GPU, whose programs have the dataflow pattern."""
-    designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
-    return UnionSpace([BatchedSpace(design) for design in designs[:4]], phases)
-
-
 @pytest.fixture(scope="module")
 def space():
-    return gpu_space(Phases())
+    """A matmul on a GPU, whose programs have the dataflow pattern."""
+    designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
+    return UnionSpace([BatchedSpace(design) for design in designs[:4]], Phases())
 
 
 @pytest.fixture(scope="module")

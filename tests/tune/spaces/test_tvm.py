@@ -1,15 +1,20 @@
-"""Design spaces replayed by TVM, their union, and traces of TVM as decision vectors."""
+"""Design spaces replayed by TVM, their union, traces as decision vectors, flags of live tasks."""
 
 import numpy as np
 import pytest
 
+from pruner.features.workload import WORDS, workload_flags
+from pruner.program.dag.operators import dag_for_workload, te_tensors
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.text import module_flags
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import Traces, UnionSpace
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import normalised
 from tests.tune.designs import designs_of
+from tests.tune.targets import module_of, target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -129,3 +134,45 @@ def test_other_parallel_annotations_are_other_programs(space, rows, traces):
     one = space.spaces[0].design
     left_out = design_spaces(one.module, one.target)[0]
     assert not Traces(space).rows([left_out.trace], whatever_parallel=True)[1].any()
+
+
+CONV = '["conv2d_layer", 1, 8, 9, 9, 4, 3, 3, 1, "SAME"]'
+TASKS = [
+    ('["matmul_layer", 20, 30, 40]', ()),
+    ('["batch_matmul_layer", 2, 3, 4, 5, 6]', ()),
+    ('["relu_layer", 8, 8]', ()),
+    (CONV, ()),
+    (CONV, ("add",)),
+    (CONV, ("add", "relu")),
+    ('["depthwise_conv2d_layer", 1, 8, 9, 9, 3, 3, 1, 1]', ()),
+    ('["pool_layer", "max", 1, 8, 9, 9, 3, 3, 2, "SAME"]', ()),
+    ('["pool_layer", "avg", 1, 8, 9, 9, 3, 3, 2, "VALID"]', ()),
+    ('["softmax_layer", 8, 16]', ()),
+]
+
+
+def live(tvm, key, fused):
+    return normalised(module_of(te_tensors(tvm.tvm.te, tvm.tvm.topi, key, fused)))
+
+
+@pytest.mark.parametrize(("key", "fused"), TASKS)
+def test_records_and_live_tasks_have_the_same_flags(tvm, key, fused):
+    recorded = workload_flags(dag_for_workload(key, fused))
+    np.testing.assert_array_equal(module_flags(live(tvm, key, fused)), recorded)
+
+
+def test_the_words_that_standard_operators_have_are_all_met(tvm):
+    met = sum(module_flags(live(tvm, key, fused)) for key, fused in TASKS) > 0
+    assert {word for word, seen in zip(WORDS, met, strict=False) if seen} == {
+        "max", "add", "DepthwiseConv2d", "softmax", "compute(b, i, j)",
+    }  # fmt: skip
+
+
+def test_both_kinds_of_space_hand_the_flags_out(tvm):
+    key, fused = TASKS[5]
+    expected = workload_flags(dag_for_workload(key, fused))
+    assert expected.any()
+    design = design_spaces(live(tvm, key, fused), target_of(2))[0]
+    for space in (BatchedSpace(design), ReplaySpace(design)):
+        rows = space.sample(2, np.random.default_rng(0))
+        np.testing.assert_array_equal(space.features(rows).workload, expected)

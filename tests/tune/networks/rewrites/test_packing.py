@@ -1,5 +1,7 @@
 """Weights packed to whole vectors: odd functions, channels that are filled up, sizes by hand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -77,24 +79,21 @@ class Classifier(nn.Module):
         return torch.relu(self.last(x)).mean(self.axes)
 
 
-def over_the_image():
+def classifier(axes):
     torch.manual_seed(0)
-    return Classifier((2, 3)).eval(), (torch.randn(1, 8, 6, 6),)
+    return Classifier(axes).eval(), (torch.randn(1, 8, 6, 6),)
 
 
-def over_the_channels():
-    torch.manual_seed(0)
-    return Classifier((1,)).eval(), (torch.randn(1, 8, 6, 6),)
+image, channels = partial(classifier, (2, 3)), partial(classifier, (1,))
 
 
 @pytest.mark.parametrize(
     ("factory", "layout", "wide"),
-    [(over_the_image, "NHWC", True), (over_the_image, "NCHW", False),
-     (over_the_channels, "NHWC", False)],
-)  # fmt: skip
+    [("image", "NHWC", True), ("image", "NCHW", False), ("channels", "NHWC", False)],
+)
 def test_a_classifier_is_computed_wide_and_right(factory, layout, wide):
     target = target_of(2)
-    source = NetworkSource(name=f"{__name__}:{factory.__name__}")
+    source = NetworkSource(name=f"{__name__}:{factory}")
     lowered = lower(import_network(source), target, NetworkFormat(layout=layout))
     shapes = {shape for task in network_tasks(lowered, target) for shape, _ in task.shapes}
     assert ((6, 10, 32) in {shape[-3:] for shape in shapes}) == wide  # 310 fill 10 rows of 32

@@ -31,21 +31,12 @@ OPERATORS = {
     "padded": {"operator": "matmul", "m": 256, "n": 512, "k": 61},
 }
 SHARED_BYTES = 166912
-
-
-def target_of(architecture="sm_80"):
-    return {
-        "kind": "cuda",
-        "arch": architecture,
-        "max_shared_memory_per_block": SHARED_BYTES,
-        "max_threads_per_block": 1024,
-        "thread_warp_size": 32,
-        "registers_per_block": 65536,
-    }
+GPU = {"kind": "cuda", "thread_warp_size": 32, "registers_per_block": 65536}
+GPU |= {"max_shared_memory_per_block": SHARED_BYTES, "max_threads_per_block": 1024}
 
 
 def designs(spec, *, dtype="float16", architecture="sm_80"):
-    return designs_of({**spec, "dtype": dtype}, target_of(architecture))
+    return designs_of({**spec, "dtype": dtype}, GPU | {"arch": architecture})
 
 
 def mma_space(tvm, spec):
@@ -65,8 +56,6 @@ def test_spaces_are_the_union_of_instructions_and_lanes(tvm):
     assert {kind_of(one) for one in designs(OPERATORS["relu"], dtype="float32")} == {"lanes"}
     batch = {"operator": "batch_matmul", "batch": 4, "m": 128, "n": 128, "k": 64}
     assert {kind_of(one) for one in designs(batch)} == {"wmma", "lanes"}
-
-
     for m, more in (
         (256, {"epilogue": ["bias"]}),  # multiple buffer read
         (250, {}),  # a guard of loops that stand inside it

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -104,51 +105,19 @@ def test_torch_and_onnxruntime_agree(tmp_path):
 MADE_UP = {"name": "made-up.onnx", "options": {}, "seed": 0}
 
 
-class Session:
-    """One input and no outputs; it has the providers that `started` names."""
-
-    started = ("CUDAExecutionProvider", "CPUExecutionProvider")
-
-    def __init__(self, file, settings, providers):
-        self.asked, self.threads = providers, settings.intra_op_num_threads
-        MADE.append(self)
-
-    def get_providers(self):
-        return list(self.started)
-
-    def get_inputs(self):
-        return [SimpleNamespace(name="x")]
-
-    def get_outputs(self):
-        return []
-
-    def io_binding(self):
-        return SimpleNamespace(
-            bind_ortvalue_input=lambda *_: None, synchronize_outputs=lambda: None
-        )
-
-    def run_with_iobinding(self, binding):
-        self.ran = True
-
-
-MADE = []
+PROVIDERS = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 @pytest.fixture
 def made_up(monkeypatch, tmp_path):
-    """An onnxruntime that has CUDA, and inputs for it."""
-    found = SimpleNamespace(
-        __version__="1",
-        get_available_providers=lambda: list(Session.started),
-        preload_dlls=lambda: None,
-        SessionOptions=SimpleNamespace,
-        InferenceSession=Session,
-        OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda *given: given),
-    )
+    """An onnxruntime that has CUDA, whose session has one input and no outputs; and the input."""
+    session = Mock(**{"get_providers.return_value": PROVIDERS, "get_outputs.return_value": []})
+    session.get_inputs.return_value = [SimpleNamespace(name="x")]
+    found = Mock(__version__="1", **{"get_available_providers.return_value": PROVIDERS})
+    found.InferenceSession.return_value = session
     monkeypatch.setitem(sys.modules, "onnxruntime", found)
     np.savez(tmp_path / "inputs.npz", np.zeros(3, np.float32))
-    MADE.clear()
-    return str(tmp_path / "inputs.npz")
+    return found, session, str(tmp_path / "inputs.npz")
 
 
 @pytest.mark.parametrize(
@@ -159,20 +128,22 @@ def made_up(monkeypatch, tmp_path):
     ],
 )
 def test_onnxruntime_computes_float32_in_full(made_up, device, wanted):
-    OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device=device)
-    (session,) = MADE
-    assert (session.asked, session.threads, session.ran) == ([wanted], 2, True)
+    runtime, session, inputs = made_up
+    OnnxRuntime(source=MADE_UP, inputs=inputs, threads=2, device=device)
+    (_, settings), given = runtime.InferenceSession.call_args
+    assert (given["providers"], settings.intra_op_num_threads) == ([wanted], 2)
+    session.run_with_iobinding.assert_called_once()
 
 
-def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_up, monkeypatch):
-    monkeypatch.setattr(Session, "get_providers", lambda _: ["CPUExecutionProvider"])
-    with pytest.raises(PrunerError, match="could not start its CUDAExecutionProvider"):
-        OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device="cuda")
-    monkeypatch.setattr(
-        sys.modules["onnxruntime"], "get_available_providers", lambda: ["CPUExecutionProvider"]
-    )
-    with pytest.raises(PrunerError, match="install onnxruntime-gpu"):
-        OnnxRuntime(source=MADE_UP, inputs=made_up, threads=2, device="cuda")
+def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_up):
+    runtime, session, inputs = made_up
+    for found, told in (
+        (session.get_providers, "could not start its CUDAExecutionProvider"),
+        (runtime.get_available_providers, "install onnxruntime-gpu"),
+    ):
+        found.return_value = ["CPUExecutionProvider"]
+        with pytest.raises(PrunerError, match=told):
+            OnnxRuntime(source=MADE_UP, inputs=inputs, threads=2, device="cuda")
 
 
 def test_compared_outputs_have_rows_of_padding_and_timed_runs_the_fast_path(tmp_path):

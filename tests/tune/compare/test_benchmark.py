@@ -1,6 +1,8 @@
 """Contenders take turns, failures cost their own contender, outputs are compared."""
 
 from dataclasses import replace
+from itertools import accumulate, count, cycle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,12 +53,8 @@ def test_a_slow_one_gets_three_turns_and_no_more_than_its_time(tmp_path, diary):
 def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     told = []
     missing = Baseline(name="m", label="m", missing="x not installed; run: pip install x")
-    entries = [
-        fake("s", [1.0], diary, fails="start"),
-        fake("a", [1.0], diary),
-        fake("r", [1.0], diary, fails="run"),
-        missing,
-    ]
+    fails = (("s", {"fails": "start"}), ("a", {}), ("r", {"fails": "run"}))
+    entries = [*(fake(name, [1.0], diary, **how) for name, how in fails), missing]
     found = {row.name: row for row in run_interleaved(entries, tmp_path, SETTINGS, log=told.append)}
     assert found["a"].error is None
     assert found["s"].error == "exit status 1: no such library"
@@ -67,29 +65,21 @@ def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     assert "m: left out, x not installed; run: pip install x" in told
 
 
-class Meter:
+def meter():
     """One contender uses 3 J a turn of 2 s, the next 5 J."""
-
-    name = "toy"
-
-    def __init__(self):
-        self.asked, self.used = 0, 0.0
-
-    def read(self):
-        self.used += (0, 3, 0, 5)[self.asked % 4]
-        self.asked += 1
-        return 2.0 * self.asked, self.used
+    reads = zip(count(2.0, 2.0), accumulate(cycle((0, 3, 0, 5))), strict=False)
+    return SimpleNamespace(name="toy", read=lambda: next(reads))
 
 
 def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary):
     both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
     settings = replace(SETTINGS, rounds=1, energy_s=2.0, energy_turns=2)
-    a, b = run_interleaved(both, tmp_path, settings, meter=Meter())
+    a, b = run_interleaved(both, tmp_path, settings, meter=meter())
     assert diary.read_text() == "ab" + "ab" + "abab"
     assert a.latencies_s == [1.0, 3.0]
     assert (a.watts, b.watts) == ([1.5, 1.5], [2.5, 2.5])
     assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
-    alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
+    alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=meter())
     assert "watts" not in alone[0].row()
 
 

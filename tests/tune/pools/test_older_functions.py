@@ -70,15 +70,9 @@ EXPRESSIONS = {
     "FloorDiv": (binary("tir.FloorDiv"), lambda tvm, a, b: tvm.tirx.FloorDiv(a, b)),
     "Max": (binary("tir.Max"), lambda tvm, a, b: tvm.tirx.Max(a, b)),
     "LE": (binary("tir.LE", "bool"), lambda tvm, a, b: tvm.tirx.LE(a, b)),
-    "bitwise_and": (
-        call("tir.bitwise_and", 7, 3),
-        lambda tvm, a, b: tvm.ir.prim.expr.BitwiseAnd(a, b),
-    ),
+    "bitwise_and": (call("tir.bitwise_and", 7, 3), lambda t, a, b: t.ir.prim.expr.BitwiseAnd(a, b)),
     "shift_left": (call("tir.shift_left", 7, 3), lambda tvm, a, b: tvm.ir.prim.expr.LShift(a, b)),
-    "sqrt": (
-        call("tir.sqrt", 7),
-        lambda tvm, a, _: tvm.ir.Call("tirx.sqrt", [a], ret_ty="int32"),
-    ),
+    "sqrt": (call("tir.sqrt", 7), lambda t, a, _: t.ir.Call("tirx.sqrt", [a], ret_ty="int32")),
     "if_then_else": (
         call("tir.if_then_else", 7, 3, 3),
         lambda tvm, a, b: tvm.ir.Call("prim.if_then_else", [a, b, b], ret_ty="int32"),
@@ -87,10 +81,7 @@ EXPRESSIONS = {
         lambda g: g.add("tir.Cast", dtype="float16", value=g.number(7)),
         lambda tvm, a, _: tvm.tirx.Cast("float16", a),
     ),
-    "Select": (
-        select,
-        lambda tvm, a, b: tvm.tirx.Select(tvm.tirx.IntImm("bool", 1), a, b),
-    ),
+    "Select": (select, lambda t, a, b: t.tirx.Select(t.tirx.IntImm("bool", 1), a, b)),
 }
 
 
@@ -164,10 +155,8 @@ POOL = 16  # line of resnet34's average pool in the database of 2023
 def database(folder, first_line, trace, pack=bytes):
     folder.mkdir()
     suffix = {bytes: "", gzip.compress: ".gz", lzma.compress: ".xz"}[pack]
-    lines = [
-        [0, [[trace, [[2, tile]]], [1e-3 * (number + 1)], TARGET, []]]
-        for number, tile in enumerate(TILES)
-    ]
+    costs = zip(TILES, (1e-3, 2e-3, 3e-3), strict=True)
+    lines = [[0, [[trace, [[2, tile]]], [cost_s], TARGET, []]] for tile, cost_s in costs]
     records = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (folder / "database_workload.json").write_text(json.dumps(first_line) + "\n")
     (folder / f"database_tuning_record.json{suffix}").write_bytes(pack(records))
@@ -187,10 +176,8 @@ def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_pat
     ours = database(tmp_path / "new", ["17", packed(saved)], today)
     found = [imported(logs, tmp_path / f"{logs.name}-root") for logs in (theirs, ours)]
     assert [(one.records, one.failed, one.quarantined) for one in found] == [(3, 0, {})] * 2
-    old, new = (
-        load_programs(RecordRoot(tmp_path / f"{name}-root"), ["cpu-sse4"]).store
-        for name in ("old", "new")
-    )
+    roots = [RecordRoot(tmp_path / f"{name}-root") for name in ("old", "new")]
+    old, new = (load_programs(root, ["cpu-sse4"]).store for root in roots)
     np.testing.assert_array_equal(old.latency_s.numpy(), new.latency_s.numpy())
     rows = torch.arange(len(TILES))
     features = [store.programs(rows).statement.numpy() for store in (old, new)]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from itertools import accumulate, chain, count, repeat
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -257,24 +258,14 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
     )
 
 
-class Counter:
-    """A meter whose device uses 10 W at rest and 30 W in every window of two seconds."""
-
-    name = "powercap"
-
-    def __init__(self):
-        self.reads, self.used_j = 0, 0.0
-
-    def read(self):
-        self.reads += 1
-        self.used_j += 2.0 * (10.0 if self.reads <= 2 else 30.0)
-        return 2.0 * self.reads, self.used_j
-
-    def temperature_c(self):
-        return None
+def meter():
+    """Its device uses 10 W at rest and 30 W in every window of two seconds."""
+    used_j = accumulate(chain((20.0, 20.0), repeat(60.0)))
+    reads, unknown = zip(count(2.0, 2.0), used_j, strict=False), Mock(return_value=None)
+    return SimpleNamespace(name="powercap", read=lambda: next(reads), temperature_c=unknown)
 
 
-@pytest.mark.parametrize("counter", [None, Counter])
+@pytest.mark.parametrize("counter", [None, meter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())
     monkeypatch.setattr(module, "LEAST_WINDOW_S", 0.05)

@@ -189,12 +189,6 @@ def test_a_device_builds_what_is_chosen_while_a_batch_is_measured(tmp_path, plat
     assert device.done == ["built"] * lag + ["built", "measured"] * (5 - lag) + ["measured"] * lag
 
 
-def running_best(rows):
-    """Before every trial: the best latency of the trials before it."""
-    costs = [float("inf") if error else costs_s[0] for *_, costs_s, error in rows]
-    return np.minimum.accumulate([float("inf"), *costs])
-
-
 @some_slow(("lag", "exclusive"), [(0, True), (1, False)], [(1, True)])
 def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform, lag, exclusive):
     """On a separate device only batches count that had ended when a batch was chosen."""
@@ -206,7 +200,9 @@ def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform,
             run(tmp_path / "killed", platform, fake)
         known_s += fake.known_s
     assert known_s == whole.known_s
-    best_s, batch = running_best(measured(tmp_path / "whole")), 6
+    rows, batch = measured(tmp_path / "whole"), 6
+    costs = [float("inf") if error else costs_s[0] for *_, costs_s, error in rows]
+    best_s = np.minimum.accumulate([float("inf"), *costs])  # before every trial
     if exclusive:
         assert known_s == best_s[:-1].tolist()
     else:  # the third batch was chosen after the first had ended

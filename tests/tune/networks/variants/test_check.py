@@ -10,23 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pruner.tune.networks.variants import graph as graphs
 from pruner.tune.networks.variants.check import Checker, Floats, places_of
 from pruner.tune.networks.variants.convolutions import convolution_of, convolve
 from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree
-from pruner.tune.networks.variants.graph import (
-    concat,
-    contract,
-    cut,
-    elementwise,
-    leaf,
-    literal,
-    nodes,
-    permute,
-    replaced,
-    reshape,
-    rows,
-)
+from pruner.tune.networks.variants.graph import contract, elementwise, leaf, nodes, reshape, rows
 from pruner.tune.networks.variants.rules import RULES
 from pruner.tune.networks.variants.rules.winograd import winograd
 from tests.paths import REPOSITORY
@@ -75,8 +64,8 @@ def test_a_convolution_is_that_of_torch_at_every_box(last, stride, dilation, pad
 def test_movements_are_those_of_numpy():
     x, y = leaf("x", (4, 6, 5)), leaf("y", (4, 2, 5))
     a, b = value(x), value(y)
-    joined = concat([x, y], 1)
-    moved = reshape(permute(cut(joined, 1, 3, 7), (2, 0, 1)), (5, 2, 8))
+    joined = graphs.concat([x, y], 1)
+    moved = reshape(graphs.permute(graphs.cut(joined, 1, 3, 7), (2, 0, 1)), (5, 2, 8))
     wanted = np.concatenate([a, b], 1)[:, 3:7].transpose(2, 0, 1).reshape(5, 2, 8)
     assert np.array_equal(value(moved), wanted)
     some = tuple(map(np.array, ([1, 4], [0], [2, 3, 7])))
@@ -120,12 +109,12 @@ def test_what_holds_in_the_reals_is_accepted_and_nothing_else():
     quotient = elementwise("divide", x, y)
     assert refused(x, elementwise("multiply", quotient, y)) is None
     assert refused(quotient, elementwise("divide", y, x))
-    assert refused(permute(relu(x), (1, 0)), relu(permute(x, (1, 0)))) is None
+    assert refused(graphs.permute(relu(x), (1, 0)), relu(graphs.permute(x, (1, 0)))) is None
     assert refused(relu(add), elementwise("add", relu(x), relu(y)))
     assert refused(relu(x, y), relu(y, x))  # hashes keep the order of arguments
-    largest = rows("max", permute(x, (1, 0)), 0)
-    assert refused(rows("max", x, 1), permute(largest, (1, 0))) is None
-    assert refused(rows("max", x, 1), cut(x, 1, 0, 1))
+    largest = rows("max", graphs.permute(x, (1, 0)), 0)
+    assert refused(rows("max", x, 1), graphs.permute(largest, (1, 0))) is None
+    assert refused(rows("max", x, 1), graphs.cut(x, 1, 0, 1))
 
 
 def test_the_bound_is_the_degree_by_the_size_of_both_fields():
@@ -139,7 +128,7 @@ def test_the_bound_is_the_degree_by_the_size_of_both_fields():
 
 
 def test_an_inaccurate_graph_is_refused_by_its_rounding_error():
-    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    x, far = leaf("x", (3, 4)), graphs.literal([1_000_000])
     back = elementwise("subtract", elementwise("add", x, far), far)
     checker = Checker((x,))
     assert checker.exactly((back,)).refused is None
@@ -172,16 +161,16 @@ def test_a_variant_must_be_finite_under_a_mask_of_minus_infinity():
 
 
 def swapped(x, one, other):
-    parts = [cut(x, 0, at, at + 1) for at in range(x.shape[0])]
+    parts = [graphs.cut(x, 0, at, at + 1) for at in range(x.shape[0])]
     parts[one], parts[other] = parts[other], parts[one]
-    return concat(parts, 0)
+    return graphs.concat(parts, 0)
 
 
 def test_swapped_rows_are_found_by_all_places_of_small_outputs():
     x = leaf("x", (64, 64))
     assert refused(x, swapped(x, 9, 10))
     y = leaf("y", (3, 4))
-    assert "shapes" in refused(y, permute(y, (1, 0)))
+    assert "shapes" in refused(y, graphs.permute(y, (1, 0)))
 
 
 def test_checked_places_are_of_each_point_its_own_with_a_run_of_a_tile_and_both_ends():
@@ -244,7 +233,7 @@ def test_the_error_of_halves_is_of_rounded_arguments_and_too_large_for_winograds
 
 def test_a_variant_of_halves_must_be_finite_for_inputs_of_a_thousand():
     """100 a is too large for float16 where a is above 655."""
-    a, b, hundred = leaf("a", (5, 64)), leaf("b", (64, 3)), literal([100])
+    a, b, hundred = leaf("a", (5, 64)), leaf("b", (64, 3)), graphs.literal([100])
     product = contract(MATMUL, a, b)
     grown = contract(MATMUL, elementwise("multiply", a, hundred), b)
     back = elementwise("divide", grown, hundred)
@@ -259,7 +248,7 @@ def test_a_variant_of_halves_must_be_finite_for_inputs_of_a_thousand():
 
 def test_the_error_of_one_output_does_not_excuse_another():
     """An original that rounds much in its first output allows no more in its second."""
-    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    x, far = leaf("x", (3, 4)), graphs.literal([1_000_000])
     rough = elementwise("subtract", elementwise("add", x, far), far)
     checker = Checker((rough, x))
     assert checker((rough, x)).refused is None
@@ -292,7 +281,7 @@ def test_a_right_rule_is_accepted(rule, shape, cases):
     checker, applications = Checker(graph), list(rule(graph))
     assert applications
     for application in applications:
-        verdict = checker(replaced(graph, application))
+        verdict = checker(graphs.replaced(graph, application))
         assert verdict.refused is None
         assert verdict.bound < 1e-14
         assert verdict.error < 1e-5

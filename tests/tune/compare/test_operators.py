@@ -23,7 +23,6 @@ from pruner.tune.run.tuning import kernel_path
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, from_operator
 
-
 torch = pytest.importorskip("torch")
 
 IMAGE = {"n": 2, "h": 9, "w": 7, "kh": 3, "kw": 3}

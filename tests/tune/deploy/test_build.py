@@ -36,8 +36,8 @@ from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
 from tests.tune.networks import small_networks
 from tests.tune.networks.operators.against_torch import Function
-from tests.tune.targets import platform_of, target_of
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -66,6 +66,7 @@ def in_process(monkeypatch, quick_networks):
 @pytest.fixture
 def runs_here(monkeypatch):
     """Nor for the run: the first test below has one, where neither torch nor this package is."""
+
     def ran(baselines, folder, _):
         (one,) = baselines
         runner = TvmLibrary(**one.arguments, threads=one.threads)

@@ -156,6 +156,7 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
 
 def test_only_programs_on_this_cpu_are_timed_with_priority():
     """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
+
     def asked(*, priority=True, **platform):
         seen, timing = [], Timing(priority=priority)
         done = SimpleNamespace(result=lambda: None)
@@ -286,8 +287,8 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
         for number, module in enumerate(modules)
     ]
     for i, module in enumerate(modules):
-        for j, check in enumerate(checks):
-            (outcome,) = measured(measurer, [module], check)
+        for j, one in enumerate(checks):
+            (outcome,) = measured(measurer, [module], one)
             assert (outcome.error is None) == (i == j), (i, j, outcome)
     last = tmp_path / "reference-1.npz"  # what was read last, with the results of another task now
     last.write_bytes((tmp_path / "reference-0.npz").read_bytes())

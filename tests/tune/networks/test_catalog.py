@@ -5,12 +5,12 @@ from itertools import product
 import pytest
 import torch
 
+from pruner.tune.networks import transformer
 from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network
-from pruner.tune.networks import transformer
 from pruner.tune.networks.transformer import Attention, StackSizes
 from tests.tune.networks.lowered import torch_error
 

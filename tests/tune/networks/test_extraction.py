@@ -16,8 +16,8 @@ from pruner.tune.networks.source import NetworkSource, import_network, network_o
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of, torch_error
-from tests.tune.targets import A100
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100
 
 pytestmark = pytest.mark.tvm
 LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "detr", "deeplabv3", "resnet50")

@@ -27,7 +27,6 @@ from pruner.tune.pools.records import bundle
 from tests.checksums import assert_checksums
 from tests.paths import CONF, DATASETS
 
-
 CPU, GPU, H200 = "bundled", "opencl-pocl", "h200"
 ON_CPU = pytest.mark.parametrize("folder", [CPU], indirect=True)
 ON_GPU = pytest.mark.parametrize("folder", [GPU], indirect=True)

@@ -16,8 +16,8 @@ from pruner.tune import tune
 from pruner.tune.deploy import kernels
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
-from pruner.tune.run import finalists
 from pruner.tune.run import final_choice as module
+from pruner.tune.run import finalists
 from pruner.tune.run.database import Database
 from pruner.tune.run.final_choice import FinalChoice, FinalProgram, lines, marked, table_rows
 from pruner.tune.run.finalists import Finalists, near_best, present, ranked, read_finalists, retime

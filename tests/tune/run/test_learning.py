@@ -227,6 +227,7 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
 
 def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
     """Half as many again must be new: one beside 4 is not, two are, two beside 6 are not."""
+
     class Counted(TreeModel):
         learned = ()
 

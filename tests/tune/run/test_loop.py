@@ -155,9 +155,7 @@ def measured(folder):
     return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
 
 
-@some_slow(
-    ("model", "lag", "prior"), [("pacm", 1, 0.0)], [("trees", 0, 16.0), ("trees", 3, 0.0)]
-)
+@some_slow(("model", "lag", "prior"), [("pacm", 1, 0.0)], [("trees", 0, 16.0), ("trees", 3, 0.0)])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
     run(tmp_path / "whole", platform, FakeMeasurer(lag), **options)

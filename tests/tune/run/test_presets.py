@@ -17,8 +17,8 @@ from pruner.tune.run.budget import Effort
 from pruner.tune.run.learning import TreeModel
 from pruner.tune.run.tune_options import LIVE
 from pruner.tune.workloads import operator
-from tests.tune.targets import platform_of, prepared
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import platform_of, prepared
 
 pytestmark = pytest.mark.tvm
 RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py

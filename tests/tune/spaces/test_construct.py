@@ -22,8 +22,8 @@ from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
-from tests.tune.targets import TARGETS, open_designs
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import TARGETS, open_designs
 
 pytestmark = pytest.mark.tvm
 

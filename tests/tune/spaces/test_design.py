@@ -7,8 +7,8 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import default_rules, design_spaces, provide_rules
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 from pruner.tune.workloads import from_operator, normalised
-from tests.tune.targets import A100, module_of, target_of
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, module_of, target_of
 
 pytestmark = pytest.mark.tvm
 

@@ -23,9 +23,9 @@ from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.workloads import Workload
 from tests.paths import CONF
 from tests.tune.designs import designs_of
+from tests.tune.some_slow import some_slow
 from tests.tune.spaces.batched.test_space import OPERATORS as SMALL
 from tests.tune.targets import A100, AVX512, module_of, open_designs, prepared, target_of
-from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 

@@ -14,8 +14,8 @@ from pruner.program.tir.lower import lower
 from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
-from tests.tune.targets import TARGETS
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import TARGETS
 
 pytestmark = pytest.mark.tvm
 

@@ -129,6 +129,7 @@ def test_an_operator_that_cannot_be_lowered_is_named():
 
 def test_biases_of_channels_last_are_reshaped_and_transposed_once():
     """Else `FoldConstant` compiles an expression for each, before the network is tuned."""
+
     def views(module):
         found = []
         call = load_tvm().relax.Call
@@ -156,6 +157,7 @@ def test_a_folded_scalar_has_no_axis():
 
 def test_folded_biases_change_no_task(target, monkeypatch):
     """Records of earlier runs apply: TVM folds the same constants, later."""
+
     def tasks():
         module = lowering.lower(imported("channels"), target, LAST)
         return {(task.key, task.weight) for task in network_tasks(module, target)}

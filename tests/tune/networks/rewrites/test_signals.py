@@ -12,8 +12,8 @@ from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.transposed import phase_weights
 from pruner.tune.networks.source import NetworkSource, import_network
 from tests.tune.networks.lowered import imported, torch_error
-from tests.tune.targets import target_of
 from tests.tune.networks.operators.against_torch import assert_equal
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 

@@ -21,8 +21,8 @@ from pruner.tune.spaces.batched import space as batched
 from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
-from tests.tune.targets import device_of
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import device_of
 
 pytestmark = pytest.mark.tvm
 

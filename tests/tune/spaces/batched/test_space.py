@@ -18,8 +18,8 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
-from tests.tune.targets import A100, AVX512, open_designs
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, AVX512, open_designs
 
 pytestmark = pytest.mark.tvm
 

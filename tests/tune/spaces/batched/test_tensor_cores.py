@@ -18,8 +18,8 @@ from pruner.tune.spaces.design import design_spaces
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
-from tests.tune.targets import A100, device_of, target_of
 from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, device_of, target_of
 
 pytestmark = pytest.mark.tvm
 

@@ -58,7 +58,8 @@ def torch_error(given, module):
     with torch.no_grad():
         wanted = network(*inputs)
     wanted, errors = wanted if isinstance(wanted, tuple) else (wanted,), []
-    for mine, theirs in zip(run(module, inputs), map(np.asarray, wanted), strict=True):
+    given, wanted = ([one.numpy() for one in some] for some in (inputs, wanted))
+    for mine, theirs in zip(run(module, given), wanted, strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         errors.append(np.abs(mine - theirs).max() / np.abs(theirs).max())
     return max(errors)

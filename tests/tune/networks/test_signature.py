@@ -139,7 +139,7 @@ register_pytree_node(
 )
 
 
-def classes(x):
+def in_classes(x):
     return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
 
 
@@ -168,7 +168,7 @@ FACTORIES = {
     "brain": lambda: (nn.Linear(4, 4).bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16)),
     "double": lambda: (nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)),
     "halves": lambda: (Function(lambda x: (x.half() * 2).double().round()), DOUBLES),
-    "classes": lambda: (Function(classes), torch.ones(3)),
+    "classes": lambda: (Function(in_classes), torch.ones(3)),
     "unknown_class": lambda: (Function(lambda x: (x * 2, Kept())), torch.ones(3)),
     "without_inputs": lambda: (linear, 3),
 }

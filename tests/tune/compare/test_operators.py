@@ -44,7 +44,7 @@ SPECS = {
         "operator": "conv2d", **IMAGE, "kh": 2, "ci": 2, "co": 4, "stride": 1, "padding": "SAME",
     },
     "depthwise": {
-        "operator": "depthwise_conv2d", **IMAGE, "c": 3, "stride": 1, "padding": 1,
+        "operator": "depthwise_conv2d", **IMAGE, "c": 3, "stride": 2, "padding": 1,
         "epilogue": ["bias"],
     },
     "groups": {

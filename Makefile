@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := tvm,network,opencl,wandb,tensorboard,gbdt,objectives,sweep,docs,dev
+EXTRAS := tvm,network,openvino,opencl,wandb,tensorboard,gbdt,objectives,sweep,docs,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help

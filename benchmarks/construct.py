@@ -8,26 +8,17 @@ written to ``results/construct.csv``; the last line is a JSON object.
     python benchmarks/construct.py
 """
 
-import csv
 import json
 import time
-from pathlib import Path
 
 import numpy as np
-import yaml
+from gradient import RESULTS, opened
 
-from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.program.device import load_device
+from pruner.files import write_table
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
-from pruner.tune.measure.machine import make_platform
-from pruner.tune.phases import Phases
 from pruner.tune.run.tune_options import LIVE
-from pruner.tune.spaces.design import design_spaces
-from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.workloads import from_operator
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 OPERATORS = (
     "matmul", "batch_matmul", "conv2d", "depthwise_conv2d", "grouped_conv2d", "pool", "softmax",
     "layer_norm",
@@ -37,13 +28,7 @@ POLICIES = {"construct": ConstructSettings(), "draft": LIVE}
 
 def compared(platform: str, operator: str) -> dict[str, object]:
     """Return a row of the table."""
-    analyzer = load_analyzer(CONF, platform)
-    target = make_platform(load_device(CONF / "platform" / f"{platform}.yaml")).target
-    text = (CONF / "workload" / f"{operator}.yaml").read_text(encoding="utf-8")
-    designs = design_spaces(from_operator(yaml.safe_load(text)).module, target)
-    space = open_spaces(
-        designs, name=operator, analyzer=analyzer, learns=False, phases=Phases(), log=print
-    )
+    space = opened(platform, operator)
     row: dict[str, object] = {"platform": platform, "operator": operator}
     for name, policy in POLICIES.items():
         search = decision_search(space, policy, space.draft_score, None, np.random.default_rng(0))
@@ -61,11 +46,7 @@ def compared(platform: str, operator: str) -> dict[str, object]:
 def main() -> None:
     """Write the table."""
     rows = [compared(platform, name) for platform in ("cpu-avx512", "a100") for name in OPERATORS]
-    path = Path(__file__).parent / "results" / "construct.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(RESULTS / "construct.csv", rows)
     print(json.dumps({"rows": len(rows)}))
 
 

@@ -41,6 +41,7 @@ from network_cells import (
 )
 from nvcc import compiled
 
+from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_table
 from pruner.paths import conf_folder
@@ -154,11 +155,6 @@ class NetworkCoverage:
         return self.flops_batched / self.flops if self.flops else 1.0
 
 
-def say(text: str) -> None:
-    """Print to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
     """Compute the missing parts of a row."""
     found = listed(cell.listing(asked.folder), cell.network, cell.lists_on, cell.form)
@@ -246,10 +242,7 @@ def row(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def every(cells: list[Cell], folder: Path) -> dict[str, Any]:
-    """The row of all networks of a form and target.
-
-    Shared tasks count once.
-    """
+    """The row of all networks of a form and target; shared tasks count once."""
     found = {task["key"]: task for cell in cells for task in task_rows(cell.listing(folder))}
     counts = counted(found.values(), folder / cells[0].target)
     counts["flops_batched"] = ""  # of no network
@@ -257,10 +250,7 @@ def every(cells: list[Cell], folder: Path) -> dict[str, Any]:
 
 
 def keep(cell: Cell, folder: Path) -> list[Mapping[str, Any]]:
-    """Write the table with a cell's row.
-
-    Rows of networks that were not run are added.
-    """
+    """Write the table with a cell's row; also rows of networks that were not run."""
     beside = [Cell(name, cell.target, cell.form) for name in NETWORKS]
     there = {tuple(old[name] for name in KEY) for old in read_table(TABLE)}
     fresh = [one for one in beside if one == cell or tuple(one.key().values()) not in there]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -26,20 +25,19 @@ import numpy as np
 import torch
 from pytorch_lightning.callbacks import Callback
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+from pruner.data.root import RecordRoot
+from pruner.data.splits import make_split
+from pruner.files import write_json
+from pruner.models.adaptation.fitting import adam
+from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.program_table import ProgramTable
+from pruner.models.training import training
+from pruner.models.training.fit import fit
+from pruner.models.training.losses import LambdaRank
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import MixedBatches
 
-from pruner.data.root import RecordRoot  # noqa: E402
-from pruner.data.splits import make_split  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.adaptation.fitting import adam  # noqa: E402
-from pruner.models.programs.dataset import load_programs  # noqa: E402
-from pruner.models.programs.program_table import ProgramTable  # noqa: E402
-from pruner.models.training import training  # noqa: E402
-from pruner.models.training.fit import fit  # noqa: E402
-from pruner.models.training.losses import LambdaRank  # noqa: E402
-from pruner.models.training.recipe import Recipe  # noqa: E402
-from pruner.models.training.sampler import MixedBatches  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 
 class Watch(Callback):

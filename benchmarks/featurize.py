@@ -28,16 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from synthetic import as_steps, records_of, vectors
+
+from pruner.data.workload import fused_from_name
+from pruner.features import FeatureSpec, featurize
+from pruner.files import write_json
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.synthetic import as_steps, largest_group, records_of, vectors  # noqa: E402
-from pruner.data.workload import fused_from_name  # noqa: E402
-from pruner.features import FeatureSpec, featurize  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.program.dag.task_index import find_dag  # noqa: E402
-
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SIZES = (1, 10, 100, 1000, 4000, 10000)
 TENSET_PROGRAMS = 4000  # of one task
@@ -48,10 +47,7 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A record file, and the same operator for MetaSchedule.
-
-    None: not compared.
-    """
+    """A record file, and the same operator for MetaSchedule, if it is compared."""
 
     name: str
     file: str
@@ -85,12 +81,10 @@ def cpu_seconds(work: Callable[[], object]) -> list[float]:
 
 
 def ours(path: Path) -> tuple[dict[int, list[float]], int]:
-    """Seconds a program, for every batch size and repetition.
-
-    Also returns the number of records.
-    """
+    """Seconds a program, for every batch size and repetition; number of records."""
     records = records_of(path)
-    group, rng = largest_group(records), np.random.default_rng(0)
+    groups, _ = group_programs(records.steps)
+    group, rng = groups[0], np.random.default_rng(0)  # of the most frequent skeleton
     template = records.steps[int(group.rows[0])]
     dag = find_dag(records.workload_key, fused_from_name(records.key.task))
     found = {}

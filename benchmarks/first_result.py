@@ -20,17 +20,15 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-from io import BytesIO
 from pathlib import Path
 
+from common import taken_out
+
+from pruner.files import write_json
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from pruner.files import write_json  # noqa: E402
-
 DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
 
 
@@ -69,15 +67,6 @@ def timed(tree: Path, folder: Path, words: list[list[str]]) -> dict[str, float]:
         if done.returncode not in (0, 2):
             raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
     return {"wall_s": time.perf_counter() - start, "cpu_s": children_s() - before_s}
-
-
-def taken_out(commit: str, folder: Path) -> Path:
-    """The tree of a commit in a folder."""
-    command = ["git", "archive", commit]
-    packed = subprocess.run(command, cwd=HERE.parent, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="tar")
-    return folder
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ is computed. Nothing is built or measured. The last line is a JSON object.
     python benchmarks/gradient.py
 """
 
-import csv
 import json
 import sys
 import time
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 import yaml
 
+from pruner.files import write_table
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.device import load_device
 from pruner.search.decision_search import decision_search
@@ -36,6 +36,7 @@ from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.workloads import from_operator
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 PLATFORMS = ("cpu-avx2", "a100")
 OPERATORS = (
     "matmul", "batch_matmul", "conv2d", "depthwise_conv2d", "pool", "layer_norm", "softmax",
@@ -145,15 +146,6 @@ def compared(platform: str, operator: str, seed: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def written(name: str, rows: list[dict[str, object]]) -> None:
-    """Write a table to ``results``."""
-    path = Path(__file__).parent / "results" / f"{name}.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> None:
     """Write both tables, after every row."""
     cases = [(platform, operator) for operator in OPERATORS for platform in PLATFORMS]
@@ -162,12 +154,12 @@ def main() -> None:
     checks: list[dict[str, object]] = []
     for case in tiled:
         checks.append(checked(*case, -(-PROGRAMS // len(tiled))))
-        written("gradient_check", checks)
+        write_table(RESULTS / "gradient_check.csv", checks)
     rows: list[dict[str, object]] = []
     for case in cases:
         for seed in range(SEEDS):
             rows.append(compared(*case, seed))
-            written("gradient", rows)
+            write_table(RESULTS / "gradient.csv", rows)
     print(json.dumps({"rows": len(rows), "programs": sum(int(str(x["programs"])) for x in checks)}))
 
 

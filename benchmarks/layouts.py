@@ -27,14 +27,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from common import earlier
+
+from pruner.files import write_json
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.rewrites.layout import Layout
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from pruner.files import write_json  # noqa: E402
-from pruner.models.checkpoint.checkpoint import git_commit  # noqa: E402
-from pruner.tune.networks.catalog import NETWORKS  # noqa: E402
-from pruner.tune.networks.rewrites.layout import Layout  # noqa: E402
-
 KEPT = HERE / "results" / "layouts.json"
 ASKED = ("resnet18", "mobilenet_v2")
 
@@ -77,7 +77,7 @@ def main() -> None:
     asked = [word for word in sys.argv[1:] if word not in given] or ASKED
     if unknown := set(asked) - set(NETWORKS):
         raise SystemExit(f"nothing is called {min(unknown)}; there are {', '.join(NETWORKS)}")
-    found = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
+    found = earlier(KEPT)
     commit = git_commit()  # before the file of results changes
     for network in asked:
         case = " ".join([network, *given])

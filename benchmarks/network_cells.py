@@ -38,10 +38,7 @@ _MIB = 1024  # kibibytes, in which Linux counts the memory of a process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Cost of ``tune.py network=X list=true``, all its processes.
-
-    ``error``: it did not list.
-    """
+    """Cost of ``tune.py network=X list=true``, all its processes, or its ``error``."""
 
     wall_s: float
     cpu_s: float

@@ -42,10 +42,7 @@ def compiled(sources: Mapping[str, str], arch: str) -> Iterator[dict[str, str | 
 
 
 def together(sources: Mapping[str, str]) -> str:
-    """A single source from several with the same head.
-
-    Each gets its own names for its kernels.
-    """
+    """A single source from several with the same head, each with its own names of kernels."""
     out: list[str] = []
     for name, source in sources.items():
         head, kernel, rest = source.partition(_KERNEL)

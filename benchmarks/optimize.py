@@ -22,66 +22,35 @@ import os
 import resource
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from common import Memory, earlier, resident
+
+import pruner
+from pruner.files import write_json
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.tune.networks.source import NetworkSource, network_of
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-import pruner  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.checkpoint.checkpoint import git_commit  # noqa: E402
-from pruner.tune.networks.source import NetworkSource, network_of  # noqa: E402
-
 KEPT = HERE / "results" / "optimize.json"
 CALLS = 30
-PAGE_MB = resource.getpagesize() / 1e6
-
-
-class Tree(threading.Thread):
-    """Resident memory of this process and of its descendants together, at most."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.most_mb = 0.0
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        """Look twice a second."""
-        while not self.over.wait(0.5):
-            found = {}
-            for path in Path("/proc").glob("[0-9]*/stat"):
-                try:
-                    words = path.read_text().rpartition(")")[2].split()
-                except OSError:  # it has ended
-                    continue
-                found[int(path.parent.name)] = int(words[1]), int(words[21]) * PAGE_MB
-            ours = {os.getpid()}
-            for _ in found:
-                more = {pid for pid, (parent, _) in found.items() if parent in ours} - ours
-                if not more:
-                    break
-                ours |= more
-            self.most_mb = max(self.most_mb, sum(found[pid][1] for pid in ours if pid in found))
 
 
 def measured(effort: str, threads: int) -> dict[str, Any]:
     """Measure a call, and the network against eager torch."""
     module, (image,) = network_of(NetworkSource(name="resnet18"))
-    tree, load = Tree(), os.getloadavg()[0]
-    tree.start()
+    memory, load = Memory(resident, 0.5), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         network = pruner.optimize(
             module, (image,), effort=effort, threads=threads, folder=Path(folder) / "run"
         )
         total_s = time.perf_counter() - start
-        tree.over.set()
+        tree_mb = memory.end() / 1e6
         torch.set_num_threads(threads)
         seconds: dict[str, list[float]] = {"ours": [], "eager": []}
         with torch.inference_mode():
@@ -102,7 +71,7 @@ def measured(effort: str, threads: int) -> dict[str, Any]:
         "deployed_s": network.latency_s,
         "error": float((found - wanted).abs().max() / wanted.abs().max()),
         "self_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        "tree_mb": tree.most_mb,
+        "tree_mb": tree_mb,
         "load": [load, os.getloadavg()[0]],
     }
 
@@ -114,7 +83,7 @@ def main() -> None:
     threads = int(given.pop("threads", len(os.sched_getaffinity(0))))
     if given:
         raise SystemExit(f"{min(given)}= is unknown; there are effort= and threads=")
-    found = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
+    found = earlier(KEPT)
     found[f"effort={effort} threads={threads}"] = measured(effort, threads)
     write_json(KEPT, found, indent=1)
     print(json.dumps(found))

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from program_cases import CASES, Case
 
+from pruner.cli.shared.output import say
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import write_json
 from pruner.models.checkpoint.checkpoint import git_commit
@@ -140,11 +141,6 @@ def totals(cases: dict[str, Any]) -> dict[str, dict[str, int]]:
         for kind in TENSORIZED:
             sums.setdefault(name.partition("/")[0], Counter()).update(case.get(kind, {}))
     return {name: dict(counts) for name, counts in sums.items()}
-
-
-def say(text: str) -> None:
-    """Print to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def main(words: Iterable[str]) -> None:

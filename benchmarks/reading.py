@@ -16,21 +16,19 @@ processes, and the wall-clock seconds count, which need an idle machine.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from common import earlier, taken_out
+
+from pruner.files import write_json
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from pruner.files import write_json  # noqa: E402
-
 BEFORE = "a75e953"  # the last commit without the limits of pruner/data/limits.py
 PASS_S = 1.0  # of a round: small folders are read several times
 
@@ -73,15 +71,6 @@ print(json.dumps({"records": programs.tally.counts["records"], **found}))
 """
 
 
-def taken_out(commit: str, folder: Path) -> Path:
-    """The package of a commit and its descriptions of devices, in a folder."""
-    command = ["git", "archive", commit, "pruner", "conf"]
-    packed = subprocess.run(command, cwd=HERE.parent, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="tar")
-    return folder
-
-
 def one_round(script: str, tree: Path, root: Path, *more: str) -> dict[str, Any]:
     """Records, and CPU seconds of the shortest pass of a process."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
@@ -109,7 +98,8 @@ def main() -> None:
     os.sched_setaffinity(0, cores)  # inherited by the children
     rounds: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory() as folder:
-        trees = {"before": taken_out(chosen.before, Path(folder)), "now": HERE.parent}
+        before = taken_out(chosen.before, Path(folder), "pruner", "conf")
+        trees = {"before": before, "now": HERE.parent}
         for number in range(chosen.rounds):
             for name, tree in trees.items():
                 rounds[name].append(one_round(script, tree, chosen.root, *more))
@@ -137,8 +127,7 @@ def main() -> None:
             for key in ("wall_s", "cached_wall_s"):  # of every round: the spread
                 result[f"{key}_{when}"] = [round(row[key], 2) for row in rows]
     kept = HERE / "results" / "reading.json"
-    others = json.loads(kept.read_text()) if kept.is_file() else {}
-    write_json(kept, {**others, name: result}, indent=1)
+    write_json(kept, {**earlier(kept), name: result}, indent=1)
     print(json.dumps(result))
 
 

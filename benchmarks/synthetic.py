@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import TaskRecords, read_tasks
-from pruner.program.te.skeleton import SkeletonGroup, group_programs
+from pruner.program.te.skeleton import SkeletonGroup
 from pruner.program.te.steps import Slot
 
 
@@ -15,12 +15,6 @@ def records_of(path: Path) -> TaskRecords:
     """The only task of a record file."""
     with Quarantine() as quarantine:
         return read_tasks(path, quarantine, duplicates="keep")[0]
-
-
-def largest_group(records: TaskRecords) -> SkeletonGroup:
-    """The records of the most frequent skeleton."""
-    groups, _ = group_programs(records.steps)
-    return groups[0]
 
 
 def vectors(group: SkeletonGroup, num: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -19,9 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -32,26 +30,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import Memory, proportional
+from synthetic import as_steps, records_of, vectors
+
+from pruner import features
+from pruner.data.splits import TaskSplit
+from pruner.data.tasks import TaskRecords
+from pruner.files import write_json
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.cache import read_entry, write_entry
+from pruner.models.programs.dataset import example
+from pruner.models.programs.program_table import ProgramTable, TaskPrograms
+from pruner.models.programs.reading import FilePrograms, Tally
+from pruner.models.training.fit import fit
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import TaskBatches
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
-from pruner import features  # noqa: E402
-from pruner.data.splits import TaskSplit  # noqa: E402
-from pruner.data.tasks import TaskRecords  # noqa: E402
-from pruner.files import write_json  # noqa: E402
-from pruner.models.networks.pacm import PaCM  # noqa: E402
-from pruner.models.programs.cache import read_entry, write_entry  # noqa: E402
-from pruner.models.programs.dataset import example  # noqa: E402
-from pruner.models.programs.program_table import ProgramTable, TaskPrograms  # noqa: E402
-from pruner.models.programs.reading import FilePrograms, Tally  # noqa: E402
-from pruner.models.training.fit import fit  # noqa: E402
-from pruner.models.training.recipe import Recipe  # noqa: E402
-from pruner.models.training.sampler import TaskBatches  # noqa: E402
-from pruner.program.dag.task_index import find_dag  # noqa: E402
-from pruner.program.te.skeleton import group_programs  # noqa: E402
-
 KEY = "made"  # of the entries
 VALIDATED = 8  # tasks: what is measured is training
 
@@ -97,42 +94,6 @@ def streamed(paths: list[Path]) -> ProgramTable:
     """A table of the tasks in files, whose features stay on disk."""
     parts = [example(read_task(path)) for path in paths]
     return ProgramTable.build(parts, load=lambda n: ProgramTable.build([read_task(paths[n])]))
-
-
-class Memory(threading.Thread):
-    """The largest memory of this process and its children, in bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.most = 0
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        """Look every second."""
-        while not self._ended.wait(1.0):
-            self.most = max(self.most, sum(map(_pss, _family(os.getpid()))))
-
-    def end(self) -> float:
-        """Stop sampling; returns gigabytes."""
-        self._ended.set()
-        self.join()
-        return round(self.most / 1e9, 2)
-
-
-def _family(process: int) -> list[int]:
-    found = [process]
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += _family(int(child))
-    return found
-
-
-def _pss(process: int) -> int:
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended
-        return 0
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | None) -> Any:
@@ -182,8 +143,7 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         disk = sum(pool.map(write, range(options.tasks), chunksize=4))
     written = time.perf_counter() - start
-    memory = Memory()
-    memory.start()
+    memory = Memory(proportional, 1.0)
     start = time.perf_counter()
     paths = [folder / f"{number:05d}-{size}.npz.zst" for number, size in enumerate(sizes)]
     store = streamed(paths)
@@ -200,7 +160,7 @@ def main() -> None:
         "read_seconds": round(read, 1),
         "train_programs_per_second": numbers["train_programs_per_second"],
         "fit_seconds": numbers["fit_seconds"],
-        "memory_gb": memory.end(),
+        "memory_gb": round(memory.end() / 1e9, 2),
     }
     result |= compared(streamed(paths[: options.in_memory]), options) if options.in_memory else {}
     kept = HERE / "results" / f"tenset_size_{options.programs}.json"

@@ -75,10 +75,7 @@ KEPT = Path(__file__).parent / "results" / "tune_explore.json"
 
 
 def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
-    """Random latencies [num] (seconds).
-
-    The timed work does not depend on their values.
-    """
+    """Random latencies [num] (seconds), on which the timed work does not depend."""
     return 1e-3 * rng.uniform(1, 10, num)
 
 

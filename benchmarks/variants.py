@@ -15,16 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from variant_cases import CASES, SHAPES, mutants
+
+from pruner.files import write_table
+from pruner.tune.networks.variants.check import Checker
+from pruner.tune.networks.variants.graph import replaced
+from pruner.tune.networks.variants.rules import RULES, Rule
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from variant_cases import CASES, SHAPES, mutants  # noqa: E402
-
-from pruner.files import write_table  # noqa: E402
-from pruner.tune.networks.variants.check import Checker  # noqa: E402
-from pruner.tune.networks.variants.graph import replaced  # noqa: E402
-from pruner.tune.networks.variants.rules import RULES, Rule  # noqa: E402
-
 MUTATED = (3, 4, 3, 8)  # the shape of the wrong versions
 
 

@@ -1,4 +1,4 @@
-"""Read NumPy's archives (``.npz``) as data, executing nothing in them; detect damage."""
+"""Write NumPy's archives (``.npz``); read them as data, executing nothing; detect damage."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
+from pruner.files import write_atomic
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,3 +35,9 @@ def read_arrays(
     except Exception as error:  # a damaged archive fails in many ways
         message = " ".join(str(error).split())[:120]
         raise DataError(f"damaged ({type(error).__name__}: {message})") from error
+
+
+def write_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:
+    """Write an ``.npz`` atomically; arrays without names are called ``arr_0``, ``arr_1`` ..."""
+    with write_atomic(path) as partial, partial.open("wb") as file:
+        np.savez(file, *arrays, **named)  # type: ignore[arg-type]  # the stub has one keyword only

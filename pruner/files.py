@@ -234,10 +234,15 @@ def jsonable(value: Any) -> Any:
     return jsonable(value.tolist()) if hasattr(value, "tolist") else value
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text atomically."""
+    with write_atomic(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:
     """Write a JSON value atomically."""
-    with write_atomic(path) as partial:
-        partial.write_text(json.dumps(jsonable(value), indent=indent) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(jsonable(value), indent=indent) + "\n")
 
 
 @overload
@@ -288,8 +293,7 @@ def write_checksums(folder: Path, paths: Iterable[Path]) -> Path:
         if path.is_file()
     ]
     sums = folder / "SHA256SUMS"
-    with write_atomic(sums) as partial:
-        partial.write_text("".join(lines), encoding="utf-8")
+    write_text(sums, "".join(lines))
     return sums
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 import pruner
@@ -19,7 +18,9 @@ from pruner.errors import PrunerError
 from pruner.tune.deploy.build import compiled
 from pruner.tune.measure.numerics import relative_error
 from pruner.tune.networks.lowering import NetworkFormat
+from pruner.tune.networks.plain import tensors_of
 from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.signature import exported
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.tvm_import import load_tvm
 
@@ -37,7 +38,13 @@ def ready() -> None:
 
 
 def attempt(
-    source: str, name: str, kernelbench: Path | None, folder: Path, draft: bool, with_compile: bool
+    source: str,
+    name: str,
+    kernelbench: Path | None,
+    image: int | None,
+    folder: Path,
+    draft: bool,
+    with_compile: bool,
 ) -> dict[str, Any]:
     """Make a library of a network, compare it with torch, and return the row of the table.
 
@@ -46,15 +53,15 @@ def attempt(
     ``reason``: the line that a user sees where there is no library.
     """
     try:
-        network, inputs = make(source, name, kernelbench)
+        network, inputs = make(source, name, kernelbench, image)
     except PrunerError as error:
         return {"outcome": "not tried", "reason": str(error)}
     with torch.no_grad():
-        wanted = [one.clone() for one in tree_leaves(network(*copies(inputs)))]
+        wanted = [one.clone() for one in tensors_of(network(*copies(inputs)))]
     start_s = time.monotonic()
     try:
         built = (drafted if draft else unscheduled)(network, copies(inputs), folder)
-        found = tree_leaves(built(*copies(inputs)))
+        found = tensors_of(built(*copies(inputs)))
     except PrunerError as error:
         return {"outcome": "refused", "reason": str(error), "seconds": time.monotonic() - start_s}
     seconds = time.monotonic() - start_s
@@ -82,7 +89,7 @@ def unscheduled(network: nn.Module, inputs: tuple[Any, ...], folder: Path) -> Ca
     file = folder / "network.pt2"
     try:
         with torch.no_grad():
-            torch.export.save(torch.export.export(network, inputs), file)
+            torch.export.save(exported(network, (inputs, {}), is_pure=True), file)
     except Exception as error:  # torch's own kinds
         raise PrunerError(f"torch.export: {error}") from error
     form = NetworkFormat(layout="NHWC")
@@ -93,10 +100,11 @@ def unscheduled(network: nn.Module, inputs: tuple[Any, ...], folder: Path) -> Ca
     file.unlink()  # as large as the weights
     machine = load_tvm().relax.VirtualMachine(executable, tvm.cpu())
 
-    def call(*given: Any) -> list[Any]:
+    def call(*given: Any) -> list[Tensor]:
         tensors = [tvm.runtime.tensor(one.numpy()) for one in given if isinstance(one, Tensor)]
         outputs = machine["main"](*tensors)
-        return [outputs] if hasattr(outputs, "numpy") else list(outputs)
+        many = [outputs] if hasattr(outputs, "numpy") else outputs
+        return [torch.from_numpy(one.numpy().copy()) for one in many]
 
     return call
 

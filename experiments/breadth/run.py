@@ -40,7 +40,8 @@ class Options:
     """Options of the script, explained above.
 
     ``draft=false``: no schedules, no timing; ``compile``: time torch.compile, too; `limit_s`:
-    seconds for one network.
+    seconds for one network; `image`: pixels per side where a network of torchvision or timm takes
+    them, by default its own.
     """
 
     sources: list[str] = field(
@@ -48,6 +49,7 @@ class Options:
     )
     kernelbench: str | None = None
     networks: list[str] = field(default_factory=list)
+    image: int | None = None
     draft: bool = True
     compile: bool = True
     limit_s: float = 600.0
@@ -69,8 +71,10 @@ def jobs(options: Options, worker: Worker) -> Iterator[Job]:
             def run(source: str = source, name: str = name, place: Path = place) -> dict[str, Any]:
                 place.mkdir(parents=True, exist_ok=True)
                 run_folder = place / f"run-{len(list(place.glob('run-*')))}"
-                given = (source, name, folder, run_folder, options.draft, options.compile)
-                reply = worker.call("attempt", *given, timeout_s=options.limit_s)
+                how = (options.image, run_folder, options.draft, options.compile)
+                reply = worker.call(
+                    "attempt", source, name, folder, *how, timeout_s=options.limit_s
+                )
                 found = reply.value or {"outcome": FAULT, "reason": reply.line}
                 return {"source": source, "network": name, **found}
 

@@ -2,6 +2,7 @@
 
 None of them is a dependency: a source that is not installed gives no network. All have random
 weights. Problems of KernelBench are scaled down, so that a CPU runs each in a fraction of a second.
+Images of torchvision and timm may be made smaller, too, where a network takes other sizes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,14 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "Deberta": _SMALL,
     "DistilBert": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 500},
     "Electra": _SMALL,
-    "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500, "use_cache": False},
-    "GPTNeoX": {**_SMALL, "use_cache": False},
-    "Gemma": {**_FEW_HEADS, "head_dim": 16, "use_cache": False, "pad_token_id": 0},
-    "Llama": {**_FEW_HEADS, "use_cache": False},
+    "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500},
+    "GPTNeoX": _SMALL,
+    "Gemma": {**_FEW_HEADS, "head_dim": 16, "pad_token_id": 0},
+    "Llama": _FEW_HEADS,
     "MPNet": _SMALL,
-    "Mistral": {**_FEW_HEADS, "use_cache": False},
-    "Phi": {**_SMALL, "use_cache": False},
-    "Qwen2": {**_FEW_HEADS, "use_cache": False},
+    "Mistral": _FEW_HEADS,
+    "Phi": _SMALL,
+    "Qwen2": _FEW_HEADS,
     "Roberta": _SMALL,
 }
 
@@ -77,12 +78,17 @@ def _problems(folder: Path) -> list[str]:
     return [f"{path.parent.name}/{path.stem}" for path in found]
 
 
-def make(source: str, name: str, kernelbench: Path | None) -> Case:
-    """A network and its inputs; raises PrunerError where no size runs here."""
+def make(source: str, name: str, kernelbench: Path | None, image: int | None = None) -> Case:
+    """A network and its inputs; raises PrunerError where no size runs here.
+
+    ``image``: pixels per side for networks of torchvision and timm that take them.
+    """
     torch.manual_seed(0)
     if source == "kernelbench":
         assert kernelbench is not None
         return _problem(kernelbench / f"{name}.py")
+    if source == "torchvision" or importlib.util.find_spec("torchvision"):  # timm imports it, too
+        _import_torchvision()
     package = importlib.import_module(source)
     if source == "torchvision":
         network = getattr(package.models, name)(weights=None)
@@ -93,7 +99,33 @@ def make(source: str, name: str, kernelbench: Path | None) -> Case:
         config._attn_implementation = "eager"
         return getattr(package, f"{name}Model")(config).eval(), (torch.randint(0, 500, (1, 32)),)
     size = network.default_cfg["input_size"] if source == "timm" else (3, 224, 224)
-    return network.eval(), (torch.randn(1, *size),)
+    network.eval()
+    if image is not None:
+        try:
+            with torch.no_grad():
+                network(torch.randn(1, size[0], image, image))
+            size = (size[0], image, image)
+        except Exception as error:  # the network's own kinds, of a size that it does not take
+            print(f"{name} keeps {size}: {error}")
+    return network, (torch.randn(1, *size),)
+
+
+def _import_torchvision() -> None:
+    """Import torchvision, also if its extension was compiled for another build of torch.
+
+    Then the import needs two operators that no network here calls: their schemas are enough.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        schemas = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _SCHEMAS.append(schemas)
+        importlib.import_module("torchvision")
+
+
+_SCHEMAS: list[torch.library.Library] = []  # a schema lives as long as its library
 
 
 def _problem(path: Path) -> Case:
@@ -107,7 +139,8 @@ def _problem(path: Path) -> Case:
         except Exception as error:  # a problem's own, for sizes that do not fit together
             reason = f"{type(error).__name__}: {error}"
             continue
-        numbers = sum(one.numel() for one in [*network.parameters(), *_tensors(inputs)])
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+        numbers = sum(one.numel() for one in [*network.parameters(), *tensors])
         if numbers <= MOST_NUMBERS[path.parent.name]:
             return network, inputs
         reason = f"{numbers:.2g} numbers in inputs and weights"
@@ -144,7 +177,3 @@ class _Scaled(ast.NodeTransformer):
         if type(value) is not int or value < LEAST_SCALED:
             return node
         return ast.Constant(max(value // self.divisor, LEAST_SCALED // 2))
-
-
-def _tensors(inputs: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    return (one for one in inputs if isinstance(one, torch.Tensor))

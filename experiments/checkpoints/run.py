@@ -32,7 +32,7 @@ from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, read_table, write_checksums, write_table
+from pruner.files import load_metrics, merged_table, write_checksums, write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.dataset import load_programs
@@ -84,8 +84,7 @@ def run(options: Options) -> dict[str, Any]:
     for path in sorted(folder.glob("without-*/best.safetensors")):
         left = path.parent.name.removeprefix("without-")
         rows += judged(options.name, programs, {AS_TRAINED: path}, left)
-    kept = read_table(RESULTS) if RESULTS.is_file() else []
-    write_table(RESULTS, [*(r for r in kept if r["checkpoint"] != options.name), *rows], ".4f")
+    write_table(RESULTS, merged_table(RESULTS, rows, ("checkpoint",)), ".4f")
     write_checksums(box.parent, box.parent.glob("*.safetensors"))
     say(as_table(rows))
     return {"checkpoint": str(box), "bytes": box.stat().st_size, "results": str(RESULTS)}

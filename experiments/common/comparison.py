@@ -272,6 +272,12 @@ class ComparisonOptions:
         return Path(self.out).resolve()
 
 
+def places(out: str, here: Path, runs: str) -> tuple[Path, Path]:
+    """The folders of tables and of runs; those of `here` are in ``outputs``, called `runs`."""
+    folder = Path(out).resolve()
+    return folder, here.parents[1] / "outputs" / runs if folder == here else folder
+
+
 class Comparison:
     """Run steps in time slots ("boxes") with deadlines; cells go to the folder `runs`.
 

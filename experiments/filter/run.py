@@ -44,7 +44,7 @@ from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.forecaster import NetworkForecaster
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import Database, block_names, with_blocks
 
 HERE = Path(__file__).resolve().parent
 TURNS, CALLS = 10, 20  # of each library
@@ -56,7 +56,8 @@ def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folde
     """Write the kept drafts of a network's tasks into the drafts of its run.
 
     :func:`~pruner.tune.networks.draft_network.draft_tasks` keeps these and drafts the others. Equal
-    tasks may have other names of blocks, by which a trace finds them: such a task is left out.
+    tasks may have other names of blocks, by which a trace finds them: the trace gets these names. A
+    task is left out if TVM refuses the trace all the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     database, known = Database(folder), read_drafts(folder)
@@ -65,9 +66,10 @@ def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folde
         if found is None or task.name in known:
             continue
         if found.record is not None:
+            names = dict(zip(found.blocks, block_names(task.module), strict=False))
             try:
-                database.commit_json(task.module, found.record)
-            except Exception:  # TVM's kinds: the trace names blocks that are called otherwise here
+                database.commit_json(task.module, with_blocks(found.record, names))
+            except Exception:  # TVM's kinds: names that steps of the trace make may differ, too
                 continue
         known[task.name] = replace(found.draft, task=task.name)
     write_json(folder / SUMMARY, [asdict(draft) for draft in known.values()], indent=1)

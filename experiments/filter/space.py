@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from pruner.tune.networks.convolutional import Added, Classifier
 
 RESOLUTIONS, WIDTHS = (96, 128), (0.5, 0.75)
 DEPTHS, KERNELS, EXPANSIONS = (2, 3, 4), (3, 5), (3, 6)
@@ -75,9 +78,20 @@ def candidates() -> Iterator[tuple[str, Callable[[], tuple[nn.Module, Tensor]]]]
 
 
 def subnet(choices: Choices) -> tuple[nn.Module, Tensor]:
-    """Make a network and an example input."""
-    resolution = choices.resolution
-    return Subnet(choices).eval(), torch.zeros(1, 3, resolution, resolution)
+    """Make a network with random weights, and an example input."""
+    channels = rounded(16 * choices.width)
+    layers: list[nn.Module] = [*conv(3, channels, 3, 2), nn.Hardswish()]
+    for (outputs, stride, excited, activation), stage in zip(STAGES, choices.stages, strict=True):
+        wide, (depth, kernel, expansion) = rounded(outputs * choices.width), stage
+        how: dict[str, Any] = {"kernel": kernel, "expansion": expansion, "excited": excited}
+        for place in range(depth):
+            step = 1 if place else stride
+            layers.append(block(channels, wide, stride=step, activation=activation, **how))
+            channels = wide
+    last = rounded(960 * choices.width)
+    features = nn.Sequential(*layers, *conv(channels, last), nn.Hardswish())
+    size = choices.resolution
+    return Classifier(features, last, CLASSES).eval(), torch.zeros(1, 3, size, size)
 
 
 def rounded(channels: float) -> int:
@@ -112,68 +126,25 @@ class Excitation(nn.Module):
         return scaled
 
 
-class Block(nn.Module):
-    """An inverted residual block."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        *,
-        kernel: int,
-        expansion: int,
-        stride: int,
-        excited: bool,
-        activation: type[nn.Module],
-    ) -> None:
-        super().__init__()
-        inner = rounded(inputs * expansion)
-        self.path = nn.Sequential(
-            *conv(inputs, inner), activation(),
-            *conv(inner, inner, kernel, stride, groups=inner), activation(),
-            *([Excitation(inner)] if excited else []),
-            *conv(inner, outputs),
-        )  # fmt: skip
-        self.residual = stride == 1 and inputs == outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the path to the input where the shapes allow it."""
-        y: Tensor = self.path(x)
-        return x + y if self.residual else y
-
-
-class Subnet(nn.Module):
-    """A network of the space, with random weights."""
-
-    def __init__(self, choices: Choices) -> None:
-        super().__init__()
-        channels = rounded(16 * choices.width)
-        layers = [*conv(3, channels, 3, 2), nn.Hardswish()]
-        for (outputs, stride, excited, activation), stage in zip(
-            STAGES, choices.stages, strict=True
-        ):
-            wide, (depth, kernel, expansion) = rounded(outputs * choices.width), stage
-            for place in range(depth):
-                layers.append(
-                    Block(
-                        channels,
-                        wide,
-                        kernel=kernel,
-                        expansion=expansion,
-                        stride=1 if place else stride,
-                        excited=excited,
-                        activation=activation,
-                    )
-                )
-                channels = wide
-        last = rounded(960 * choices.width)
-        self.features = nn.Sequential(*layers, *conv(channels, last), nn.Hardswish())
-        self.classes = nn.Linear(last, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Score the classes of images."""
-        scores: Tensor = self.classes(self.features(x).mean((2, 3)))
-        return scores
+def block(
+    inputs: int,
+    outputs: int,
+    *,
+    kernel: int,
+    expansion: int,
+    stride: int,
+    excited: bool,
+    activation: type[nn.Module],
+) -> nn.Module:
+    """Make an inverted residual block."""
+    inner = rounded(inputs * expansion)
+    path = nn.Sequential(
+        *conv(inputs, inner), activation(),
+        *conv(inner, inner, kernel, stride, groups=inner), activation(),
+        *([Excitation(inner)] if excited else []),
+        *conv(inner, outputs),
+    )  # fmt: skip
+    return Added(path) if stride == 1 and inputs == outputs else path
 
 
 def __getattr__(name: str) -> Callable[[], tuple[nn.Module, Tensor]]:

@@ -25,7 +25,7 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
-from pruner.files import read_table, write_checksums, write_table
+from pruner.files import merged_table, write_checksums, write_table
 from pruner.models.analyzer.columns import SCORE
 from pruner.models.forecast import COVERED, LatencyForecast, forecast_path, least_s
 from pruner.models.forecast import weighted_quantile as quantile
@@ -146,8 +146,8 @@ def run(options: Options) -> dict[str, Any]:
     for platform in programs.devices if len(programs.devices) > 1 else ():
         rows += [{"kind": options.name, **row} for row in programs.judged(platform)]
     table = Path(options.out) / "results.csv"
-    kept = [row for row in read_table(table) if row["kind"] != options.name]
-    write_table(table, sorted([*kept, *rows], key=lambda row: row["kind"]), floats=".4g")
+    kept = sorted(merged_table(table, rows, ("kind",)), key=lambda row: str(row["kind"]))
+    write_table(table, kept, floats=".4g")
     say(as_table(rows))
     if options.save:
         path = forecast_path(options.name)

@@ -187,6 +187,11 @@ class CampaignOptions:
         return [name for name in there if name in (self.only or there)]
 
     @property
+    def networks(self) -> list[tuple[NetworkChoice, str]]:
+        """Every network in every precision."""
+        return [(network, name) for name in self.precisions for network in self.size.networks]
+
+    @property
     def outputs(self) -> Path:
         """``outputs=`` of the runs; compiled runs are kept apart."""
         return self.out / "compiled" if self.compile_only else self.out

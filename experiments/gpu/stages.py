@@ -102,28 +102,24 @@ def _operators(options: CampaignOptions) -> Iterator[Step]:
 
 def _networks(options: CampaignOptions) -> Iterator[Step]:
     """Whole networks by ours, timed with torch or (``compile_only``) built."""
-    for precision in options.precisions:
-        for network in options.size.networks:
-            tuned = network_run(options, network, precision)
-            yield tuned
-            if options.compile_only:
-                yield _built(tuned)
-            else:
-                yield _network_beside(options, tuned, "network beside", options.size.beside)
+    for network, precision in options.networks:
+        tuned = network_run(options, network, precision)
+        yield tuned
+        if options.compile_only:
+            yield _built(tuned)
+        else:
+            yield _network_beside(options, tuned, "network beside", options.size.beside)
 
 
 def _rivals(options: CampaignOptions) -> Iterator[Step]:
     """Networks by MetaSchedule with our trials, timed in turns with ours: hours."""
     if options.compile_only:
         return
-    for precision in options.precisions:
-        for network in options.size.networks:
-            ours = network_run(options, network, precision)
-            rival = network_run(options, network, precision, METASCHEDULE)
-            yield from (ours, rival, built := _built(rival))
-            yield _network_beside(
-                options, ours, "network rivals", options.size.beside, others=(built,)
-            )
+    for network, precision in options.networks:
+        ours = network_run(options, network, precision)
+        rival = network_run(options, network, precision, METASCHEDULE)
+        yield from (ours, rival, built := _built(rival))
+        yield _network_beside(options, ours, "network rivals", options.size.beside, others=(built,))
 
 
 def _paper(options: CampaignOptions) -> Iterator[Step]:
@@ -186,12 +182,9 @@ def _finals(options: CampaignOptions) -> Iterator[Step]:
         yield from _beside(options, group, ours, (rival,), options.size.finals, finals=True)
     if options.compile_only:
         return
-    for precision in options.precisions:
-        for network in options.size.networks:
-            tuned, size = network_run(options, network, precision), options.size
-            yield _network_beside(
-                options, tuned, "network finals", size.finals, energy_s=size.energy_s
-            )
+    for network, precision in options.networks:
+        tuned, size = network_run(options, network, precision), options.size
+        yield _network_beside(options, tuned, "network finals", size.finals, energy_s=size.energy_s)
 
 
 # Shares of the minutes, and what is done in them.

@@ -191,7 +191,7 @@ def curve_rows(options: CampaignOptions) -> list[Row]:
         runs = group_runs(options, group)
         tasks = list(dict.fromkeys(task for run in runs for task in run.tasks))
         rows += _points(group.name, {run.policy: run.curve(tasks) for run in runs})
-    for network, precision in _networks(options):
+    for network, precision in options.networks:
         runs_of = {
             policy: network_run(options, network, precision, policy).leaves.parent
             for policy in (OURS, METASCHEDULE)
@@ -226,10 +226,6 @@ def _points(group: str, curves: Mapping[str, RunCurve]) -> list[Row]:
             for at in chosen
         ]
     return rows
-
-
-def _networks(options: CampaignOptions) -> list[tuple[NetworkChoice, str]]:
-    return [(network, name) for name in options.precisions for network in options.size.networks]
 
 
 def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
@@ -292,7 +288,7 @@ def network_rows(options: CampaignOptions) -> list[Row]:
     the sums over all calls of the tasks that are tuned, without import and draft.
     """
     rows = []
-    for network, precision in _networks(options):
+    for network, precision in options.networks:
         folder = network_run(options, network, precision).leaves.parent
         if not (folder / TASKS).is_file():
             continue

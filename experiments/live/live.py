@@ -276,11 +276,8 @@ def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
 def read_points(path: Path) -> list[LiveRun]:
     """The runs of a file of points; none where it is absent.
 
-    Between two points a run has the latency and the seconds of the earlier one.
-
-    Raises:
-        DataError: no table, a column or a value is missing or no such number, or trials of a run
-            do not grow.
+    Between two points a run has the latency and the seconds of the earlier one. Raises `DataError`:
+    no table, a column or a value is missing or no such number, or trials of a run do not grow.
     """
     if not path.is_file():
         return []

@@ -485,16 +485,6 @@ def _check(options: Options) -> None:
         )
 
 
-def _check_machine(home: str) -> None:
-    """Raise PrunerError where this CPU cannot run a home's programs."""
-    device = load_device(conf_folder() / "platform" / f"{home}.yaml")
-    for target in CPU_TARGETS:
-        alike = target.vector_bytes == device.vector_bytes
-        if alike and (lacking := missing_flags(target)):
-            others = ", ".join(other for other in HOMES if other != home)
-            raise PrunerError(f"home={home}: this CPU lacks {', '.join(lacking)}; known: {others}")
-
-
 def run(options: Options) -> dict[str, Any]:
     """Run the missing cells, then write the tables."""
     comparison = LiveComparison(options)
@@ -504,7 +494,13 @@ def run(options: Options) -> dict[str, Any]:
     found = comparison.finished()
     comparison.check_loss(found)
     if not options.summary:
-        _check_machine(options.home)
+        device = load_device(conf_folder() / "platform" / f"{options.home}.yaml")
+        for target in CPU_TARGETS:  # can this CPU run the programs of the home?
+            lacking = missing_flags(target)
+            if target.vector_bytes == device.vector_bytes and lacking:
+                others = ", ".join(other for other in HOMES if other != options.home)
+                lacks = f"this CPU lacks {', '.join(lacking)}"
+                raise PrunerError(f"home={options.home}: {lacks}; known: {others}")
         comparison.run_all()
         found = comparison.finished()
     runs = sorted(with_kept(found, comparison.kept), key=_place)

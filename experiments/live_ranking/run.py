@@ -15,8 +15,9 @@ best-scored programs. tests.csv has the differences of two methods over all pair
 seed, with the one-sided p of flipped signs. Finished rankings (runs/ranking) are not made again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import Any
@@ -171,37 +172,30 @@ class Judges:
         return dict(zip(METRICS, (0.5, 0.5, expected_ratio(every, KEPT)), strict=True))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Followed:
-    """The job of a way to adapt on a run, with both kinds of programs."""
+def judged_rows(
+    about: Mapping[str, Any],
+    make: Callable[[], OnlineModel],
+    key: TaskKey,
+    features: Sequence[ProgramFeatures],
+    followed: Measured,
+    judges: Judges,
+) -> list[dict[str, Any]]:
+    """Adapt a model on a run; a row for each of `TRIALS` with a usable model.
 
-    way: str
-    workload: str
-    seed: int
-    make: Callable[[], OnlineModel]
-    key: TaskKey
-    population: ProgramFeatures
-    learned: ProgramFeatures
-    latency_s: NDArray[np.float64]
-    rounds: Sequence[slice]
-    judges: Judges
-    judged: ProgramFeatures
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each of `TRIALS` with a usable model."""
-        model = self.make()
-        model.set_reference_population(self.key, self.population)
-        ends = [0, *(part.stop for part in self.rounds)]
-        for end in ends:
-            if end:
-                line = np.arange(end)
-                learned = self.learned.take(line)
-                part = TaskPrograms.of(self.key, learned, self.latency_s[:end], line)
-                model.learn(ProgramTable.build([part]))
-            if end in TRIALS and model.ranker is not None:
-                score = model.ranker.score(self.judged, self.key)
-                known = {"workload": self.workload, "seed": self.seed, "method": self.way}
-                yield known | {"trials": end} | self.judges.judge(score.astype(np.float64))
+    `features`: of a reference population, the run's programs and those that judge.
+    """
+    model, (population, learned, judged) = make(), features
+    model.set_reference_population(key, population)
+    rows = []
+    for end in [0, *(part.stop for part in followed.rounds)]:
+        if end:
+            line = np.arange(end)
+            part = TaskPrograms.of(key, learned.take(line), followed.latency_s[:end], line)
+            model.learn(ProgramTable.build([part]))
+        if end in TRIALS and model.ranker is not None:
+            score = model.ranker.score(judged, key)
+            rows.append({**about, "trials": end, **judges.judge(score.astype(np.float64))})
+    return rows
 
 
 def configured(options: Options, workload: str, way: str, seed: int) -> DictConfig:
@@ -233,7 +227,7 @@ def opened(workload: Workload, asked: TuneOptions) -> UnionSpace:
     )
 
 
-def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[str, Any]]]:
+def jobs_of(options: Options, workload: str) -> tuple[list[Job], list[dict[str, Any]]]:
     """The ranking jobs of a workload, and rows of chance and analyzer."""
     config = configured(options, workload, "scratch", 0)
     asked = tune_options(config)
@@ -243,8 +237,8 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
         (method, seed): read_measured(options.folder(workload, method, seed), space)
         for method, seed in product([RANDOM, *SEARCHED], seeds)
     }
-    name = asked.platform.name
-    key = TaskKey(platform=name, task=made.name, workload_key=made.key, target="")
+    place = Path(options.runs).resolve() / "ranking"
+    key = TaskKey(platform=asked.platform.name, task=made.name, workload_key=made.key, target="")
     jobs, rows = [], []
     for seed in seeds:
         followed = runs[FOLLOWED, seed]
@@ -262,25 +256,15 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[
             assert way_options.make_model is not None
             model = way_options.make_model()
             population = space.sample(way_options.num_reference, np.random.default_rng(seed))
-            met, learned, judged = [
+            features = [
                 live_features(space, vectors, model, key)
                 for vectors in (population, followed.rows, judges.rows)
             ]
-            jobs.append(
-                Followed(
-                    way=way,
-                    workload=workload,
-                    seed=seed,
-                    make=way_options.make_model,
-                    key=key,
-                    population=met,
-                    learned=learned,
-                    latency_s=followed.latency_s,
-                    rounds=followed.rounds,
-                    judges=judges,
-                    judged=judged,
-                )
-            )
+            known = {"workload": workload, "seed": seed, "method": way}
+            what = known, way_options.make_model, key, features, followed, judges
+            name = f"{workload}-{way}-{seed}"
+            work = partial(judged_rows, *what)
+            jobs.append(Job(name=name, leaves=place / f"{name}.json", run=work))
         say(f"{workload} {seed}: {len(judges.rows)} programs judge, {judges.random.sum()} random")
     return jobs, rows
 
@@ -318,14 +302,8 @@ def run(options: Options) -> Mapping[str, Any]:
         found, fixed = jobs_of(options, workload)
         jobs += found
         rows += fixed
-    place = Path(options.runs).resolve() / "ranking"
-    grid = [
-        Job(name=name, leaves=place / f"{name}.json", run=lambda job=job: list(job.rows()))
-        for job in jobs
-        for name in [f"{job.workload}-{job.way}-{job.seed}"]
-    ]
     again = "the same command goes on"
-    for found in results(grid, num_workers=options.num_workers, log=say, again=again):
+    for found in results(jobs, num_workers=options.num_workers, log=say, again=again):
         rows += found
     out = Path(options.out).resolve()
     write_table(out / "results.csv", rows, floats=".4f")

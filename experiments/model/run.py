@@ -319,18 +319,13 @@ def run_clean(options: Options, settings: Sequence[Setting]) -> None:
     say(text)
 
 
-def show_clean(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
-    """Print the fits of ``clean`` in the order of the work, and the minutes left."""
-    found = clean_of(options, settings).planned()
-    say(as_table(found))
-    left = sum(row["minutes left"] for row in found) / options.num_workers
-    return {"minutes_left": round(left, 1), "cells": sum(row["cells"] for row in found)}
-
-
 def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     """Print each stage's fits and the minutes left."""
     if options.stage == CLEAN:
-        return show_clean(options, settings)
+        rows = clean_of(options, settings).planned()  # in the order of the work
+        say(as_table(rows))
+        left = sum(row["minutes left"] for row in rows) / options.num_workers
+        return {"minutes_left": round(left, 1), "cells": sum(row["cells"] for row in rows)}
     guess = expected_times(options.epochs)
     first = single(options, settings)
     more = trying(settings, [JOINED], options.seeds)

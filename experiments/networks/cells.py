@@ -64,13 +64,6 @@ class Cell:
         timed = [s for s in times if s is not None]
         return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
-    def estimate_to_s(self, estimate_s: float) -> float | None:
-        """Seconds from an empty folder to an estimate, of equal tasks; infinite: never reached."""
-        if self.run.curve is None:
-            return None
-        reached = np.flatnonzero(self.run.curve.best_s <= estimate_s)
-        return self.seconds(float(self.run.curve.elapsed_s[reached[0]])) if len(reached) else np.inf
-
     @property
     def tuned(self) -> frozenset[str]:
         """Names of the tuned tasks."""
@@ -128,9 +121,11 @@ def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _estimate_to(cell: Cell, rival: Cell) -> float | None:
     """Seconds until the estimate is the rival's final estimate; None for different tasks."""
-    if rival.run.curve is None or cell.tuned != rival.tuned:
+    ours, theirs = cell.run.curve, rival.run.curve
+    if ours is None or theirs is None or cell.tuned != rival.tuned:
         return None
-    return cell.estimate_to_s(float(rival.run.curve.best_s[-1]))
+    reached = np.flatnonzero(ours.best_s <= float(theirs.best_s[-1]))
+    return cell.seconds(float(ours.elapsed_s[reached[0]])) if len(reached) else np.inf
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from pruner.files import write_json
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import Library, Resources, network_baselines
 from pruner.tune.compare.benchmark import SHORT_BENCHMARK, BenchmarkSettings, run_interleaved
-from pruner.tune.deploy.build import INPUTS, Built, build_network
+from pruner.tune.deploy.build import INPUTS, build_network
 from pruner.tune.deploy.built_files import LIBRARY, WORK
 from pruner.tune.deploy.network import DRAFTED, MEASURED
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -151,7 +151,13 @@ class Prefixes:
         place, drafts = self._work / name, self._drafts[whose]
         shutil.rmtree(place, ignore_errors=True)
         try:
-            built = build_prefix(folder, t_s, place, drafts=drafts, threads=self._resources.threads)
+            records, library, log_file = place / "records", place / LIBRARY, place / "build.log"
+            sources = {MEASURED: records} if copy_records(folder, t_s, records) else {}
+            sources |= {DRAFTED: drafts} if (drafts / RECORDS).is_file() else {}
+            threads = self._resources.threads
+            built = build_network(
+                folder, sources, library, log_file, reference=False, threads=threads
+            )
         except PrunerError as error:
             return Library(label=label, missing=str(error))
         return Library(label=label, path=built.library)
@@ -237,18 +243,6 @@ def copy_records(folder: Path, until_s: float, place: Path) -> int:
         shutil.copyfile(folder / WORKLOADS, place / WORKLOADS)
     (place / RECORDS).write_bytes(b"".join(kept))
     return len(kept)
-
-
-def build_prefix(
-    folder: Path, until_s: float, place: Path, *, drafts: Path | None, threads: int
-) -> Built:
-    """Build a run's network from records until `until_s`, else drafts."""
-    records = place / "records"
-    sources = {MEASURED: records} if copy_records(folder, until_s, records) else {}
-    if drafts is not None and (drafts / RECORDS).is_file():
-        sources[DRAFTED] = drafts
-    library, log_file = place / LIBRARY, place / "build.log"
-    return build_network(folder, sources, library, log_file, reference=False, threads=threads)
 
 
 @dataclass(kw_only=True)

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common.comparison import Tunings
+from experiments.common.comparison import Tunings, places
 from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
+from pruner.search.history import Candidate
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, Platform
@@ -89,6 +90,7 @@ POLICIES = {
 }
 SETTINGS = ["measure.min_repeat_ms=20", "measure.repeats=3", "num_threads=1"]
 RIGHT = "right"
+_NO_ROW = np.zeros(0, np.int64)  # programs are known by their numbers here
 
 
 @dataclass(kw_only=True)
@@ -102,16 +104,6 @@ class Options:
     seeds: int = 3
     build_s: float = 60.0
     out: str = str(HERE)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the tables."""
-        return Path(self.out).resolve()
-
-    @property
-    def work(self) -> Path:
-        """Folder of programs and runs."""
-        return ROOT / "outputs" / "experiments-opencl" if self.folder == HERE else self.folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,23 +160,15 @@ class Programs:
             check = check or self._reference(workload)
             made = list(enumerate(schedules(design, self._programs)))
             left = [(n, one) for n, one in made if (*place, n) not in self._known]
-            builds = [
-                (n, None if one is None else self._measurer.begin_build(one.mod, self._library(n)))
-                for n, one in left
+            batch = [
+                Candidate(space=space, decisions=_NO_ROW, schedule=one)
+                for _, one in left
+                if one is not None
             ]
-            for n, build in builds:
-                reply = None if build is None else build.result()
-                if reply is None:
-                    outcome = Outcome(error="refused")
-                elif reply.error is not None:
-                    error, seconds = f"build_{reply.error}", reply.seconds
-                    outcome = Outcome(error=error, message=reply.message, build_s=seconds)
-                else:
-                    ran = self._measurer.time_library(
-                        self._library(n), arguments(workload.module), check
-                    )
-                    outcome = Outcome(error=ran.error, message=ran.message, build_s=reply.seconds)
-                self._library(n).unlink(missing_ok=True)
+            built = self._measurer.begin(batch, arguments(workload.module))
+            outcomes = self._measurer.results(built, lambda *_: True, check)
+            for n, one in left:
+                outcome = Outcome(error="refused") if one is None else next(outcomes)[1]
                 self._note(Tried(
                     source=source, task=workload.name, space=space, number=n,
                     operator=workload.operator or "fused", result=outcome.error or RIGHT,
@@ -199,9 +183,6 @@ class Programs:
             raise PrunerError(f"{workload.name}: no reference ({reason})")
         return Check(expected=str(path), tolerance=tolerance(given))
 
-    def _library(self, number: int) -> Path:
-        return self._work / f"{number}.so"
-
     def _note(self, one: Tried) -> None:
         self.tried.append(one)
         self._lines.append(asdict(one))
@@ -212,7 +193,7 @@ def run_programs(options: Options) -> dict[str, Any]:
     device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
     platform, found = on_opencl(make_platform(device), device)
     say(f"OpenCL device {found}")
-    work = options.work
+    folder, work = places(options.out, HERE, "experiments-opencl")
     work.mkdir(parents=True, exist_ok=True)
     settings = MeasureSettings(
         timing=Timing(repeats=1, min_repeat_ms=0), builders=1, build_timeout_s=options.build_s
@@ -224,11 +205,8 @@ def run_programs(options: Options) -> dict[str, Any]:
                 programs.fill(source, workload, platform.target)
                 say(f"{source} {workload.name}: {dict(Counter(t.result for t in programs.tried))}")
     rows = table_of(programs.tried)
-    write_table(options.folder / "programs.csv", rows)
-    write_table(
-        options.folder / "failures.csv",
-        [asdict(t) for t in programs.tried if t.result != RIGHT],
-    )
+    write_table(folder / "programs.csv", rows)
+    write_table(folder / "failures.csv", [asdict(t) for t in programs.tried if t.result != RIGHT])
     return {"tried": len(programs.tried), "right": sum(t.result == RIGHT for t in programs.tried)}
 
 
@@ -267,10 +245,11 @@ def run_search(options: Options) -> dict[str, Any]:
         ]
         for (operator, policy, seed), name in cells.items()
     }  # fmt: skip
-    Tunings(options.work, ROOT, words).run_all()
+    folder, work = places(options.out, HERE, "experiments-opencl")
+    Tunings(work, ROOT, words).run_all()
     rows = list[dict[str, Any]]()
     for (operator, policy, seed), name in cells.items():
-        metrics = load_metrics(options.work / "tune" / name)
+        metrics = load_metrics(work / "tune" / name)
         if metrics is None:
             continue
         best_s = metrics["best_latency_s"]
@@ -279,7 +258,7 @@ def run_search(options: Options) -> dict[str, Any]:
             "failed": metrics["failed"], "best_latency_s": best_s,
             "total_s": metrics["total_seconds"], "checked": metrics["checked"],
         })  # fmt: skip
-    write_table(options.folder / "search.csv", rows, floats=".6g")
+    write_table(folder / "search.csv", rows, floats=".6g")
     return {"cells": len(rows)}
 
 

@@ -31,7 +31,7 @@ from pruner.arrays import Floats
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError
-from pruner.files import read_table, write_table
+from pruner.files import merged_table, write_table
 from pruner.search.objectives import Objective, check_pymoo, hypervolume, non_dominated
 from pruner.search.policy import RandomDraws
 from pruner.study.grid import Job, results
@@ -229,8 +229,7 @@ def run(options: Options) -> dict[str, Any]:
     cells = dict(zip(keys, results(jobs), strict=True))
     rows, fronts = result_rows(part, cells), front_rows(part, cells)
     for name, found in (("results.csv", rows), ("front.csv", fronts)):
-        kept = [row for row in read_table(out / name) if row["part"] != part]
-        write_table(out / name, [*kept, *found], floats=".5g")
+        write_table(out / name, merged_table(out / name, found, ("part",)), floats=".5g")
     with style():
         figure(part, fronts).savefig(out / f"{part}.png", dpi=130, bbox_inches="tight")
     say(as_table(rows))

@@ -222,26 +222,25 @@ def of_run(folder: Path) -> list[dict[str, Any]]:
     return [{**row, "to_gain": np.nan, "run_s": total_s} for row in rows]
 
 
+def of_platform(
+    name: str, root: RecordRoot, platform: str, repeat_s: float
+) -> list[dict[str, Any]]:
+    """All rows of a platform of a set."""
+    say(f"{name}, {platform}")
+    return [
+        {"set": name, "platform": platform, "task": records.key.task, **row}
+        for records in root.read(Quarantine(), platform)
+        for row in recorded(records, repeat_s)
+    ]
+
+
 def jobs(options: Options) -> Iterator[Job]:
     """A job a platform of a set, and one for the runs."""
     for name, repeat_s in SETS.items():
         root = RecordRoot(datasets_folder() / name)
         for platform in root.platforms:
-
-            def of_platform(
-                name: str = name,
-                root: RecordRoot = root,
-                platform: str = platform,
-                repeat_s: float = repeat_s,
-            ) -> list[dict[str, Any]]:
-                say(f"{name}, {platform}")
-                return [
-                    {"set": name, "platform": platform, "task": records.key.task, **row}
-                    for records in root.read(Quarantine(), platform)
-                    for row in recorded(records, repeat_s)
-                ]
-
-            yield Job(name=f"{name} {platform}", run=of_platform)
+            work = partial(of_platform, name, root, platform, repeat_s)
+            yield Job(name=f"{name} {platform}", run=work)
     if options.runs is not None:
         folders = sorted(path.parent for path in Path(options.runs).glob(f"*/{JOURNAL_FILE}"))
         yield Job(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.common.comparison import Tunings
+from experiments.common.comparison import Tunings, places
 from pruner.cli.shared.script import run_script
 from pruner.files import METRICS_FILE, load_metrics, write_table
 from pruner.study.grid import finished
@@ -65,16 +65,6 @@ class Options:
     policies: list[str] = field(default_factory=lambda: list(POLICIES))
     summary: bool = False
     out: str = str(HERE)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the tables."""
-        return Path(self.out).resolve()
-
-    @property
-    def runs(self) -> Path:
-        """Folder of the cells."""
-        return ROOT / "outputs" / "experiments-tune" if self.folder == HERE else self.folder
 
 
 def curve(folder: Path) -> dict[str, np.ndarray]:
@@ -186,18 +176,19 @@ def cells(options: Options) -> dict[str, list[str]]:
 
 def run(options: Options) -> dict[str, Any]:
     """Run the missing cells, then write results.csv, summary.csv and curves.csv."""
+    folder, runs = places(options.out, HERE, "experiments-tune")
     if not options.summary:
-        Tunings(options.runs, ROOT, cells(options)).run_all()
-    table = pd.DataFrame(rows_of(options.runs, options.trials, options.seeds))
+        Tunings(runs, ROOT, cells(options)).run_all()
+    table = pd.DataFrame(rows_of(runs, options.trials, options.seeds))
     tables = {
         "results": table,
         "summary": summarise(table),
-        "curves": curves(options.runs, options.trials, options.seeds),
+        "curves": curves(runs, options.trials, options.seeds),
     }
     for name, content in tables.items():
         rows: list[dict[str, Any]] = content.to_dict("records")
-        write_table(options.folder / f"{name}.csv", rows, floats=".6g")
-    return {"cells": len(table), "summary": str(options.folder / "summary.csv")}
+        write_table(folder / f"{name}.csv", rows, floats=".6g")
+    return {"cells": len(table), "summary": str(folder / "summary.csv")}
 
 
 if __name__ == "__main__":

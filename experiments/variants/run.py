@@ -1,8 +1,8 @@
 """Tune networks with and without algebraic variants, in equal time.
 
-    python -m experiments.variants.run                   five graphs, one seed: 15 to 20 minutes
-    python -m experiments.variants.run seeds=[1,2,3]     the spread: an hour
-    python -m experiments.variants.run networks=[resnet18,bert_tiny] seconds=120
+    python -m experiments.variants.run                   five graphs, one seed: 13 minutes
+    python -m experiments.variants.run seeds=[1,2,3]     the spread: 40 minutes
+    python -m experiments.variants.run networks=[resnet18,bert_tiny,low_rank,projections]
 
 A cell is one network and seed: two calls of ``tune.py``, one of them with ``variants=true``, with
 ``budget.seconds=seconds`` each. The call with variants divides its seconds between two forms of the
@@ -18,10 +18,9 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -31,17 +30,18 @@ from pruner.errors import PrunerError
 from pruner.files import read_json, write_json, write_table
 from pruner.study.grid import Job, results
 from pruner.study.markdown import markdown_table
+from pruner.tune.compare.baselines import Library, Resources, network_baselines
+from pruner.tune.compare.benchmark import SHORT_BENCHMARK, run_interleaved
 from pruner.tune.deploy.build import INPUTS
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY, WORK
+from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.variants.choosing import VariantReport
-from pruner.tune.tvm_import import load_tvm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 GRAPHS = "experiments.variants.graphs"
-OWN = ("chain", "low_rank", "projections", "long_sum", "convolution")
-MORE = ("linear_attention", "deep_convolution")
-TURNS, RUNS = 9, 20  # of each library
+OWN = ("chain", "linear_attention", "convolution", "deep_convolution", "long_sum")
+CONTROLS = ("low_rank", "projections")  # no variant is chosen
 SECONDS_FILE = "command_s.json"
 
 
@@ -60,7 +60,7 @@ def tuned(network: str, words: list[str], folder: Path) -> Path:
     """Tune a network, unless it was; return its run folder, with the command's seconds."""
     finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
     if not finished:
-        name = f"{GRAPHS}:{network}" if network in (*OWN, *MORE) else network
+        name = f"{GRAPHS}:{network}" if network in (*OWN, *CONTROLS) else network
         command = [sys.executable, str(ROOT / "tune.py"), f"network={name}", *words]
         start_s, log = time.monotonic(), folder / "tune.log"
         with Commands(ROOT) as commands:
@@ -72,24 +72,21 @@ def tuned(network: str, words: list[str], folder: Path) -> Path:
     return finished[0].parent
 
 
-def timed(runs: dict[str, Path]) -> dict[str, float]:
-    """Time libraries in turns; return the median milliseconds of each."""
-    tvm, calls = load_tvm().tvm, {}
-    for way, folder in runs.items():
-        library = tvm.runtime.load_module(str(folder / LIBRARY))
-        machine = load_tvm().relax.VirtualMachine(library, tvm.cpu())
-        with np.load(folder / WORK / INPUTS) as arrays:
-            given = [tvm.runtime.tensor(arrays[name]) for name in arrays.files]
-        calls[way] = (machine["main"], given)
-    times: dict[str, list[float]] = {way: [] for way in runs}
-    for turn in range(TURNS + 1):
-        for way, (call, given) in calls.items():
-            start_s = time.perf_counter()
-            for _ in range(RUNS):
-                call(*given)
-            if turn:  # the first one warms up
-                times[way].append((time.perf_counter() - start_s) / RUNS)
-    return {way: 1e3 * float(np.median(one)) for way, one in times.items()}
+def timed(runs: dict[str, Path], folder: Path) -> dict[str, float]:
+    """Time libraries in turns, as ``pruner deploy`` does; return median milliseconds."""
+    first = runs["original"]
+    libraries = {way: Library(label=way, path=run / LIBRARY) for way, run in runs.items()}
+    lined = network_baselines(
+        NetworkRequest.read(first / REQUEST).source,
+        [],
+        libraries,
+        inputs=first / WORK / INPUTS,
+        resources=Resources(threads=read_json(first / DEPLOY_FILE, dict)["threads"]),
+    )
+    rows = run_interleaved(lined, folder / "turns", SHORT_BENCHMARK, log=say)
+    if failed := [f"{row.label}: {row.error}" for row in rows if row.median_s is None]:
+        raise PrunerError("; ".join(failed))
+    return {row.name: 1e3 * float(row.median_s or 0) for row in rows}
 
 
 def cell(network: str, seed: int, options: Options, folder: Path) -> dict[str, Any]:
@@ -100,7 +97,7 @@ def cell(network: str, seed: int, options: Options, folder: Path) -> dict[str, A
         say(f"{network}, seed {seed}, {way} ...")
         runs[way] = tuned(network, [*words, f"variants={variants}"], folder / way)
         seconds[way] = float(read_json(folder / way / SECONDS_FILE))
-    found, report = timed(runs), VariantReport.read(runs["variants"])
+    found, report = timed(runs, folder), VariantReport.read(runs["variants"])
     return {
         "network": network,
         "seed": seed,
@@ -121,14 +118,9 @@ def run(options: Options) -> dict[str, Any]:
     for seed in options.seeds:
         for network in options.networks:
             place = Path(options.work).resolve() / f"{network}-{seed}-{options.seconds:g}"
-
-            def compute(
-                network: str = network, seed: int = seed, place: Path = place
-            ) -> dict[str, Any]:
-                return cell(network, seed, options, place)
-
             name = f"{network}, seed {seed}"
-            jobs.append(Job(name=name, run=compute, leaves=place / "row.json"))
+            work = partial(cell, network, seed, options, place)
+            jobs.append(Job(name=name, run=work, leaves=place / "row.json"))
     rows = []
     for job in track(jobs, "cells", len(jobs)):
         try:

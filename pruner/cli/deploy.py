@@ -14,7 +14,6 @@ from pruner.cli.tuning.network import database_of, deploy_run, network_platform
 from pruner.cli.tuning.platform import load_draft, placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
-from pruner.processes import Worker
 from pruner.study.network.page import write_report
 from pruner.tune.compare.baselines import FOR_KERNELS, Resources, by_default, check_names
 from pruner.tune.compare.benchmark import BenchmarkSettings
@@ -54,7 +53,29 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         # one process builds all libraries: its import takes seconds
         with network_worker() as worker:
             row = deploy_run(folder, run_config, draft=config.draft, worker=worker)
-            return {**row, **_compared(config, folder, run_config, others, worker)}
+            platform = network_platform(folder, run_config)
+            names = by_default() if config.baselines is None else several(config.baselines)
+            reason, found = cannot_run(platform), {}
+            if reason is not None and (config.baselines or others):
+                say(f"no comparison: {reason}")
+            if reason is None and (names or others):
+                settings, meter = _energy(config, platform, BenchmarkSettings())
+                compared = compare_network(
+                    folder,
+                    names,
+                    others,
+                    platform=platform,
+                    analyzer=load_draft(platform),
+                    settings=settings,
+                    meter=meter,
+                    worker=worker,
+                    log=say,
+                )
+                found = compared.by_name
+                say("\n".join(compared.lines()))
+        report = write_report(folder, others)
+        say(f"report: {report}")
+        return {**row, "beside": found, "report": str(report)}
 
 
 def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict[str, Any]:
@@ -122,39 +143,6 @@ def _compared_kernels(
     for task, compared in found.items():
         say("\n".join([task, *compared.lines()]))
     return {task: compared.by_name for task, compared in found.items()}
-
-
-def _compared(
-    config: DictConfig,
-    folder: Path,
-    run_config: DictConfig,
-    others: Sequence[Path],
-    worker: Worker,
-) -> dict[str, Any]:
-    """Time the baselines of a network and write its report."""
-    platform = network_platform(folder, run_config)
-    names = by_default() if config.baselines is None else several(config.baselines)
-    reason, found = cannot_run(platform), {}
-    if reason is not None and (config.baselines or others):
-        say(f"no comparison: {reason}")
-    if reason is None and (names or others):
-        settings, meter = _energy(config, platform, BenchmarkSettings())
-        compared = compare_network(
-            folder,
-            names,
-            others,
-            platform=platform,
-            analyzer=load_draft(platform),
-            settings=settings,
-            meter=meter,
-            worker=worker,
-            log=say,
-        )
-        found = compared.by_name
-        say("\n".join(compared.lines()))
-    report = write_report(folder, others)
-    say(f"report: {report}")
-    return {"beside": found, "report": str(report)}
 
 
 def _energy(

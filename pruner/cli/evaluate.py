@@ -70,7 +70,15 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     model = Path(config.checkpoint or config.model._target_.rpartition(".")[2]).name
     tags = [*platforms, model]
     loggers.log_result(config, folder, numbers, judged.rows, under="judged", tags=tags)
-    _show(result)
+    chance, ceiling = result["random"], result.get("ceiling", {})
+    head = "  ceiling" if ceiling else ""
+    say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")
+    means = [name for name in NETWORK_MEANS if name in result]
+    for name in ("top1", "top5", "pairwise_accuracy", *means):
+        best = f"  {ceiling[name]:7.4f}" if name in ceiling else ""
+        say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}{best}")
+    for name, value in result["best_k"].items():
+        say(f"{name:32s} {value:7.4f}  {chance['best_k'][name]:7.4f}")
     if judged.networks:
         say(as_table(judged.network_rows))
     show_tasks(folder / TASKS_FILE)
@@ -185,15 +193,3 @@ def _judged(config: DictConfig, store: ProgramTable, info: CheckpointInfo | None
     if elsewhere:
         say(f"it has seen the workloads of {len(elsewhere)} evaluated tasks on another platform")
     return store.programs_of(numbers)
-
-
-def _show(result: dict[str, Any]) -> None:
-    chance, ceiling = result["random"], result.get("ceiling", {})
-    head = "  ceiling" if ceiling else ""
-    say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")
-    means = [name for name in NETWORK_MEANS if name in result]
-    for name in ("top1", "top5", "pairwise_accuracy", *means):
-        best = f"  {ceiling[name]:7.4f}" if name in ceiling else ""
-        say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}{best}")
-    for name, value in result["best_k"].items():
-        say(f"{name:32s} {value:7.4f}  {chance['best_k'][name]:7.4f}")

@@ -22,7 +22,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.archives import read_arrays
+from pruner.archives import read_arrays, write_arrays
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -33,7 +33,6 @@ from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.dataflow import DataflowKind
-from pruner.files import write_atomic
 from pruner.processes import in_workers
 from pruner.program.replay import Definitions, definitions_of
 
@@ -95,8 +94,7 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
     arrays["about"] = np.array(json.dumps(about))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomic(target) as partial, partial.open("wb") as handle:
-        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
+    write_arrays(target, **arrays)
     return FileReport(
         path=target,
         programs=len(arrays["index"]),

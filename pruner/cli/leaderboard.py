@@ -17,7 +17,7 @@ from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, write_atomic
+from pruner.files import load_metrics, write_text
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
@@ -106,8 +106,7 @@ def _ranked(
     if config.check and fresh != text:
         raise PrunerError(f"{page} differs from the entries; run pruner leaderboard")
     if not config.check:
-        with write_atomic(page) as partial:
-            partial.write_text(fresh, encoding="utf-8")
+        write_text(page, fresh)
     say(table)
     found = {"track": track.name, "entries": len(rows) - 1, "page": str(page)}
     return {**found, "best": rows[0]["entry"]}
@@ -124,7 +123,14 @@ def _fill(
     index = definitions_of(root.path)
     if config.checkpoint is not None:
         info, score, known = _learned(config, index)
-        _check_unseen(config, info, track, tasks, root)
+        test = {records.key.identity: records.key.task for records in reversed(tasks)}
+        seen = seen_workloads(info, root, [records.key for records in tasks], ON_STDERR)
+        if found := [task for identity, task in test.items() if identity in seen]:
+            raise PrunerError(
+                f"checkpoint={config.checkpoint}: it learned from {len(found)} of the {len(test)} "
+                f"test workloads of {track.name}, the first {min(found)}; train it with the "
+                f"track's split: train.py split={track.split} split.seed={track.seed}"
+            )
     else:
         score, known = _unlearned(config, index)
     known |= {name: config[name] for name in SAID if config[name] is not None}
@@ -147,23 +153,6 @@ def _fill(
         memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     )
     save_submission(entry, submission)
-
-
-def _check_unseen(
-    config: DictConfig,
-    info: CheckpointInfo,
-    track: Track,
-    tasks: Sequence[TaskRecords],
-    root: RecordRoot,
-) -> None:
-    test = {records.key.identity: records.key.task for records in reversed(tasks)}
-    seen = seen_workloads(info, root, [records.key for records in tasks], ON_STDERR)
-    if found := [task for identity, task in test.items() if identity in seen]:
-        raise PrunerError(
-            f"checkpoint={config.checkpoint}: it learned from {len(found)} of the {len(test)} test "
-            f"workloads of {track.name}, the first {min(found)}; train it with the track's split: "
-            f"train.py split={track.split} split.seed={track.seed}"
-        )
 
 
 def _learned(

@@ -54,7 +54,16 @@ def train(config: DictConfig) -> dict[str, Any]:
     start = start_from(config)
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
-    spec = _read_spec(config, model)
+    store = config.store
+    spec = ReadSpec(
+        dataflow=config.features.dataflow,
+        duplicates=config.data.duplicates,
+        draft=model.reads_draft,
+        failures=config.train_failures,
+        cache=config.data.cache,
+        # earlier runs name a class as store
+        stream=store.get("stream", str(store.get("_target_")).endswith(".Vectors")),
+    )
     root = record_root(config.data, bundled_of(config.platform.name))
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
@@ -130,19 +139,6 @@ def _num_workers(config: DictConfig) -> int:
     return number
 
 
-def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
-    """Choose the parts of the records; earlier runs name a class as store."""
-    store = config.store
-    return ReadSpec(
-        dataflow=config.features.dataflow,
-        duplicates=config.data.duplicates,
-        draft=model.reads_draft,
-        failures=config.train_failures,
-        cache=config.data.cache,
-        stream=store.get("stream", str(store.get("_target_")).endswith(".Vectors")),
-    )
-
-
 def _log_end(
     config: DictConfig, model: Model, folds: Sequence[Fold], result: dict[str, Any]
 ) -> None:
@@ -152,7 +148,14 @@ def _log_end(
     show_tasks(first.folder / TASKS_FILE, num_tasks=result["num_tasks"], of=of)
     say("")
     say(_learned(folds, result))
-    _log_judged(result)
+    found = dict(result["parts"])
+    if len(found) > 1:
+        found |= {"mean": result, "spread": result["spread"]}
+    found["chance"] = result["random"]
+    if "ceiling" in result:
+        found["ceiling"] = result["ceiling"]
+    shown = [*_SHOWN, *(name for name in NETWORK_MEANS if name in result)]
+    say(as_table([{"": row, **{n: found[row].get(n) for n in shown}} for row in found]))
     say("top1: the fastest program's latency over that of the program ranked first (1: found it)")
     say(f"checkpoint: {result['checkpoint']}")
     say(f"next: {_next_command(config, model, result)}")
@@ -183,17 +186,6 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
     way = ("distill" if gpu else "finetune") if model.is_network else "none"
     return f"{tune} checkpoint={used} adaptation={way}  # {needs}"
-
-
-def _log_judged(result: dict[str, Any]) -> None:
-    found = dict(result["parts"])
-    if len(found) > 1:
-        found |= {"mean": result, "spread": result["spread"]}
-    found["chance"] = result["random"]
-    if "ceiling" in result:
-        found["ceiling"] = result["ceiling"]
-    shown = [*_SHOWN, *(name for name in NETWORK_MEANS if name in result)]
-    say(as_table([{"": row, **{n: found[row].get(n) for n in shown}} for row in found]))
 
 
 def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]) -> Path:

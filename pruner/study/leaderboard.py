@@ -25,7 +25,7 @@ from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError, PrunerError
-from pruner.files import write_atomic
+from pruner.files import write_atomic, write_text
 from pruner.models.judging.judge import random_report, ranking_metrics
 from pruner.models.judging.metrics import ScoredTask
 from pruner.study.markdown import markdown_table
@@ -186,8 +186,7 @@ def _one_line(problems: object) -> str:
 def save_submission(entry: Path, submission: Submission) -> None:
     """Write the form of an entry."""
     entry.mkdir(parents=True, exist_ok=True)
-    with write_atomic(entry / SUBMISSION_FILE) as partial:
-        partial.write_text(yaml.safe_dump(asdict(submission), sort_keys=False), encoding="utf-8")
+    write_text(entry / SUBMISSION_FILE, yaml.safe_dump(asdict(submission), sort_keys=False))
 
 
 def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score: ScoreTask) -> Path:

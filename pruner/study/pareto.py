@@ -7,13 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pruner.files import as_written, read_table, write_atomic
+from pruner.files import as_written, read_table, write_text
 from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log, short, style
-from pruner.tune.deploy.built_files import REPORT
-from pruner.tune.run.final_choice import FRONT_FILE, JOULES, MODELLED
-
-PLOT = "pareto.png"
+from pruner.tune.run.final_choice import FRONT_FILE, FRONT_PAGE, FRONT_PLOT, JOULES, MODELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,8 @@ def draw_fronts(folder: Path) -> Path:
     """Write ``pareto.png``: a panel for every task."""
     tasks, quantity = read_fronts(folder)
     with style():
-        front_figure(tasks, quantity).savefig(folder / PLOT, dpi=130, bbox_inches="tight")
-    return folder / PLOT
+        front_figure(tasks, quantity).savefig(folder / FRONT_PLOT, dpi=130, bbox_inches="tight")
+    return folder / FRONT_PLOT
 
 
 def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Quantity) -> Figure:
@@ -80,10 +77,8 @@ def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Qu
 
 def write_front_report(folder: Path) -> Path:
     """Write ``report.html``: the plot, and the programs of every front."""
-    path = folder / REPORT
-    text = html_page("Two objectives", list(_blocks(folder)))
-    with write_atomic(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    path = folder / FRONT_PAGE
+    write_text(path, html_page("Two objectives", list(_blocks(folder))))
     return path
 
 

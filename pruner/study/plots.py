@@ -52,6 +52,7 @@ LIBRARIES = {
     "ours": ("ours", BLUE),
     "MetaSchedule": ("MetaSchedule", VERMILION),
     "onnxruntime": ("onnxruntime", GREEN),
+    "OpenVINO": ("OpenVINO", ORANGE),
     "torch eager": ("torch eager", PINK),
     "torch.compile": ("torch.compile", BROWN),
     "torch.compile, max-autotune and frozen": ("torch.compile, autotuned", VIOLET),

@@ -19,7 +19,6 @@ This is the only package with TVM.
 * `lanes`: write vectors and unrolled loops of GPU programs as TVM and nvcc take them
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `phases`: the time of each phase
-* `faults`: errors of TVM that are not a refusal of a program
 * `tvm_import`: import TVM once, its tensor-core instructions parsed once a user
 """
 

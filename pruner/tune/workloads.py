@@ -107,11 +107,8 @@ def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> l
     """Load every TIR function of a Python file, or the named function.
 
     A function is a PrimFunc or a member of an IRModule. Of several, functions that cannot be tuned
-    are left out with a warning.
-
-    Raises:
-        PrunerError: no such file, it does not run, it holds no (such) TIR function, or none that
-            can be tuned.
+    are left out with a warning. Raises `PrunerError`: no such file, it does not run, it holds no
+    (such) TIR function, or none that can be tuned.
     """
     tvm, _, tirx, _ = load_tvm()
     if not path.is_file():

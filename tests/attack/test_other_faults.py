@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pruner.files import METRICS_FILE, load_metrics, save_metrics, write_atomic
+from pruner.files import METRICS_FILE, load_metrics, save_metrics
 from tests.attack.faults import DIED, FULL, PRELOADED, Fault, forked_from, spread, started
 from tests.attack.sizes import FAULTS
 from tests.tune.run.test_loop import SIZES, FakeMeasurer, made_model, measured
@@ -43,8 +43,7 @@ class StandIn(FakeMeasurer):
         """Written as a worker does."""
         from pruner.tune.measure.numerics import save_reference
 
-        with write_atomic(path) as part, part.open("wb") as file:
-            save_reference(file, {"signed": [np.arange(4.0)]})
+        save_reference(path, {"signed": [np.arange(4.0)]})
         done: Future[str | None] = Future()
         done.set_result(None)
         return done

@@ -1,12 +1,17 @@
 """The networks of experiments/breadth: KernelBench's problems at small sizes, and the table."""
 
 import csv
+import importlib.util
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from experiments.breadth import run as breadth
+from experiments.breadth import sources
 from experiments.breadth.sources import make, names
 from pruner.errors import PrunerError
 from pruner.processes import Reply
@@ -98,3 +103,41 @@ def test_the_table_keeps_every_outcome_and_tries_nothing_twice(problems, tmp_pat
     options.again = True
     breadth.run(options)
     assert tried[3:] == ["level2/1_broken"]
+
+
+class Pixels(nn.Module):
+    """A network of images, perhaps of one size alone."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.default_cfg = {"input_size": (3, 32, 32)}
+        self.is_fixed = name == "fixed"
+
+    def forward(self, x):
+        return x.reshape(1, 3, 32 * 32) if self.is_fixed else x.mean((2, 3))
+
+
+@pytest.mark.parametrize(("name", "side"), [("fixed", 32), ("free", 16)])
+def test_images_are_smaller_where_a_network_takes_them(name, side, monkeypatch):
+    monkeypatch.setitem(
+        sys.modules, "timm", SimpleNamespace(create_model=lambda name, pretrained: Pixels(name))
+    )
+    network, (x,) = make("timm", name, None, 16)
+    assert (x.shape[-1], network.training) == (side, False)
+
+
+# what an import of torchvision needs of its extension
+TORCHVISION = 'import torch\n@torch.library.register_fake("torchvision::nms")\ndef nms(*_): ...\n'
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="is installed")
+def test_torchvision_is_imported_without_its_extension(tmp_path, monkeypatch):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(TORCHVISION)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        sources._import_torchvision()
+        assert "torchvision" in sys.modules
+    finally:
+        sys.modules.pop("torchvision", None)
+        sources._SCHEMAS.clear()

@@ -18,7 +18,7 @@ def test_networks_of_the_space_follow_their_choices():
     assert choices.name == "r64-w0.5-236-153-153-153-153"
     with torch.no_grad():
         assert network(image).shape == (1, space.CLASSES)
-    blocks = [part for part in network.modules() if isinstance(part, space.Block)]
+    blocks = [part for part in network.features if isinstance(part, nn.Sequential | space.Added)]
     depthwise = [
         part for part in network.modules() if isinstance(part, nn.Conv2d) and part.groups > 1
     ]
@@ -26,7 +26,8 @@ def test_networks_of_the_space_follow_their_choices():
     assert [part.kernel_size[0] for part in depthwise] == [3, 3, 5, 5, 5, 5]
     # stem 8; expanded by 6 to 48, then 16 channels (24 / 2 is 12, rounded up) by 6
     assert [part.groups for part in depthwise[:2]] == [48, 96]
-    assert [block.residual for block in blocks] == [False, True, False, False, False, False]
+    added = [isinstance(block, space.Added) for block in blocks]
+    assert added == [False, True, False, False, False, False]
     # stem, three of each block, two of each of two excitations, the last
     convolutions = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
     assert len(convolutions) == 1 + 3 * 6 + 2 * 2 + 1

@@ -101,7 +101,7 @@ def test_every_judgement_comes_after_all_measurements_before_it_and_no_other(ite
         return latency_s
 
     scores = []
-    module = item["Followed"].rows.__globals__
+    module = item["judged_rows"].__globals__
     monkeypatch.setitem(module, "ProgramTable", Store)
     monkeypatch.setitem(module, "TaskPrograms", SimpleNamespace(of=part))
 
@@ -110,20 +110,18 @@ def test_every_judgement_comes_after_all_measurements_before_it_and_no_other(ite
         return {}
 
     key = TaskKey(platform="p", task="t", workload_key="k", target="")
-    job = item["Followed"](
-        way="moa",
-        workload="matmul",
-        seed=0,
-        make=Model,
-        key=key,
-        population="population",
-        learned=SimpleNamespace(take=lambda line: line),
-        latency_s=np.arange(1.0, 61.0),
-        rounds=[slice(low, low + 10) for low in range(0, 60, 10)],
-        judges=SimpleNamespace(judge=judge),
-        judged=None,
+    rows = item["judged_rows"](
+        {"method": "moa"},
+        Model,
+        key,
+        ("population", SimpleNamespace(take=lambda line: line), None),
+        SimpleNamespace(
+            latency_s=np.arange(1.0, 61.0),
+            rounds=[slice(low, low + 10) for low in range(0, 60, 10)],
+        ),
+        SimpleNamespace(judge=judge),
     )
-    assert [row["trials"] for row in job.rows()] == [10, 20, 50]
+    assert [row["trials"] for row in rows] == [10, 20, 50]
     assert scores == [-10.0, -20.0, -50.0]
 
 

@@ -40,7 +40,7 @@ def cache(tmp_path_factory):
 def test_the_plugin_leaves_tvm_complete_for_its_user(cache):
     """As docs/metaschedule-plugin.md has it: TVM makes the context, and its rules, by itself."""
     told = run(
-        "import pruner.tune.metaschedule.strategy\n"
+        "import pruner.tune.metaschedule.plugin\n"
         + HALF_MATMUL
         + "from tvm.s_tir import meta_schedule as ms\n"
         "import tvm\n"

@@ -10,7 +10,7 @@ best mean among the unchanged model, the single changes that help, and the joine
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,9 @@ class Comparison:
     @property
     def row(self) -> dict[str, Any]:
         """The comparison as a row of a table."""
-        gains = {f"{name} gain": value for name, value in self.numbers.items()}
-        return {
-            "model": self.model,
-            "pairs": self.pairs,
-            "gain": self.gain,
-            "error": self.error,
-            **gains,
-            "helps": self.helps,
-        }
+        about = asdict(self)
+        gains = {f"{name} gain": value for name, value in about.pop("numbers").items()}
+        return {**about, **gains, "helps": self.helps}
 
 
 def _pairs(rows: Sequence[Row], model: str) -> dict[Pair, Row]:

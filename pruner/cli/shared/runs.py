@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pruner.cli.shared.options import RENAMED, check_options, plain
 from pruner.cli.shared.trust import is_own, named_code, signature
 from pruner.errors import DataError, PrunerError
-from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_atomic
+from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_text
 
 CONFIG_FILE = "config.yaml"
 MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes
@@ -67,8 +67,7 @@ def save_config(folder: Path, config: DictConfig) -> None:
     elif HydraConfig.initialized():
         hydra = HydraConfig.get()
         text = f"# {shlex.join([hydra.help.app_name, *hydra.overrides.task])}\n{text}"
-    with write_atomic(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def last_checkpoint(outputs: Path) -> Path:

@@ -4,7 +4,6 @@
 * `read_options`: the options as typed values
 * `platform`: the platform and its analyzer
 * `network`: the tasks of a network: list, draft, estimate, build into a library
-* `operator_network`: an operator as a network, for ``variants=true``
 * `predict_networks`: forecasts of many networks, without measurements
 * `forecasting`: the same from Python, for modules of torch
 * `interrupts`: Ctrl-C and SIGTERM

@@ -98,7 +98,6 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     if result["trials"] and interrupts.caught is None:
         draw([load_run(folder)], folder)
         _log_verdicts(tuned)
-        _log_choice(tuned)
     if interrupts.caught is not None:
         ended = "nothing measured yet" if nothing else "ended early"
         say(f"{ended}; python tune.py resume={folder} continues")
@@ -122,7 +121,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
 
 
 def _log_verdicts(tuned: Tuned) -> None:
-    """Print the result of every task and the path of its kernel."""
+    """Print the results of tasks, the paths of kernels, and the choice of programs."""
     final = tuned.final
     for task in tuned.tasks:
         say(task.verdict())
@@ -136,18 +135,13 @@ def _log_verdicts(tuned: Tuned) -> None:
     if all(task.all_failed for task in tuned.tasks):
         failed = "; ".join(task.verdict() for task in tuned.tasks)
         raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
+    if final is not None:
+        for line in final.lines():
+            say(line)
+        if final.objective.has_front and final.has_chosen:
+            from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
 
-
-def _log_choice(tuned: Tuned) -> None:
-    final = tuned.final
-    if final is None:
-        return
-    for line in final.lines():
-        say(line)
-    if final.objective.has_front and final.has_chosen:
-        from pruner.study.pareto import draw_fronts, write_front_report  # imports pandas
-
-        say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")
+            say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")
 
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:

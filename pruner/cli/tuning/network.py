@@ -303,9 +303,8 @@ def deploy_run(
 ) -> dict[str, Any]:
     """Build the network of a run folder; return the content of ``deploy.json``.
 
-    Raises:
-        PrunerError: another process builds it, and see
-            :func:`pruner.tune.deploy.forms.deploy_faster`.
+    Raises `PrunerError`: another process builds it, and see
+    :func:`pruner.tune.deploy.forms.deploy_faster`.
     """
     request = folder / REQUEST
     if not request.is_file():

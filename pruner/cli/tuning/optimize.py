@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,15 @@ from pruner.files import held
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
 from pruner.tune.deploy.loaded import Network
 from pruner.tune.measure.machine import host_cpu
-from pruner.tune.networks.signature import (
+from pruner.tune.networks.plain import (
     Arguments,
     arguments_of,
-    exported,
+    plain_call,
+    plain_module,
     tensors_of,
     with_tensors,
 )
-
-_CONSTANTS = bool | int | float | str  # beside None
+from pruner.tune.networks.signature import exported
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -129,20 +128,17 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
     import torch
     from torch.utils import _pytree as tree
 
-    for path, one in tree.tree_leaves_with_path(arguments):
-        # without the place among the arguments by position or by name
-        name = f"input {tree.keystr(path[1:])}"
-        if not (one is None or isinstance(one, torch.Tensor | _CONSTANTS)):
-            raise PrunerError(
-                f"{name} is of {type(one).__name__}: give tensors or constants, in tuples, lists "
-                "and dicts, as forward takes them; wrap a module that takes anything else"
-            )
+    called, plain = plain_call(model, arguments)
+    for path, one in tree.tree_leaves_with_path(plain):
         if isinstance(one, torch.Tensor) and one.device.type != "cpu":
+            # without the place among the arguments by position or by name
+            name = f"input {tree.keystr(path[1:])}"
             raise PrunerError(f"{name} is on {one.device}: give module and inputs on the CPU")
-    given = with_tensors(arguments, [one.detach() for one in tensors_of(arguments)])
+    given = with_tensors(plain, [one.detach() for one in tensors_of(plain)])
     try:
         with evaluated(model):
-            return exported(model, given, _plain_module(model))
+            wrapper = plain_module(model) if called is model else None
+            return exported(called, given, wrapper)
     except PrunerError:
         raise
     except Exception as error:  # torch's own kinds of errors, and the module's
@@ -152,42 +148,6 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
             "write branches that depend on values with torch.where, or give the part that is plain "
             "tensor arithmetic"
         ) from error
-
-
-def _plain_module(model: nn.Module) -> nn.Module:
-    """Wrap a module to return outputs that every process can read."""
-    import torch
-
-    class Plain(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-            # under the names that the inputs have in the module
-            self.forward = wraps(model.forward)(
-                lambda *args, **kwargs: plain_outputs(model(*args, **kwargs))
-            )
-
-    return Plain()
-
-
-def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
-    """Convert outputs to plain containers of tensors and constants.
-
-    Any mapping becomes a dict. Raises `PrunerError` for a value of another type.
-    """
-    import torch
-
-    if outputs is None or isinstance(outputs, torch.Tensor | _CONSTANTS):
-        return outputs
-    if isinstance(outputs, Mapping):
-        return {key: plain_outputs(part, f"{path}[{key!r}]") for key, part in outputs.items()}
-    if isinstance(outputs, list | tuple):
-        parts = [plain_outputs(part, f"{path}[{place}]") for place, part in enumerate(outputs)]
-        return parts if isinstance(outputs, list) else tuple(parts)
-    raise PrunerError(
-        f"{path}: the module returns {type(outputs).__name__} there; a compiled network returns "
-        "tensors, and tuples, lists and dicts of them: wrap the module and leave the rest out"
-    )
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pruner.files import as_written, read_json, write_table
@@ -222,7 +221,16 @@ def plot_curves(
             row[0].set_title(family)
             colour = plots.colours([*names, *references])
             for name, marker in zip((*references, *names), plots.MARKERS, strict=False):
-                _draw(row, comparison, name, colour[name], marker, units)
+                curves = [cell.curve for cell in comparison.cells(name)]
+                for axis, unit in zip(row, units, strict=True):
+                    start = max(getattr(curve, unit)[0] for curve in curves)
+                    end = min(getattr(curve, unit)[-1] for curve in curves)
+                    grid = np.linspace(start, end, _POINTS)
+                    values = np.stack([_steps(curve, unit, grid) for curve in curves])
+                    look: Any = {"color": colour[name], "marker": marker, "label": name}
+                    axis.plot(grid, values.mean(axis=0), markevery=_POINTS // 8, **look)
+                    low, high = values.min(axis=0), values.max(axis=0)
+                    axis.fill_between(grid, low, high, color=colour[name], alpha=0.1, lw=0)
             row[0].set_ylabel("latency / best known\n(less is better)")
             for axis in row:
                 plots.plain_log(axis, "y")
@@ -234,28 +242,7 @@ def plot_curves(
         figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
-def _draw(
-    row: Sequence[Axes],
-    comparison: MethodComparison,
-    method: str,
-    colour: str,
-    marker: str,
-    units: Sequence[str],
-) -> None:
-    curves = [cell.curve for cell in comparison.cells(method)]
-    for axis, unit in zip(row, units, strict=True):
-        start = max(getattr(curve, unit)[0] for curve in curves)
-        end = min(getattr(curve, unit)[-1] for curve in curves)
-        grid = np.linspace(start, end, _POINTS)
-        values = np.stack([_steps(getattr(c, unit), c.relative_latency, grid) for c in curves])
-        every = _POINTS // 8
-        axis.plot(
-            grid, values.mean(axis=0), color=colour, marker=marker, markevery=every, label=method
-        )
-        low, high = values.min(axis=0), values.max(axis=0)
-        axis.fill_between(grid, low, high, color=colour, alpha=0.1, lw=0)
-
-
-def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A step function at points of a grid, not before its first step."""
-    return values[np.searchsorted(at, grid, side="right") - 1]
+def _steps(curve: Any, unit: str, grid: np.ndarray) -> np.ndarray:
+    """A curve's latencies at points of a grid, not before its first step."""
+    at = np.searchsorted(getattr(curve, unit), grid, side="right") - 1
+    return np.asarray(curve.relative_latency)[at]

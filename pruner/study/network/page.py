@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pruner.files import write_atomic
+from pruner.files import write_text
 from pruner.study.book.key_numbers import TextRows
 from pruner.study.book.page import PageBlock, heading, html_page, paragraph
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
@@ -19,7 +19,7 @@ from pruner.tune.networks.variants.choosing import VARIANTS, VariantReport, line
 
 _EQUAL = 0.02  # latencies that differ by less are called equal
 _NOISY = 2.0  # ninth over first decile of timings that others disturbed
-_LIBRARIES = ("torch", "onnxruntime", "tvm")
+_LIBRARIES = ("torch", "onnxruntime", "openvino", "tvm")
 _MANY = 24  # tasks that a picture shows
 
 
@@ -27,9 +27,7 @@ def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
     """Write ``report.html`` of a network's run; raises DataError for other folders."""
     run, others = read_network_run(folder), [read_network_run(other) for other in compare]
     path = folder / REPORT
-    text = html_page(f"{run.name}, tuned", list(blocks(run, others)))
-    with write_atomic(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, html_page(f"{run.name}, tuned", list(blocks(run, others))))
     return path
 
 

@@ -19,7 +19,7 @@ from pruner.tune.deploy.forms import built_form
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.network_tasks import MIN_SHARE
 from pruner.tune.networks.request import REQUEST
-from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 CONFIG_FILE = "config.yaml"
 
@@ -114,9 +114,32 @@ def read_network_run(folder: Path) -> NetworkRun:
     metrics = load_metrics(folder) or {}
     config, command = _read_config(folder / CONFIG_FILE)
     trials = read_trials(folder / JOURNAL_FILE)
-    place = built_form(folder)
-    with as_written(place / TASKS):
-        tasks = _tasks(place, trials, metrics.get("tasks", {}), _rates(folder, config))
+    ran = [trial for trial in reversed(trials) if trial.latency_s < float("inf")]
+    first = {trial.task: trial.latency_s for trial in ran}  # the first overwrites the later
+    place, tasks = built_form(folder) / TASKS, list[TaskLine]()
+    with as_written(place):
+        rates = _rates(folder, config)
+        for row in read_json(place, list):
+            found, bound_s = metrics.get("tasks", {}).get(row["name"], {}), None
+            if rates is not None:
+                sizes = (math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
+                bound_s = max(float(row["flops"]) / rates[0], sum(sizes) / rates[1])
+            tasks.append(
+                TaskLine(
+                    name=row["name"],
+                    weight=float(row["weight"]),
+                    flops=row["flops"],
+                    share=row["share"],
+                    buffers=" ".join("x".join(map(str, shape)) for shape, _ in row["shapes"]),
+                    best_s=found.get("best_latency_s"),
+                    first_s=first.get(row["name"]),
+                    untuned_s=found.get("untuned_latency_s"),
+                    bound_s=bound_s,
+                    forecast_s=found.get("forecast_s") or (),
+                    trials=found.get("trials", 0),
+                    failures=sum(found.get("failures", {}).values()),
+                )
+            )
     weights = {task.name: task.weight for task in tasks if task.tuned}
     curve = RunCurve.of(folder.name, trials, weights, metrics.get("seconds", {}))
     return NetworkRun(
@@ -141,40 +164,6 @@ def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | Non
     cores = platform.get("num_cores") or 1
     used = _json(folder / REQUEST).get("target", {}).get("num-cores", cores)
     return float(flops) * used / cores, float(traffic)
-
-
-def _tasks(
-    folder: Path,
-    trials: Sequence[Trial],
-    measured: Mapping[str, Mapping[str, Any]],
-    rates: tuple[float, float] | None,
-) -> list[TaskLine]:
-    ran = [trial for trial in reversed(trials) if trial.latency_s < float("inf")]
-    first = {trial.task: trial.latency_s for trial in ran}  # the first overwrites the later
-    lines = []
-    for row in read_json(folder / TASKS, list):
-        found, bound_s = measured.get(row["name"], {}), None
-        if rates is not None:
-            num_bytes = sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
-            bound_s = max(float(row["flops"]) / rates[0], num_bytes / rates[1])
-        buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
-        lines.append(
-            TaskLine(
-                name=row["name"],
-                weight=float(row["weight"]),
-                flops=row["flops"],
-                share=row["share"],
-                buffers=buffers,
-                best_s=found.get("best_latency_s"),
-                first_s=first.get(row["name"]),
-                untuned_s=found.get("untuned_latency_s"),
-                bound_s=bound_s,
-                forecast_s=found.get("forecast_s") or (),
-                trials=found.get("trials", 0),
-                failures=sum(found.get("failures", {}).values()),
-            )
-        )
-    return lines
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], str]:

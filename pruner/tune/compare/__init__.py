@@ -1,4 +1,4 @@
-"""Time baselines beside our programs: torch, onnxruntime, untuned TVM.
+"""Time baselines beside our programs: torch, onnxruntime, OpenVINO, untuned TVM.
 
 * `baselines`: the list of baselines, and their common device and cores
 * `runners`: how each loads a network or an operator and runs it, in a process of its own

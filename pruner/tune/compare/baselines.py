@@ -17,7 +17,8 @@ from pruner.tune.networks.source import NetworkSource
 
 CPU = "cpu"
 OURS, EAGER, COMPILE, AUTOTUNE = "ours", "eager", "compile", "autotune"
-ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
+ONNXRUNTIME, OPENVINO = "onnxruntime", "openvino"
+UNTUNED, DRAFT = "untuned", "draft"
 _TUNES = "Compiled"  # the runner that times programs of its own while it is prepared
 
 
@@ -80,6 +81,12 @@ _KINDS: Mapping[str, tuple[str, str, Mapping[str, Any], Mapping[str, Any]]] = {
         {"options": {**_AUTOTUNE, **_GRAPH}},  # as torch's mode of that name
     ),
     ONNXRUNTIME: ("onnxruntime", "OnnxRuntime", {}, {}),
+    OPENVINO: ("OpenVINO", "OpenVino", {}, {}),
+}
+_BY_NAME = (AUTOTUNE, OPENVINO)  # not by default
+_OF_ONNX = {  # the packages that they need, and the extra that has them
+    ONNXRUNTIME: (("onnx", "onnxruntime", "onnxscript"), "network"),
+    OPENVINO: (("onnx", "onnxscript", "openvino"), "network,openvino"),
 }
 BASELINES = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
@@ -99,11 +106,7 @@ class Library:
 
 
 def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
-    """Check the names of baselines.
-
-    Raises:
-        PrunerError: an unknown name.
-    """
+    """Check the names of baselines; raise `PrunerError` for an unknown name."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise PrunerError(f"baselines={unknown}: unknown; known: {', '.join(known)}")
@@ -112,18 +115,19 @@ def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
 def by_default() -> list[str]:
     """List the baselines to time where none is named.
 
-    Their packages are installed. The autotuned baseline takes minutes: it must be named.
+    Their packages are installed. The autotuned baseline takes minutes, and OpenVINO needs an extra:
+    both must be named.
     """
-    return [name for name in BASELINES if name != AUTOTUNE and _lacking(name) is None]
+    return [name for name in BASELINES if name not in _BY_NAME and _lacking(name) is None]
 
 
 def _lacking(name: str) -> str | None:
     """Name the packages of a baseline that are not installed, None where all are."""
-    packages = ("onnx", "onnxruntime", "onnxscript") if name == ONNXRUNTIME else ()
+    packages, extra = _OF_ONNX.get(name, ((), ""))
     absent = [package for package in packages if find_spec(package) is None]
     if not absent:
         return None
-    return f"{', '.join(absent)} not installed; run: pip install 'pruner[network]'"
+    return f"{', '.join(absent)} not installed; run: pip install 'pruner[{extra}]'"
 
 
 def network_baselines(
@@ -139,9 +143,7 @@ def network_baselines(
 
     `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
     ``half``: on a GPU torch and onnxruntime have weights and inputs of float16, as users would.
-
-    Raises:
-        PrunerError: a name that is unknown.
+    Raises `PrunerError`: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
     on_cpu, shared = resources.device == CPU, {"inputs": str(inputs), "device": resources.device}
@@ -167,10 +169,7 @@ def kernel_baselines(
     """List the baselines of an operator, and kernels by name.
 
     `spec` are the options of a named operator, None for a program of the user's, which torch lacks;
-    `output` the shape and dtype of the last argument.
-
-    Raises:
-        PrunerError: a name that is unknown.
+    `output` the shape and dtype of the last argument. Raises `PrunerError`: a name that is unknown.
     """
     check_names(names, FOR_KERNELS)
     known = spec is not None and find_operator(spec["operator"]).torch is not None
@@ -191,6 +190,7 @@ def _of_frameworks(
     *,
     captured: bool,
 ) -> list[Baseline]:
+    only_cpu = None if resources.device == CPU else f"OpenVINO does not run on {resources.device}"
     return [
         Baseline(
             name=name,
@@ -198,7 +198,9 @@ def _of_frameworks(
             runner=runner,
             arguments={**given, **arguments, **(on_gpu if captured else {})},
             threads=resources.threads,
-            missing=_lacking(name) or (None if name == ONNXRUNTIME else missing),
+            missing=_lacking(name)
+            or (only_cpu if name == OPENVINO else None)
+            or (None if name in _OF_ONNX else missing),
             tunes=runner == _TUNES,
         )
         for name, (label, runner, arguments, on_gpu) in _KINDS.items()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.files import as_written, read_json, write_atomic
+from pruner.files import as_written, read_json
 from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
@@ -137,10 +137,7 @@ class SideBySide:
 
 
 def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
-    """Summarise runs: median, minimum, first and ninth decile.
-
-    The result is empty without runs.
-    """
+    """Summarise runs: median, minimum, first and ninth decile; nothing without runs."""
     if not len(latencies_s):
         return {}
     low_s, median_s, high_s = np.quantile(latencies_s, [0.1, 0.5, 0.9]).tolist()
@@ -359,9 +356,3 @@ def _output_error(
     error = float(apart[place]) / largest(wanted) if wanted.dtype.kind == "f" else float("inf")
     where = f" at {', '.join(map(str, place))}" if place else ""
     return error, f"{label}{where} is {found[place]}, not {wanted[place]}"
-
-
-def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
-    """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, atomically."""
-    with write_atomic(path) as partial, partial.open("wb") as file:
-        np.savez(file, *arrays)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pruner.archives import write_arrays
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
@@ -29,7 +30,6 @@ from pruner.tune.compare.benchmark import (
     BenchmarkSettings,
     SideBySide,
     run_interleaved,
-    save_arrays,
 )
 from pruner.tune.deploy.build import INPUTS, build_network
 from pruner.tune.deploy.built_files import COMPARISON_FILE, KERNELS_FILE, LIBRARY, WORK
@@ -66,11 +66,9 @@ def compare_network(
     """Time a run's deployed network beside baselines; write ``beside.json``.
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
-    for an ONNX file with those of onnxruntime. ``worker`` builds TVM's libraries, see
-    :func:`~pruner.tune.deploy.build.network_worker`.
-
-    Raises:
-        PrunerError: a network that cannot run here, unknown names, or runs that do not fit.
+    for an ONNX file with those of onnxruntime. ``worker`` builds TVM's untuned and drafted networks
+    where `names` has them, see :func:`~pruner.tune.deploy.build.network_worker`. Raises
+    `PrunerError`: a network that cannot run here, unknown names, or runs that do not fit.
     """
     reason = cannot_run(platform)
     if reason is not None:
@@ -79,20 +77,31 @@ def compare_network(
     # before libraries are built, which takes minutes
     check_others(folder, others)
     work, request, resources = folder / _WORK, request_of(folder), Resources.of(platform)
-    libraries = _libraries(folder, names, others, platform, analyzer, worker, log)
+    form = built_form(folder)
+    libraries = {OURS: _deployed(folder, "ours")}
+    for other in others:
+        libraries[_name(other)] = _deployed(other, _name(other))
+    if UNTUNED in names:
+        libraries[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
+    if DRAFT in names:
+        start, database = time.perf_counter(), work / "drafts"
+        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
+        tasks = read_tasks(form / TASKS)
+        rest = [task.workload for task in tasks if not is_view(task.module)]
+        log(f"drafting {len(rest)} tasks")
+        seed = request.source.seed
+        draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
+        facts, sources = {"draft_s": time.perf_counter() - start}, {DRAFTED: database}
+        label = "TVM, drafted only"
+        libraries[DRAFT] = _built(form, sources, work / DRAFT, label, facts, worker)
+    inputs, half = folder / WORK / INPUTS, request.form.halves
     baselines = network_baselines(
-        request.source,
-        names,
-        libraries,
-        inputs=folder / WORK / INPUTS,
-        resources=resources,
-        half=request.form.halves,
+        request.source, names, libraries, inputs=inputs, resources=resources, half=half
     )
     reference = ONNXRUNTIME if request.source.is_onnx else EAGER
     found = run_interleaved(baselines, work, settings, reference=reference, meter=meter, log=log)
-    compared = SideBySide(
-        rows=[row.row() for row in found], resources=resources, reference=reference
-    )
+    rows = [row.row() for row in found]
+    compared = SideBySide(rows=rows, resources=resources, reference=reference)
     write_json(folder / COMPARISON_FILE, compared.content(), indent=1)
     return compared
 
@@ -111,9 +120,7 @@ def compare_kernels(
     """Time every task's kernel beside torch; write ``kernels_beside.json``.
 
     It is written after every task. Outputs are compared with those of torch eager, where it runs.
-
-    Raises:
-        PrunerError: an unknown name.
+    Raises `PrunerError`: an unknown name.
     """
     found: dict[str, SideBySide] = {}
     for workload in workloads:
@@ -128,7 +135,7 @@ def compare_kernels(
         work = folder / _WORK / workload.name
         work.mkdir(parents=True, exist_ok=True)
         inputs = work / INPUTS
-        save_arrays(inputs, seeded(given))
+        write_arrays(inputs, *seeded(given))
         baselines = kernel_baselines(
             workload.spec, names, libraries, inputs=inputs, output=output, resources=resources
         )
@@ -143,11 +150,7 @@ def compare_kernels(
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
-    """Check that a run has equal programs for our tasks.
-
-    Raises:
-        DataError: it has none of them, or another program of the same name.
-    """
+    """Raise `DataError` unless a run has equal programs for our tasks."""
     known = by_name(theirs)
     both = [task for task in ours if task.name in known]
     if not both:
@@ -158,11 +161,7 @@ def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload
 
 
 def check_others(folder: Path, others: Sequence[Path]) -> None:
-    """Check that `others` are runs of the same network.
-
-    Raises:
-        PrunerError: another network, precision or target, or a name that is taken.
-    """
+    """Raise `PrunerError` unless `others` are runs of the same network, with other names."""
     asked = request_of(folder)
     check_run_names(folder, others)
     for other in others:
@@ -176,11 +175,7 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
 
 
 def check_run_names(folder: Path, others: Sequence[Path]) -> None:
-    """Check that every run folder has a name of its own.
-
-    Raises:
-        DataError: it is the name of a baseline or of another run.
-    """
+    """Raise `DataError` for a run folder with the name of a baseline or another."""
     taken = [_name(folder), OURS, *BASELINES]
     for other in others:
         if (name := _name(other)) in taken:
@@ -198,40 +193,6 @@ def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
 
 def _name(folder: Path) -> str:
     return folder.resolve().name
-
-
-def _libraries(
-    folder: Path,
-    names: Sequence[str],
-    others: Sequence[Path],
-    platform: Platform,
-    analyzer: Analyzer | None,
-    worker: Worker | None,
-    log: Log,
-) -> dict[str, Library]:
-    """Build or find the libraries to compare, of this and other runs.
-
-    TVM's untuned and drafted networks are built where `names` has them. A missing library has its
-    reason.
-    """
-    work, form = folder / _WORK, built_form(folder)
-    found = {OURS: _deployed(folder, "ours")}
-    for other in others:
-        found[_name(other)] = _deployed(other, _name(other))
-    if UNTUNED in names:
-        found[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
-    if DRAFT in names:
-        start, database = time.perf_counter(), work / "drafts"
-        shutil.rmtree(database, ignore_errors=True)  # drafted anew: its duration is a result
-        tasks = read_tasks(form / TASKS)
-        rest = [task.workload for task in tasks if not is_view(task.module)]
-        log(f"drafting {len(rest)} tasks")
-        seed = request_of(folder).source.seed
-        draft_network.draft_tasks(rest, platform, analyzer, database, seed=seed)
-        facts = {"draft_s": time.perf_counter() - start}
-        sources = {DRAFTED: database}
-        found[DRAFT] = _built(form, sources, work / DRAFT, "TVM, drafted only", facts, worker)
-    return found
 
 
 def _deployed(folder: Path, label: str) -> Library:

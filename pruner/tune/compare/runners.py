@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
-from pruner.files import write_atomic
 from pruner.program.dag.operators import find_operator
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
-from pruner.tune.networks.signature import Arguments, tensors_of, with_tensors
+from pruner.tune.networks.plain import Arguments, tensors_of, with_tensors
 from pruner.tune.networks.source import NetworkSource, example_of
 from pruner.tune.tvm_import import without_torch
 
@@ -213,17 +213,13 @@ class OnnxRuntime(Runner):
         if device != "cpu":
             onnxruntime.preload_dlls()  # CUDA's libraries as Python packages bring them
         start = time.perf_counter()
-        given, arrays = NetworkSource.read(source), _read(inputs)
         settings = onnxruntime.SessionOptions()
         # operators in sequence, as in the other frameworks
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
         if not optimized:
             level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             settings.graph_optimization_level = level
-        with tempfile.TemporaryDirectory() as folder:
-            file = given.path if given.is_onnx else Path(folder) / "network.onnx"
-            if not given.is_onnx:
-                _export(source, Path(folder) / "network.onnx", half=half)
+        with _onnx_file(source, half=half) as file:
             exported = time.perf_counter()
             self._session = onnxruntime.InferenceSession(
                 str(file), settings, providers=[(provider, dict(options))]
@@ -231,8 +227,8 @@ class OnnxRuntime(Runner):
         if provider not in self._session.get_providers():
             raise PrunerError(f"onnxruntime could not start its {provider}; see the log")
         self._value, self._device = onnxruntime.OrtValue.ortvalue_from_numpy, device
-        self._half = half and not given.is_onnx
-        self._given = self.prepared(arrays)
+        self._half = half and not NetworkSource.read(source).is_onnx
+        self._given = self.prepared(_read(inputs))
         self.run()
         self.facts = {
             "onnxruntime": onnxruntime.__version__,
@@ -260,6 +256,53 @@ class OnnxRuntime(Runner):
     def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
         found: Sequence[NDArray[Any]] = result.copy_outputs_to_cpu()
         return found
+
+
+class OpenVino(Runner):
+    """OpenVINO on a CPU and on the network's ONNX file, for the least latency of a call.
+
+    Products of float32 are not rounded: its default on some CPUs is bfloat16.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        inputs: str,
+        threads: int,
+        device: str = "cpu",
+        half: bool = False,
+    ) -> None:
+        openvino = importlib.import_module("openvino")
+        start, core = time.perf_counter(), openvino.Core()
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(threads),
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        with _onnx_file(source, half=half) as file:
+            exported = time.perf_counter()
+            compiled = core.compile_model(core.read_model(str(file)), device.upper(), settings)
+        self._request, self._tensor = compiled.create_infer_request(), openvino.Tensor
+        self._given = self.prepared(_read(inputs))
+        self.run()
+        self.facts = {
+            "openvino": openvino.__version__,
+            "export_s": exported - start,
+            "ready_s": time.perf_counter() - start,
+        }
+
+    def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """Wrap the inputs, which are read where they lie."""
+        found = map(np.ascontiguousarray, arrays)
+        return {n: self._tensor(array, shared_memory=True) for n, array in enumerate(found)}
+
+    def _call(self, given: Any) -> Any:
+        return self._request.infer(given, share_outputs=True)
+
+    def _arrays(self, result: Any) -> Sequence[NDArray[Any]]:
+        return [np.array(array) for array in result.values()]
 
 
 class OnnxReference(Runner):
@@ -372,8 +415,7 @@ def save_outputs(runner: Any, inputs: str | Path, path: Path) -> None:
             if call.is_file()
         )
     again = {f"again_{n}": array for other in others for n, array in enumerate(other)}
-    with write_atomic(path) as partial, partial.open("wb") as file:
-        np.savez(file, *first, **again)
+    write_arrays(path, *first, **again)
 
 
 @contextmanager
@@ -427,15 +469,28 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
     return Operator().eval()
 
 
+@contextmanager
+def _onnx_file(source: Mapping[str, Any], *, half: bool) -> Iterator[Path]:
+    """Yield a network's ONNX file, which torch exports unless the network is one."""
+    given = NetworkSource.read(source)
+    if given.is_onnx:
+        yield Path(given.path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.onnx"
+        _export(source, file, half=half)
+        yield file
+
+
 def _export(source: Mapping[str, Any], file: Path, *, half: bool) -> None:
     torch = importlib.import_module("torch")
     network, arguments = _example(source)
-    assert arguments is not None, "onnxruntime runs networks"
+    assert arguments is not None, "onnxruntime and OpenVINO run networks"
     if half:
         network = network.half()
         tensors = [t.half() if t.is_floating_point() else t for t in tensors_of(arguments)]
         arguments = with_tensors(arguments, tensors)
     args, kwargs = arguments
     with torch.no_grad():
-        # onnxruntime needs one file, weights included
+        # one file, weights included
         torch.onnx.export(network, args, str(file), kwargs=kwargs, dynamo=True, external_data=False)

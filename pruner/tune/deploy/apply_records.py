@@ -35,11 +35,7 @@ class Applied:
 
 
 def recorded_keys(folder: Path, target: Any) -> set[str]:
-    """List the keys of tasks with records in a database, if any.
-
-    Raises:
-        PrunerError: a record of another target, which TVM would apply, too.
-    """
+    """List the keys of tasks with records; raise `PrunerError` for another target's."""
     if not (folder / RECORDS).is_file():
         return set()
     records = Database.read(folder).tvm_database.get_all_tuning_records()
@@ -64,10 +60,8 @@ def keys_of(module: Any) -> dict[str, str]:
 def check_tasks(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check that the keys `found` equal the keys of tuned tasks.
 
-    `found` has keys by function, `wanted` by task.
-
-    Raises:
-        PrunerError: they differ, so records would be lost; the message names them.
+    `found` has keys by function, `wanted` by task. Raises `PrunerError`: they differ, so records
+    would be lost; the message names them.
     """
     lost = sorted(name for name, key in wanted.items() if key not in found.values())
     new = sorted(name for name, key in found.items() if key not in wanted.values())
@@ -85,11 +79,9 @@ def apply_records(
 ) -> tuple[Any, Applied]:
     """Schedule by the databases of `sources`; the first has precedence.
 
-    ``by_rules``: use TVM's own rules for the rest, without which no GPU builds it.
-
-    Raises:
-        PrunerError: a database has a record of a task of the network that was not applied, or
-            records of another target.
+    ``by_rules``: use TVM's own rules for the rest, without which no GPU builds it. Raises
+    `PrunerError`: a database has a record of a task of the network that was not applied, or records
+    of another target.
     """
     keys, counts, done = keys_of(module), dict[str, int](), set[str]()
     for name, folder in sources.items():

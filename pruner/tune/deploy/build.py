@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
-from pruner.tune.compare.benchmark import save_arrays
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
@@ -31,9 +31,10 @@ from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
+from pruner.tune.networks.plain import with_tensors
 from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
 from pruner.tune.networks.rewrites.operators import functions_of
-from pruner.tune.networks.signature import last_scales, with_tensors
+from pruner.tune.networks.signature import last_scales
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
 from pruner.tune.phases import Stopwatch
@@ -58,10 +59,7 @@ class Built:
 
 
 def network_worker() -> Worker:
-    """Start a worker that imports, lowers and builds a network.
-
-    It imports TVM and torch at once.
-    """
+    """Start a worker that imports, lowers and builds a network, with TVM and torch."""
     worker = Worker(__name__, method="spawn")
     worker.start()
     return worker
@@ -85,12 +83,9 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output
-    to `log_file`.
-
-    Raises:
-        PrunerError: the network differs from the tuned network, records were not applied, or are of
-            another target; in one line that names the `log`.
+    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output to
+    `log_file`. Raises `PrunerError`: the network differs from the tuned network, records were not
+    applied, or are of another target; in one line that names the `log`.
     """
     job = (folder, sources, library, reference, threads)
     return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
@@ -103,10 +98,7 @@ def build_here(
 
     ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
     the outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the
-    library.
-
-    Raises:
-        PrunerError: see :func:`build_network`.
+    library. Raises `PrunerError`: see :func:`build_network`.
     """
     watch, notes = Stopwatch(), list[str]()
     request = NetworkRequest.read(folder / REQUEST)
@@ -146,10 +138,7 @@ def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
     It is not lowered again: that would change the functions. ``half``: compiles functions
-    meanwhile, which are to be linked.
-
-    Raises:
-        PrunerError: TVM cannot build it, in one line.
+    meanwhile, which are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"
@@ -176,7 +165,7 @@ def _reference(
         return write_reference(source, folder, threads)
     if (folder / EXPECTED).is_file():
         return [f"{source.path} was moved: compared with its outputs of an earlier build"]
-    save_arrays(folder / INPUTS, seeded([(one.shape, one.dtype) for one in interface.inputs]))
+    write_arrays(folder / INPUTS, *seeded([(one.shape, one.dtype) for one in interface.inputs]))
     return [f"outputs are not checked: {source.path} was moved"]
 
 
@@ -215,14 +204,14 @@ def write_reference(
     inputs are positive.
     """
     inputs, expected, arrays = folder / INPUTS, folder / EXPECTED, inputs_of(source, kind)
-    save_arrays(inputs, arrays)
+    write_arrays(inputs, *arrays)
     for earlier in (folder / AGAIN, expected):
         earlier.unlink(missing_ok=True)
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     runner, reason = _reference_runner(source, given)
     if runner is None:
         return [f"outputs are not checked: {reason}"]
-    save_arrays(folder / AGAIN, other_inputs(arrays))
+    write_arrays(folder / AGAIN, *other_inputs(arrays))
     try:
         save_outputs(runner, inputs, expected)
         reason = "" if _stays_finite(expected) else "more of its outputs are not finite"
@@ -232,7 +221,7 @@ def write_reference(
         return write_reference(source, folder, threads, "positive")
     if not reason:
         return []
-    save_arrays(folder / AGAIN, arrays)
+    write_arrays(folder / AGAIN, *arrays)
     save_outputs(runner, inputs, expected)
     return [f"both compared calls have the same inputs; with others: {reason}"]
 
@@ -317,8 +306,7 @@ class SecondHalf:
     def objects(self) -> list[str]:
         """Wait for the object file; return its path, nothing where no function was taken.
 
-        Raises:
-            PrunerError: TVM cannot compile the functions, in one line.
+        Raises `PrunerError`: TVM cannot compile the functions, in one line.
         """
         if self._worker is None:
             return []

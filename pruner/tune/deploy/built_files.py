@@ -21,11 +21,7 @@ def remove_built(folder: Path) -> None:
 
 @contextmanager
 def deploying(folder: Path) -> Iterator[None]:
-    """Lock the deployment of a run; the run itself may still tune.
-
-    Raises:
-        PrunerError: another process builds it, or links lead out of the folder.
-    """
+    """Lock the deployment of a run, not its tuning; raise `PrunerError` where locked."""
     check_links(folder)
     (folder / WORK).mkdir(exist_ok=True)
     with held(folder / WORK):

@@ -33,8 +33,7 @@ _TURNS = "turns"  # in OTHER: logs and outputs of the timing
 def forms(folder: Path) -> dict[str, Path]:
     """Return the folders of a network's forms by name, with variants first.
 
-    Raises:
-        DataError: :data:`OTHER` has another network, whose code must not run.
+    Raises `DataError`: :data:`OTHER` has another network, whose code must not run.
     """
     found = {}
     for place in (folder, folder / OTHER):
@@ -51,8 +50,7 @@ def forms(folder: Path) -> dict[str, Path]:
 def built_form(folder: Path) -> Path:
     """Return the folder of the form that a run's library has.
 
-    Raises:
-        DataError: see :func:`forms`, or the report of the variants is damaged.
+    Raises `DataError`: see :func:`forms`, or the report of the variants is damaged.
     """
     if not (folder / OTHER / TASKS).is_file():
         return folder
@@ -62,8 +60,7 @@ def built_form(folder: Path) -> Path:
 def extract_original(folder: Path, *, cache: Path | None = None, log: Log = silent) -> None:
     """Extract the tasks of a network without its variants, if it has some.
 
-    Raises:
-        PrunerError: see :func:`~pruner.tune.networks.extraction.extract_tasks`.
+    Raises `PrunerError`: see :func:`~pruner.tune.networks.extraction.extract_tasks`.
     """
     request = NetworkRequest.read(folder / REQUEST)
     if request.form.variants and list(forms(folder)) == [WITH]:
@@ -85,10 +82,8 @@ def deploy_faster(
 
     Both libraries are timed in turns; ``variants.json`` gets their seconds. A form that cannot be
     built, or whose outputs are wrong, loses. `how`: see
-    :func:`~pruner.tune.deploy.network.deploy_network`.
-
-    Raises:
-        PrunerError: see there; of two forms, both fail, or they are of two networks.
+    :func:`~pruner.tune.deploy.network.deploy_network`. Raises `PrunerError`: see there; of two
+    forms, both fail, or they are of two networks.
     """
     places = forms(folder)
     if len(places) < 2 or cannot_run(platform) is not None:

@@ -116,10 +116,8 @@ def names_of(structure: Any, path: str = "") -> list[str]:
 def flattened(structure: Any, given: Any, path: str) -> list[Any]:
     """List the tensors of `given` arguments, which have a structure.
 
-    Constants were built in: they may be left out, and must be equal where they are given.
-
-    Raises:
-        PrunerError: they have another structure; the message has the `path`.
+    Constants were built in: they may be left out, and must be equal where they are given. Raises
+    `PrunerError`: they have another structure; the message has the `path`.
     """
     if isinstance(structure, int):
         if not hasattr(given, "shape"):

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import temporaries_in, write_atomic
+from pruner.files import temporaries_in, write_text
 from pruner.tune.compiling import compiled, link
 from pruner.tune.deploy.apply_records import recorded_keys
 from pruner.tune.deploy.built_files import TEMPORARY, WORK, deploying
 from pruner.tune.kinds import is_opencl
 from pruner.tune.networks.network_tasks import task_key
-from pruner.tune.opencl.launches import RUNNER, launch_plan
-from pruner.tune.opencl.runtime import load_runtime
+from pruner.tune.opencl.runtime import RUNNER, launch_plan, load_runtime
 from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import best_module, chosen_trials
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
@@ -44,11 +43,8 @@ def deploy_kernels(
     """Write every task's best program to ``kernels/`` of the run folder.
 
     In a run that only compiled, it is the first program of its search. Tasks without program are
-    left out.
-
-    Raises:
-        PrunerError: no task has a program, records of another target, or another process builds
-            them.
+    left out. Raises `PrunerError`: no task has a program, records of another target, or another
+    process builds them.
     """
     with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
         found = _measured(workloads, target, folder, database or folder)
@@ -127,7 +123,6 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         files[library.parent / OPENCL_LOADER] = RUNNER
     sources = []
     for path, text in files.items():
-        with write_atomic(path) as written:
-            written.write_text(text, encoding="utf-8")
+        write_text(path, text)
         sources.append(path)
     return Kernel(task=name, library=library, sources=sources)

@@ -133,7 +133,10 @@ class Network:
             for value, one, of_torch in zip(inputs, wanted, is_torch, strict=True)
         ]
         with self._turn, _environment.of(self.interface.threads) as threads:
-            self._use_threads(threads)
+            if self.interface.device == "cpu" and getattr(_pool, "threads", None) != threads:
+                # the pool of this thread is created by this call
+                self._tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, threads)
+                _pool.threads = threads
             result = self._main(*given)
             if self.interface.device != "cpu":
                 self._device.sync()
@@ -216,12 +219,6 @@ class Network:
             raise PrunerError(
                 f"input {wanted.name} is on {device}, the network on {self.interface.device}"
             )
-
-    def _use_threads(self, number: int) -> None:
-        if self.interface.device == "cpu" and getattr(_pool, "threads", None) != number:
-            # the pool of this thread is created by this call
-            self._tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, number)
-            _pool.threads = number
 
 
 def load(path: str | Path) -> Network:

@@ -137,10 +137,8 @@ def deploy_network(
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs). `worker`: see
     :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
-
-    Raises:
-        PrunerError: not the folder of a network, nothing to apply, records of another target, a
-            network that changed since, or outputs that are wrong.
+    Raises `PrunerError`: not the folder of a network, nothing to apply, records of another target,
+    a network that changed since, or outputs that are wrong.
     """
     tasks, request = _opened(folder, platform)
     database = database or folder
@@ -183,11 +181,7 @@ def cannot_run(platform: Platform) -> str | None:
 
 
 def request_of(folder: Path) -> NetworkRequest:
-    """Read the request of a network's run folder.
-
-    Raises:
-        DataError: it is the folder of no network, or the file is damaged.
-    """
+    """Read the request of a network's run; raise `DataError` without, or if damaged."""
     if not (folder / REQUEST).is_file():
         raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
     return NetworkRequest.read(folder / REQUEST)
@@ -248,11 +242,22 @@ def _checked(
     log: Log,
 ) -> Deployed:
     """Run the library in a new process; refuse outputs unlike torch's."""
-    form, reason = request.form, cannot_run(platform)
+    form, work, reason = request.form, folder / WORK, cannot_run(platform)
     if reason is None:
         log("running it with TVM's runtime")
+        libraries = {OURS: Library(label="ours", path=deployed.library)}
+        given: Any = {"inputs": work / INPUTS, "resources": deployed.resources}
         with watch.time("run"):
-            found = _run(folder, request.source, deployed, interface, settings)
+            baselines = network_baselines(request.source, [], libraries, **given)
+            (ours,) = run_interleaved(baselines, work, settings)
+            if ours.error is not None:
+                raise PrunerError(
+                    f"{deployed.library}: it was built but does not run: {ours.error}"
+                )
+            found: dict[str, Any] = {}
+            if (work / EXPECTED).is_file():
+                found["relative_error"], found["worst_output"] = _worst(work, interface)
+        found |= {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
         deployed = replace(deployed, **found, seconds={**deployed.seconds, **watch.seconds})
     else:
         deployed = replace(deployed, notes=[*deployed.notes, f"compiled but not run: {reason}"])
@@ -312,27 +317,6 @@ def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     # last: its presence marks a complete deployment
     write_json(folder / DEPLOY_FILE, everything, indent=1)
     return deployed
-
-
-def _run(
-    folder: Path,
-    source: NetworkSource,
-    deployed: Deployed,
-    interface: Interface,
-    settings: BenchmarkSettings,
-) -> dict[str, Any]:
-    work = folder / WORK
-    libraries = {OURS: Library(label="ours", path=deployed.library)}
-    baselines = network_baselines(
-        source, [], libraries, inputs=work / INPUTS, resources=deployed.resources
-    )
-    (ours,) = run_interleaved(baselines, work, settings)
-    if ours.error is not None:
-        raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
-    found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
-    if (work / EXPECTED).is_file():
-        found["relative_error"], found["worst_output"] = _worst(work, interface)
-    return found
 
 
 def _worst(work: Path, interface: Interface, scales: Sequence[float] = ()) -> tuple[float, str]:

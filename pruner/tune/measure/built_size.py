@@ -21,16 +21,10 @@ def code_bytes(path: Path) -> int:
     data = path.read_bytes()
     if data[:5] != b"\x7fELF\x02":
         raise PrunerError(f"{path}: no 64-bit ELF library, so its code has no size")
-    (table,), (entry, count) = (
-        struct.unpack_from("<Q", data, 40),
-        struct.unpack_from("<HH", data, 58),
-    )
+    table, entry, count = struct.unpack_from("<40xQ10xHH", data)
     total = 0
     for start in range(table, table + entry * count, entry):
-        (flags,), (size,) = (
-            struct.unpack_from("<Q", data, start + 8),
-            struct.unpack_from("<Q", data, start + 32),
-        )
+        flags, size = struct.unpack_from("<8xQ16xQ", data, start)
         total += size if flags & _EXECUTABLE else 0
     return total
 

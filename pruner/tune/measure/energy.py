@@ -157,10 +157,7 @@ def count_energy(
     `runs`: each call keeps the device busy with one program for a window of at least
     `LEAST_WINDOW_S` and returns the number of runs; None: it failed, and the program is left out.
     `rest` waits as long: the power meanwhile is the idle power, which is taken off. Joules are the
-    medians of the turns.
-
-    Raises:
-        OSError: the counter is gone.
+    medians of the turns. Raises `OSError`: the counter is gone.
     """
     start_s, before_j = meter.read()
     rest()

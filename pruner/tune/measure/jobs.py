@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.files import write_atomic
 from pruner.processes import NoReference
 from pruner.tune.compiling import compiled, link
 from pruner.tune.cuda import provide_compiler
@@ -236,8 +235,7 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
     elif seconds < _CHEAP_S:
         edges, _ = results("edges")
         kept |= {"edges": edges} if defined(edges) else {}
-    with write_atomic(Path(out)) as partial, partial.open("wb") as file:
-        save_reference(file, kept)
+    save_reference(Path(out), kept)
     return seconds
 
 

@@ -37,10 +37,8 @@ def make_platform(
     `target` has the form `TARGET_FORM`, or is its JSON text.
 
     ``target="host"`` is this machine's CPU with all its cores and instructions. Attributes that a
-    given target lacks come from this machine (cores) or from the platform (CUDA).
-
-    Raises:
-        PrunerError: a target that TVM does not know or that does not fit, or a device without one.
+    given target lacks come from this machine (cores) or from the platform (CUDA). Raises
+    `PrunerError`: a target that TVM does not know or that does not fit, or a device without one.
     """
     if target == "host":
         if address is not None:
@@ -213,10 +211,8 @@ def on_opencl(
 
     ``wanted``: number or words of the device (measure.device=), instead of the words in the
     platform's file. ``own_limits``: the device limits work groups and local memory, where the
-    platform's file describes another device or none; they never exceed the device's.
-
-    Raises:
-        PrunerError: there is no such device, or no OpenCL.
+    platform's file describes another device or none; they never exceed the device's. Raises
+    `PrunerError`: there is no such device, or no OpenCL.
     """
     assert isinstance(device, GpuDevice), type(device)
     found = find_device(wanted, device.opencl_device)
@@ -243,10 +239,8 @@ def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform
     """Give a platform `wanted` of the devices that are `there`, None: all.
 
     Every runner has one device: on this machine the GPU that its process may see, behind a tracker
-    any free server of the key.
-
-    Raises:
-        PrunerError: more devices than there are, or several of a CPU or of an OpenCL platform.
+    any free server of the key. Raises `PrunerError`: more devices than there are, or several of a
+    CPU or of an OpenCL platform.
     """
     if platform.device == OPENCL and wanted not in (None, 1):
         raise PrunerError(

@@ -170,7 +170,13 @@ class DeviceMeasurer:
         self.lag = int(not self.exclusive) if settings.lag is None else settings.lag
         preload(*PRELOADED)
         memory_bytes = int(settings.memory_gib * GIB)
-        self._folder = _emptied(folder)
+        if folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="pruner-build-"))
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            # libraries in it are loaded and executed: nobody else may put files there
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder = folder.resolve()
         # TVM would bind threads to fixed cores, where other work may disturb them for the complete
         # run
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
@@ -510,15 +516,6 @@ class DeviceMeasurer:
         if check is None or outcome.error is not None:
             return outcome
         return self._checked(job, outcome, check)
-
-
-def _emptied(folder: Path | None) -> Path:
-    if folder is None:
-        return Path(tempfile.mkdtemp(prefix="pruner-build-"))
-    shutil.rmtree(folder, ignore_errors=True)
-    # libraries in it are loaded and executed: nobody else may put files there
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder.resolve()
 
 
 @dataclass(slots=True, kw_only=True)

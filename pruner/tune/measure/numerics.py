@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.archives import read_arrays
+from pruner.archives import read_arrays, write_arrays
 from pruner.errors import DataError
 from pruner.processes import NoReference
 from pruner.progress import Log
@@ -171,10 +171,6 @@ def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
     return rng.random(shape, dtype=np.float32) * 2 - 1
 
 
-def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    return 1 - rng.random(shape, dtype=np.float32)
-
-
 def _edges(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     values, case = _signed(rng, shape), rng.integers(0, 12, shape)
     small = values * np.float32(1e-3)
@@ -183,7 +179,7 @@ def _edges(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
 
 _FLOATS: dict[Kind, Callable[..., NDArray[np.float32]]] = {
     "signed": _signed,
-    "positive": _positive,
+    "positive": lambda rng, shape: 1 - rng.random(shape, dtype=np.float32),
     "edges": _edges,
 }
 
@@ -193,14 +189,14 @@ def defined(values: Sequence[NDArray[Any]]) -> bool:
     return not any(bool(np.isnan(v).any()) for v in values if v.dtype.kind not in "iub")
 
 
-def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
+def save_reference(path: Path, results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
     """Write all arguments after a run by kind of inputs, bfloat16 as float32."""
     names = {
         f"{kind}.{i}": v.astype(np.float32) if v.dtype.name == "bfloat16" else v
         for kind, values in results.items()
         for i, v in enumerate(values)
     }
-    np.savez(file, **names)  # type: ignore[arg-type]  # the stub has one keyword only
+    write_arrays(path, **names)
 
 
 def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:

@@ -35,10 +35,6 @@ def _images(
     return conv.initialised(make()), (torch.randn(options.batch, 3, size, size),)
 
 
-def _noise(options: NetworkOptions) -> ModuleAndInputs:
-    return conv.dcgan(), (torch.randn(options.batch, 100),)
-
-
 def _vit(
     sizes: StackSizes, options: NetworkOptions, *, size: int = 224, patch: int = 16
 ) -> ModuleAndInputs:
@@ -82,7 +78,7 @@ NETWORKS: dict[str, Factory] = {
     "vit": partial(
         _vit, StackSizes(layers=6, heads=16, width=1024, inner=2048), size=256, patch=32
     ),
-    "dcgan": _noise,
+    "dcgan": lambda options: (conv.dcgan(), (torch.randn(options.batch, 100),)),
     "bert_tiny": partial(_text, Bert, StackSizes(layers=6, heads=8, width=512, inner=2048)),
     "bert_base": partial(_text, Bert, _BASE),
     "gpt2": partial(_text, _GPT2, _BASE),

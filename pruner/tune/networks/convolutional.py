@@ -5,7 +5,6 @@ so that activations keep their size from layer to layer (He et al., 2015); other
 deep networks vanish, and no result could be checked. All take and return NCHW images.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -127,24 +126,28 @@ def resnet(depths: Sequence[int], *, expansion: int = 4, factor: int = 1) -> nn.
     return initialised(Classifier(*resnet_features(depths, expansion=expansion, factor=factor)))
 
 
-class InvertedResidual(nn.Module):
-    """Widen, filter each channel, narrow (Sandler et al., 2018)."""
+class Added(nn.Module):
+    """A body whose output is added to its input."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+    def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        inner = inputs * expansion
-        layers = [conv_norm(inputs, inner, activation=nn.ReLU6())] if expansion != 1 else []
-        layers += [
-            conv_norm(inner, inner, 3, stride, groups=inner, activation=nn.ReLU6()),
-            conv_norm(inner, outputs),
-        ]
-        self.body = nn.Sequential(*layers)
-        self.residual = stride == 1 and inputs == outputs
+        self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images [n, inputs, h, w] to [n, outputs, h/stride, w/stride]."""
-        out = self.body(x)
-        return x + out if self.residual else out
+        """Map a tensor to the same shape."""
+        return x + self.body(x)
+
+
+def _inverted(inputs: int, outputs: int, stride: int, expansion: int) -> nn.Module:
+    """Widen, filter each channel, narrow (Sandler et al., 2018)."""
+    inner = inputs * expansion
+    layers = [conv_norm(inputs, inner, activation=nn.ReLU6())] if expansion != 1 else []
+    layers += [
+        conv_norm(inner, inner, 3, stride, groups=inner, activation=nn.ReLU6()),
+        conv_norm(inner, outputs),
+    ]
+    body = nn.Sequential(*layers)
+    return Added(body) if stride == 1 and inputs == outputs else body
 
 
 def mobilenet_v2() -> nn.Module:
@@ -154,7 +157,7 @@ def mobilenet_v2() -> nn.Module:
     table = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
     for expansion, outputs, depth, stride in [*table, (6, 160, 3, 2), (6, 320, 1, 1)]:
         for step in (stride, *[1] * (depth - 1)):
-            layers.append(InvertedResidual(channels, outputs, step, expansion))
+            layers.append(_inverted(channels, outputs, step, expansion))
             channels = outputs
     layers.append(conv_norm(channels, 1280, activation=nn.ReLU6()))
     return initialised(Classifier(nn.Sequential(*layers), 1280))
@@ -330,16 +333,10 @@ def dcgan() -> nn.Module:
 
     Images are [n, 3, 64, 64].
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["start"] = nn.Unflatten(1, (100, 1, 1))
-    channels = [100, 512, 256, 128, 64]
-    for number, (inputs, outputs) in enumerate(pairwise(channels)):
-        stride, padding = (1, 0) if number == 0 else (2, 1)
-        layers[f"conv{number}"] = nn.ConvTranspose2d(
-            inputs, outputs, 4, stride, padding, bias=False
-        )
-        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
-        layers[f"relu{number}"] = nn.ReLU()
-    layers["image"] = nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False)
-    layers["tanh"] = nn.Tanh()
-    return initialised(nn.Sequential(layers))
+    layers: list[nn.Module] = [nn.Unflatten(1, (100, 1, 1))]
+    for number, (inputs, outputs) in enumerate(pairwise((100, 512, 256, 128, 64))):
+        stride, padding = (2, 1) if number else (1, 0)
+        layers.append(nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False))
+        layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
+    layers += [nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh()]
+    return initialised(nn.Sequential(*layers))

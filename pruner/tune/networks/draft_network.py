@@ -115,10 +115,7 @@ def draft_tasks(
     A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
     program. `folder` must not be that of measured records. ``workers=None``: they are started where
     there are several tasks and cores. It ends early once `stopped` returns True; another call
-    continues.
-
-    Raises:
-        PrunerError: another process drafts into `folder`.
+    continues. Raises `PrunerError`: another process drafts into `folder`.
     """
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from pruner.search.explorer import ExplorerSettings, Memoised, explore
 from pruner.tune.compiling import compiled
 from pruner.tune.measure.jobs import load_target, ready
 from pruner.tune.phases import Phases
-from pruner.tune.run.database import NEVER_MEASURED_S, record_json
+from pruner.tune.run.database import NEVER_MEASURED_S, block_names, record_json
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
@@ -93,10 +93,15 @@ class DraftJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """A draft, and TVM's record of the program as JSON, if any."""
+    """A draft, and TVM's record of the program as JSON, if any.
+
+    ``blocks``: the names of the task's blocks, by which the record's trace finds them, in the order
+    of the program.
+    """
 
     draft: Draft
     record: Any | None = None
+    blocks: Sequence[str] = ()
 
 
 def draft(job: DraftJob) -> Drafted:
@@ -112,7 +117,8 @@ def draft(job: DraftJob) -> Drafted:
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}".rstrip(": ")
         return Drafted(draft=Draft(task=job.task, how=NONE, reason=reason))
-    return Drafted(draft=found, record=json.loads(json.dumps(record)))
+    blocks = block_names(module)
+    return Drafted(draft=found, record=json.loads(json.dumps(record)), blocks=blocks)
 
 
 def is_view(module: Any) -> bool:
@@ -137,11 +143,7 @@ class Drawn:
 
 
 def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
-    """Choose programs of a task, legal by the engine's verdict alone.
-
-    Raises:
-        PrunerError: no legal program was found.
-    """
+    """Choose legal programs of a task, by the engine's verdict; raise `PrunerError` without."""
     rng = np.random.default_rng(job.seed)
     # silent: lines of parallel workers would mix, and the summary has the reasons
     found = open_spaces(

@@ -53,10 +53,7 @@ def named_bytes(name: str, options: NetworkOptions) -> int:
 def check_named(name: str, options: NetworkOptions, free: float | None = None) -> None:
     """Refuse a catalog network that would not fit, and suggest sizes.
 
-    `free`: bytes, by default those of this machine.
-
-    Raises:
-        PrunerError: its import takes more.
+    `free`: bytes, by default those of this machine. Raises `PrunerError`: its import takes more.
     """
     # layers repeat each other: a network of two has the same tasks
     few = NetworkOptions(**{**options.given, "layers": min(options.layers or _FEW, _FEW)})
@@ -73,10 +70,8 @@ def check(
 ) -> None:
     """Refuse an import that takes more memory than is free.
 
-    `held` copies of the weights exist already.
-
-    Raises:
-        PrunerError: it does; one line has both sizes and the `advice`.
+    `held` copies of the weights exist already. Raises `PrunerError`: it does; one line has both
+    sizes and the `advice`.
     """
     available = free_bytes() if free is None else free
     if (COPIES - held) * weights > available:

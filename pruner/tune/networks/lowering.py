@@ -8,7 +8,7 @@ once: lowering a lowered module changes hashes, and every record is silently los
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -16,9 +16,10 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
-from pruner.tune.networks.rewrites.operators import functions_of, operator_name
+from pruner.tune.networks.rewrites.operators import functions_of, operator_name, operators_of
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
@@ -30,6 +31,11 @@ from pruner.tune.tvm_import import inside, load_tvm
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
 _LOWERED = "pruner_lowered"  # attribute of a module; front ends make TIR functions of their own
+# operators that TVM's passes dispatch by the target
+_SAMPLED = "relax.multinomial_from_uniform"
+_SCANNED = (
+    "relax.argsort", "relax.bucketize", "relax.cumprod", "relax.cumsum", "relax.sort", "relax.topk"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +71,28 @@ class NetworkFormat:
         return f"{self.layout} {self.precision}{variants}"
 
 
-def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
+def lower(
+    module: Any, target: Any, form: NetworkFormat | None = None, known: LoweredParts | None = None
+) -> Any:
     """Lower a Relax module to unscheduled TIR functions called by ``main``.
 
-    Its parameters must be bound; functions are fused.
+    Its parameters must be bound; functions are fused. ``known``: results of earlier lowerings for
+    the target, which do not change the tasks.
 
     On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), and channels
     of a classifier are filled up so that they can be packed. For GPUs indices have 32 bits: TVM
-    cannot write vectors of 64-bit indices, which permuted rows of ``mma`` programs need.
-
-    Raises:
-        ValueError: the module is lowered already.
-        PrunerError: TVM cannot lower one of its operators.
+    cannot write vectors of 64-bit indices, which permuted rows of ``mma`` programs need. Raises
+    `ValueError`: the module is lowered already. Raises `PrunerError`: TVM cannot lower one of its
+    operators.
     """
     relax = load_tvm().relax
     if module.attrs is not None and _LOWERED in module.attrs:
         raise ValueError("this module is lowered already: it may be lowered once only")
-    passes, backend = relax.transform, load_tvm().relax.backend
+    passes, known = relax.transform, known or LoweredParts()
     steps = [
-        backend.DispatchSampling(),
-        backend.DispatchSortScan(),
         passes.DecomposeOpsForInference(),
         passes.CanonicalizeBindings(),
-        passes.LegalizeOps(),
+        known.legalize(),
         passes.AnnotateTIROpPattern(),
         # folds calls of TIR functions, so it follows LegalizeOps
         passes.FoldConstant(),
@@ -100,16 +105,26 @@ def lower(module: Any, target: Any, form: NetworkFormat | None = None) -> Any:
     with target:
         lowered = merged_sorts(pad_classifier(simple)) if on_cpu else simple
         lowered = fold_views(lowered)
-        for step in steps:
+        for step in (*_dispatches(operators_of(lowered)), *steps):
             lowered = _stepped(step, lowered)
         if on_cpu:
-            lowered = pack_weights(lowered)
-        simple = _simplified(lowered).with_attr(_LOWERED, True)
-        return narrowed(simple) if is_gpu(target) else simple
+            lowered = pack_weights(lowered, known)
+        simple = _simplified(lowered, known).with_attr(_LOWERED, True)
+        return narrowed(simple, known) if is_gpu(target) else simple
+
+
+def _dispatches(called: Collection[str]) -> list[Any]:
+    """Return TVM's passes for operators that are called; they walk through Python."""
+    backend, found = load_tvm().relax.backend, list[Any]()
+    if _SAMPLED in called:  # a cumulative sum comes out of it
+        found.append(backend.DispatchSampling())
+    if not {_SAMPLED, *_SCANNED}.isdisjoint(called):
+        found.append(backend.DispatchSortScan())
+    return found
 
 
 def lower_somehow(
-    module: Any, target: Any, form: NetworkFormat
+    module: Any, target: Any, form: NetworkFormat, known: LoweredParts | None = None
 ) -> tuple[Any, NetworkFormat, str | None]:
     """Lower a Relax module in the given form, else without variants, else as imported.
 
@@ -124,10 +139,10 @@ def lower_somehow(
     reason = None
     for one in forms[:-1]:
         try:
-            return lower(module, target, one), one, reason
+            return lower(module, target, one, known), one, reason
         except Exception as error:  # passes raise kinds of their own
             reason = reason or first_line(error)
-    return lower(module, target, forms[-1]), forms[-1], reason
+    return lower(module, target, forms[-1], known), forms[-1], reason
 
 
 def first_line(error: BaseException) -> str:
@@ -185,32 +200,43 @@ def formed(module: Any, form: NetworkFormat) -> Any:
     return mixed(module) if form.halves else module
 
 
-def _simplified(module: Any) -> Any:
+def _simplified(module: Any, known: LoweredParts) -> Any:
     """Simplify indices, such as the quotient v // 512 of reshapes.
 
     For v < 512 it is 0, which affine engines can use; they refuse the quotient itself. Functions
     are left unchanged where a sum would lose a loop of one iteration (a batch of one): MetaSchedule
     tiles only blocks that are bound to loops alone, so a convolution would have no tile sizes.
     """
-    simple = load_tvm().s_tir.transform.StmtSimplify()(module)
+    tvm, simplify = load_tvm().tvm, load_tvm().s_tir.transform.StmtSimplify()
+
+    def simplified(function: Any) -> Any:
+        simple = simplify(tvm.IRModule({"main": function}))["main"]
+        return function if _lost_loops(simple) else simple
+
+    module = module.clone()
     for name, function in functions_of(module).items():
-        if _lost_loops(simple[name]):
-            simple[name] = function
-    return simple
+        module[name] = known.of("simplify", function, simplified)
+    return module
 
 
-def narrowed(module: Any) -> Any:
+def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
     """Convert indices to 32 bits, except for large tensors and int64 data.
 
     Tensors between the parts of a function count, too.
     """
-    tvm, tirx = load_tvm().tvm, load_tvm().tirx
-    narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
-    for name, function in functions_of(module).items():
+    tvm, change = load_tvm().tvm, load_tvm().tirx.transform.ForceNarrowIndexToInt32()
+    known = known or LoweredParts()
+
+    def narrow(function: Any) -> Any:
         if not _is_large(function):
             with suppress(Exception):  # tvm.error.InternalError: the pass refuses int64 data
-                narrow[name] = change(tvm.IRModule({name: function}))[name]
-    return narrow
+                return change(tvm.IRModule({"main": function}))["main"]
+        return function
+
+    module = module.clone()
+    for name, function in functions_of(module).items():
+        module[name] = known.of("narrow", function, narrow)
+    return module
 
 
 def _is_large(function: Any) -> bool:

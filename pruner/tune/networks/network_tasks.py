@@ -69,10 +69,7 @@ def task_key(module: Any) -> str:
 
 
 def short_name(name: str) -> str:
-    """Keep the operators of a name.
-
-    ``fused_conv2d9_add7_relu4`` becomes ``conv2d_add_relu``.
-    """
+    """Keep the operators of a name: ``fused_conv2d9_add7_relu4`` is ``conv2d_add_relu``."""
     words = [word.rstrip("0123456789") or word for word in name.split("_")]
     kept = [word for word in words if word not in ("fused", "tir", "")]
     # names of tasks become names of files

@@ -2,6 +2,7 @@
 
 1. ``onnx_ir`` reads the file, and open sizes get numbers.
 2. ``onnxscript`` inlines functions and folds shapes that the graph computes: TVM takes constants.
+   Loops of a constant number of steps are unrolled (:mod:`pruner.tune.networks.onnx_loops`).
    An operator that TVM lacks is replaced by the function that defines it in ONNX, if there is one.
 3. TVM's front end converts the operators, except those of
    :mod:`pruner.tune.networks.operators_onnx`, which it lacks or gets wrong.
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks.onnx_loops import unroll
 from pruner.tune.networks.operators_onnx import CONVERTERS
 from pruner.tune.networks.operators_onnx.products import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
@@ -218,7 +220,7 @@ def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
 
 
 def _simplify(model: Any) -> None:
-    """Inline functions, fold what does not depend on values of the inputs."""
+    """Inline functions, fold what does not depend on values of the inputs, unroll loops."""
     common = _library("onnx_ir.passes.common")
     fold = _library("onnxscript.optimizer").fold_constants
     common.InlinePass()(model)
@@ -228,7 +230,9 @@ def _simplify(model: Any) -> None:
         node.domain = "" if node.domain in _ONNX else node.domain
     for _ in range(_ROUNDS):
         folded = fold(model, onnx_shape_inference=True, should_fold=_is_folded).modified
-        if not _expand(model) and not folded:
+        changed = unroll(model)  # before operators in its body are looked at
+        changed = _expand(model) or changed
+        if not changed and not folded:
             break
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.RemoveUnusedNodesPass()(model)

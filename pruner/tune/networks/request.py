@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
-from pruner.files import as_written, read_json, write_atomic, write_json
+from pruner.files import as_written, read_json, write_json, write_text
 from pruner.tune.networks.lowering import NetworkFormat, first_line, lower_somehow
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
@@ -38,11 +39,7 @@ class NetworkRequest:
 
     @staticmethod
     def read(path: Path) -> NetworkRequest:
-        """Read the file of `save`.
-
-        Raises:
-            DataError: the file is damaged.
-        """
+        """Read the file of `save`; raise `DataError` if damaged."""
         with as_written(path):
             content = read_json(path, dict)
             return NetworkRequest(
@@ -76,8 +73,7 @@ def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | 
 def sized_network(source: NetworkSource) -> Any:
     """Import a network whose sizes are fixed.
 
-    Raises:
-        PrunerError: it cannot be imported, or a size is open; in one line.
+    Raises `PrunerError`: it cannot be imported, or a size is open; in one line.
     """
     module = import_network(source)
     fixed = load_tvm().tirx.IntImm
@@ -113,19 +109,15 @@ def save_lowered(module: Any, folder: Path) -> None:
         return
     module, parameters = module.clone(), [*main.params, *(var for var, _ in found.values())]
     module["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
-    with write_atomic(folder / WEIGHTS) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)
-    with write_atomic(folder / LOWERED) as partial:
-        partial.write_text(str(tvm.ir.save_json(module)), encoding="utf-8")
+    write_arrays(folder / WEIGHTS, **arrays)
+    write_text(folder / LOWERED, str(tvm.ir.save_json(module)))
 
 
 def read_lowered(folder: Path) -> Any:
     """Read the lowered network of a folder, or import it anew.
 
-    It is imported where it was not saved, and where its source file has changed since.
-
-    Raises:
-        PrunerError: it cannot be imported, in one line.
+    It is imported where it was not saved, and where its source file has changed since. Raises
+    `PrunerError`: it cannot be imported, in one line.
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
     source = request.source.path

@@ -11,22 +11,24 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass
-from itertools import zip_longest
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.measure.numerics import other_inputs, relative_error
-from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+from pruner.tune.networks.plain import (
+    Arguments,
+    names_in,
+    plain_module,
+    tensors_of,
+    with_tensors,
+)
+from pruner.tune.networks.torch_changes import masks_by_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,32 +36,8 @@ if TYPE_CHECKING:
 # attributes of `main`: structures as JSON, the coarsest type of numbers, whether they are rounded
 INPUTS, OUTPUTS = "pruner_inputs", "pruner_outputs"
 PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
 _KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
 _SAME = 1e-3  # relative difference of two calls that may come from another order of sums
-_MASKS = threading.RLock()  # held while a function of torch is replaced
-
-
-def arguments_of(given: Any) -> Arguments:
-    """Convert example inputs: a tensor, inputs in order, or a mapping by name."""
-    if hasattr(given, "shape"):
-        return (given,), {}
-    return ((), dict(given)) if isinstance(given, Mapping) else (tuple(given), {})
-
-
-def tensors_of(values: Any) -> list[Tensor]:
-    """List the tensors of nested arguments or results, in order."""
-    torch, tree = importlib.import_module("torch"), _tree()
-    return [leaf for leaf in tree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def with_tensors(arguments: Arguments, tensors: Sequence[Tensor]) -> Arguments:
-    """Replace the tensors of nested arguments, in order."""
-    torch, given = importlib.import_module("torch"), iter(tensors)
-    found: Arguments = _tree().tree_map(
-        lambda leaf: next(given) if isinstance(leaf, torch.Tensor) else leaf, arguments
-    )
-    return found
 
 
 def exported(
@@ -73,16 +51,14 @@ def exported(
 
     torch.export takes attributes that a call changes for constants: unless the module is declared
     pure, it is called twice, and with other inputs in between: a cache of equal rows would not be
-    seen. ``wrapper``: is exported instead of the module that it calls.
-
-    Raises:
-        PrunerError: a later call has another result; the message has the buffers that changed.
+    seen. ``wrapper``: is exported instead of the module that it calls. Raises `PrunerError`: a
+    later call has another result; the message has the buffers that changed.
     """
     torch = importlib.import_module("torch")
     twin = module if is_pure else _twin(module)
-    with torch.no_grad(), warnings.catch_warnings(), _masks_by_values():
+    with torch.no_grad(), warnings.catch_warnings(), masks_by_values():
         warnings.simplefilter("ignore")  # of attributes that change, which the calls below find
-        program = torch.export.export(wrapper or module, *arguments)
+        program = _export(wrapper or module, arguments)
         if is_pure:
             return program
         before = {name: one.clone() for name, one in twin.named_buffers()}
@@ -103,20 +79,15 @@ def exported(
     return program
 
 
-@contextmanager
-def _masks_by_values() -> Iterator[None]:
-    """Export torch's transformers without their comparison of masks.
-
-    A branch on values cannot be exported. A mask is applied without this hint, too.
-    """
-    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
-    with _MASKS:
-        detect = transformer._detect_is_causal_mask
-        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-        try:
-            yield
-        finally:
-            transformer._detect_is_causal_mask = detect
+def _export(module: nn.Module, arguments: Arguments) -> Any:
+    """Export a module; results of classes that torch lacks become plain containers."""
+    export = importlib.import_module("torch").export.export
+    try:
+        return export(module, *arguments)
+    except Exception as error:  # torch raises kinds of its own
+        if "in output, which is not a known type" not in str(error):
+            raise
+    return export(plain_module(module), *arguments)
 
 
 def _twin(module: nn.Module) -> nn.Module:
@@ -161,7 +132,7 @@ def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
             return value
 
     with torch.no_grad():
-        graph = torch.export.export(module, *arguments).run_decompositions().module()
+        graph = _export(module, arguments).run_decompositions().module()
         # the inputs are flat already, and the outputs are not looked at
         Scales(graph).run(*_tree().tree_leaves(arguments), enable_io_processing=False)
     scales = []
@@ -191,67 +162,11 @@ def _whole(node: Any) -> Any:
     return node.all_input_nodes[0] if is_part else node
 
 
-def opened(path: Path, network: str, options: NetworkOptions) -> Any:
-    """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
-
-    Raises:
-        PrunerError: no such program, sizes that are left open, or that it does not have.
-    """
-    torch, tree = importlib.import_module("torch"), _tree()
-    try:
-        program = torch.export.load(path)
-    except OSError:
-        raise
-    except Exception as error:  # torch raises kinds of its own
-        line = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise PrunerError(
-            f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
-            "by torch.export.save(torch.export.export(module.cpu().eval(), inputs), file)"
-        ) from error
-    values = {
-        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
-    }
-    inputs = [s.arg for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-    open_sizes = {
-        one.name: [size if isinstance(size, int) else str(size) for size in values[one.name].shape]
-        for one in inputs
-        if hasattr(values[one.name], "shape")
-    }
-    shapes = fixed_shapes(network, open_sizes, options)
-    given = tree.tree_leaves(program.example_inputs) if program.example_inputs else []
-    leaves = [
-        _example(example, shapes[one.name], values[one.name].dtype)
-        if one.name in shapes
-        else getattr(one, "value", example)
-        for one, example in zip_longest(inputs, given)
-    ]
-    arguments: Arguments = tree.tree_unflatten(leaves, program.call_spec.in_spec)
-    sizes = [size for shape in open_sizes.values() for size in shape]
-    if any(isinstance(n, str) for n in sizes) or any("Sym" in type(one).__name__ for one in inputs):
-        with torch.no_grad():
-            return torch.export.export(program.module(), *arguments)
-    program.example_inputs = arguments
-    return program
-
-
-def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Repeat the values of an example, which are valid; without an example draw."""
-    torch, size = importlib.import_module("torch"), int(np.prod(shape))
-    if known is None or known.numel() < min(size, 1):
-        (drawn,) = seeded([(shape, str(dtype).removeprefix("torch."))])
-        return torch.from_numpy(drawn)
-    if tuple(known.shape) == shape:
-        return known.detach()
-    return known.detach().flatten()[torch.arange(size) % known.numel()].reshape(shape)
-
-
 def check_state(program: Any) -> None:
     """Refuse a decomposed program that reads what an earlier call wrote.
 
-    Statistics of a batch normalisation in training mode are left to another check.
-
-    Raises:
-        PrunerError: it does; the message names its buffers.
+    Statistics of a batch normalisation in training mode are left to another check. Raises
+    `PrunerError`: it does; the message names its buffers.
     """
     signature, (results,) = program.graph_signature, program.graph.output_node().args
     waiting = [
@@ -286,11 +201,7 @@ _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATI
 
 
 def structures(program: Any) -> dict[str, str]:
-    """Describe the structures of a program's inputs and outputs.
-
-    Raises:
-        PrunerError: they hold something else than tensors and constants.
-    """
+    """Describe the structures of inputs and outputs; raise `PrunerError` for other values."""
     signature = program.graph_signature
     found = {}
     for name, specs, tree, kind in (
@@ -320,22 +231,19 @@ def _described(tree: Any, leaves: Iterator[Any], kind: str) -> Any:
             "tensors or constants, in tuples, lists and dicts"
         )
     parts = [_described(one, leaves, kind) for one in tree.children()]
-    names = tree.context
-    if isinstance(names, list):  # in it, a dataclass and a defaultdict have the list of theirs
-        names = next((one for one in names if isinstance(one, list)), names)
-    has_names = isinstance(names, list) and len(names) == len(parts)
-    if has_names and (issubclass(tree.type, Mapping) or is_dataclass(tree.type)):
+    # torch registers the function that makes classes of named tuples
+    kind_of = tree.type if isinstance(tree.type, type) else tuple
+    names = names_in(kind_of, tree.context, len(parts))
+    if names is not None:
         return {"dict": list(zip(names, parts, strict=True))}
-    return {"list" if issubclass(tree.type, list) else "tuple": parts}
+    return {"list" if issubclass(kind_of, list) else "tuple": parts}
 
 
 def tensors_only(program: Any) -> None:
     """Reduce inputs and outputs of a decomposed program to its tensors.
 
-    TVM's front end takes no constants among them. Writes to inputs and buffers are left out.
-
-    Raises:
-        PrunerError: it returns no tensor.
+    TVM's front end takes no constants among them. Writes to inputs and buffers are left out. Raises
+    `PrunerError`: it returns no tensor.
     """
     signature, output = program.graph_signature, program.graph.output_node()
     signature.input_specs = [
@@ -354,11 +262,7 @@ def tensors_only(program: Any) -> None:
 
 
 def precision(types: Iterable[str]) -> str:
-    """Return the coarsest of a network's float types, float32 without any.
-
-    Raises:
-        PrunerError: bfloat16 or smaller types are among them.
-    """
+    """Return the coarsest float type, else float32; raise `PrunerError` for bfloat16 and less."""
     floats = [name for name in types if name.startswith(("float", "bfloat"))]
     coarse = sorted(set(floats) - {*_PRECISIONS})
     if coarse:

@@ -44,11 +44,7 @@ class NetworkOptions:
         object.__setattr__(self, "given", found)
 
     def number(self, name: str) -> int | None:
-        """Return a size, None where it is not given.
-
-        Raises:
-            PrunerError: it is the shape of an input.
-        """
+        """Return a size, if given; raise `PrunerError` for the shape of an input."""
         if name not in self.given:
             return None
         if not isinstance(size := self.given[name], int):
@@ -84,11 +80,9 @@ def fixed_shapes(
     In `inputs`, an open size is text: its name, or empty. It is given by its name; as
     ``sizes.batch`` where it is the first of an input; or in the shape of its input:
     ``sizes.x=1x3x224x224``, or ``input=1x3x224x224`` where the file has no other. In the words of a
-    command line, ``_`` stands for every character that is no letter or digit.
-
-    Raises:
-        PrunerError: sizes are left open, or a given size is of no input; the message has the open
-            sizes of `network`.
+    command line, ``_`` stands for every character that is no letter or digit. Raises `PrunerError`:
+    sizes are left open, or a given size is of no input; the message has the open sizes of
+    `network`.
     """
     shapes = {
         name: [size or f"{name}.{place}" for place, size in enumerate(shape)]

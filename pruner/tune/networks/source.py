@@ -22,17 +22,10 @@ import pruner
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.measure.numerics import Kind
 from pruner.tune.networks import host_memory
+from pruner.tune.networks.exported_file import opened
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
-from pruner.tune.networks.signature import (
-    PRECISION,
-    ROUNDS,
-    Arguments,
-    arguments_of,
-    exported,
-    opened,
-    precision,
-    tensors_of,
-)
+from pruner.tune.networks.plain import Arguments, arguments_of, plain_call, tensors_of
+from pruner.tune.networks.signature import PRECISION, ROUNDS, exported, precision
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.tvm_import import inside, load_tvm
 
@@ -183,7 +176,8 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
             part.use_nested_tensor = False
     args, kwargs = arguments_of(found[1])
     found[0].eval()
-    return found[0], (args, {**kwargs, **(found[2] if len(found) == 3 else {})})
+    by_name = {**kwargs, **(found[2] if len(found) == 3 else {})}
+    return plain_call(found[0], (args, by_name))
 
 
 def seed_all(seed: int) -> None:
@@ -244,8 +238,7 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
     """
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)
-        program = exported(module, arguments_of(inputs), is_pure=True)
-        return _complete(_from_exported(program, apart=True), name)
+        return _complete(_programs().from_module(*plain_call(module, arguments_of(inputs))), name)
 
 
 def _complete(module: Any, name: str) -> Any:
@@ -296,11 +289,6 @@ def _failed_export(error: BaseException, line: str) -> str:
             "torch.export cannot follow a branch or a size that depends on values of tensors"
             f"{place}: write it with torch.where or with fixed sizes ({kind}: {line})"
         )
-    if (unknown := re.search(r"Found <class '(.+?)'> in output", line)) is not None:
-        return (
-            f"a {unknown[1]} is among its outputs: return its tensors, or register the class "
-            "(torch.export.register_dataclass); a model of transformers: use_cache=False"
-        )
     if "torch.classes.quantized" in line:
         return (
             "it holds packed weights of torch.ao's quantised modules, which torch.export refuses; "
@@ -328,20 +316,19 @@ def _imported(source: NetworkSource) -> Any:
         host_memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return from_onnx(source.path, source.name, source.options)
-        return _from_exported(opened(source.path, source.name, source.options))
+        return _programs().from_exported(opened(source.path, source.name, source.options))
     known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
     if source.name in known:
         host_memory.check_named(source.name, source.options)
     network, arguments = example_of(source)
     # a user's factory makes the weights before their size is known
     host_memory.check(source.name, host_memory.module_bytes(network), held=1)
-    return _from_exported(exported(network, arguments, is_pure=source.name in known))
+    return _programs().from_exported(exported(network, arguments, is_pure=source.name in known))
 
 
-def _from_exported(program: Any, *, apart: bool = False) -> Any:
+def _programs() -> Any:
     # its operators need torch
-    programs = importlib.import_module("pruner.tune.networks.operators.program")
-    return programs.from_exported(program, apart=apart)
+    return importlib.import_module("pruner.tune.networks.operators.program")
 
 
 def _trains(module: Any) -> bool:

@@ -1,5 +1,1 @@
-"""OpenCL devices, with the runtime that TVM's wheel lacks.
-
-* `runtime`: drivers, TVM's runtime, compiled from ``runtime.cc`` and loaded, and its devices
-* `launches`: a kernel's source and launch, to run it without TVM
-"""
+"""OpenCL devices: TVM's runtime, which its wheel lacks, and launches that need no TVM."""

@@ -1,4 +1,4 @@
-"""Compile TVM's OpenCL runtime, once a version of TVM; load it; find devices."""
+"""Compile and load TVM's OpenCL runtime; find devices; record launches, to run without TVM."""
 
 import ctypes
 import hashlib
@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +18,8 @@ from typing import Any
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.kinds import OPENCL
 from pruner.tune.tvm_import import load_tvm
+
+Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
 POCL = "Portable Computing Language"  # name of its platform
 CHOSEN = "PRUNER_OPENCL_DEVICE"  # number of the device that TVM calls opencl:0
@@ -41,7 +43,6 @@ class OpenCLDevice:
     name: str
     version: str
     on_cpu: bool
-    compute_units: int
     clock_hz: float
     max_threads_per_block: int
     shared_bytes_per_block: int
@@ -216,7 +217,7 @@ def devices() -> list[OpenCLDevice]:
 
 
 def _device(number: int, fields: list[str]) -> OpenCLDevice:
-    driver, vendor, name, version, kind, units, mhz, threads, shared, halves = fields
+    driver, vendor, name, version, kind, _, mhz, threads, shared, halves = fields
     return OpenCLDevice(
         number=number,
         driver=driver,
@@ -224,7 +225,6 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
         name=name,
         version=version,
         on_cpu=bool(int(kind) & _CPU),
-        compute_units=int(units),
         clock_hz=1e6 * int(mhz),
         max_threads_per_block=int(threads),
         shared_bytes_per_block=int(shared),
@@ -263,17 +263,12 @@ def _mode(mode: int) -> Iterator[list[str]]:
         lines.extend(str(set_mode(_RUN)).splitlines())
 
 
-def compile_kernels(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> None:
+def compile_kernels(module: Any, arguments: Arguments) -> None:
     """Compile a program's kernels by the driver, whose errors are raised here."""
     _called(module, arguments, _COMPILE)
 
 
-def recorded_launches(module: Any, arguments: list[tuple[tuple[int, ...], str]]) -> list[str]:
-    """Record a program's launches as lines of ``runtime.cc``, without a device."""
-    return _called(module, arguments, _RECORD)
-
-
-def _called(module: Any, arguments: list[tuple[tuple[int, ...], str]], mode: int) -> list[str]:
+def _called(module: Any, arguments: Arguments, mode: int) -> list[str]:
     tvm = load_tvm().tvm
     with _mode(mode) as lines:
         device = tvm.device(OPENCL, 0)
@@ -284,3 +279,85 @@ def _called(module: Any, arguments: list[tuple[tuple[int, ...], str]], mode: int
             device.sync()
         del arrays
     return lines
+
+
+# Stands beside the kernels; `plan` is what `launch_plan` makes.
+RUNNER = '''"""Run a kernel of this folder without TVM; pip install pyopencl numpy.
+
+    python run_opencl.py KERNEL.json            with random inputs, timed by the device
+    from run_opencl import run; run("KERNEL.json", *inputs)     gives the output
+"""
+import json, pathlib, sys  # noqa: E401
+import numpy, pyopencl  # noqa: E401
+
+
+def run(path, *inputs):
+    path = pathlib.Path(path)
+    plan, text = json.loads(path.read_text()), path.with_suffix(".cl").read_text()
+    context = pyopencl.create_some_context(interactive=False)
+    profiled = pyopencl.command_queue_properties.PROFILING_ENABLE
+    queue = pyopencl.CommandQueue(context, properties=profiled)
+    program, flags = pyopencl.Program(context, text).build(), pyopencl.mem_flags.READ_WRITE
+    sizes = [argument["bytes"] for argument in plan["arguments"]] + plan["workspaces"]
+    buffers = [pyopencl.Buffer(context, flags, size) for size in sizes]
+    for buffer, array in zip(buffers, inputs):
+        pyopencl.enqueue_copy(queue, buffer, numpy.ascontiguousarray(array))
+    events = []
+    for launch in plan["launches"]:
+        arguments = [
+            buffers[a["buffer"]] if "buffer" in a else numpy.dtype(a["dtype"]).type(a["value"])
+            for a in launch["arguments"]
+        ]
+        kernel = pyopencl.Kernel(program, launch["kernel"])
+        events.append(kernel(queue, launch["global"], launch["local"], *arguments))
+    last = plan["arguments"][-1]
+    output = numpy.empty(last["shape"], last["dtype"])
+    pyopencl.enqueue_copy(queue, output, buffers[len(plan["arguments"]) - 1]).wait()
+    run.seconds = 1e-9 * sum(event.profile.end - event.profile.start for event in events)
+    return output
+
+
+if __name__ == "__main__":
+    arguments = json.loads(pathlib.Path(sys.argv[1]).read_text())["arguments"]
+    arrays = [numpy.random.rand(*a["shape"]).astype(a["dtype"]) for a in arguments[:-1]]
+    output = run(sys.argv[1], *arrays)
+    print(output.shape, output.dtype, output.ravel()[:4], f"{1e3 * run.seconds:.3f} ms")
+'''
+
+
+def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any]:
+    """Describe as JSON how the kernels of a program are launched.
+
+    No device is needed.
+
+    ``arguments`` are those of ``main``, the output last, with shape, dtype and bytes;
+    ``workspaces`` the bytes of further buffers. Buffers are numbered in this order. A launch has
+    global and local sizes (x, y, z) in work items, and the kernel's arguments in order.
+    """
+    recorded = [_launch(line) for line in _called(module, arguments, _RECORD)]
+    sizes = {number: size for _, found in recorded for number, size in found.items()}
+    return {
+        "target": target,
+        "arguments": [
+            {"shape": list(shape), "dtype": dtype, "bytes": sizes[number]}
+            for number, (shape, dtype) in enumerate(arguments)
+        ],
+        "workspaces": [sizes[number] for number in sorted(sizes) if number >= len(arguments)],
+        "launches": [launch for launch, _ in recorded],
+    }
+
+
+def _launch(line: str) -> tuple[dict[str, Any], dict[int, int]]:
+    name, *words = line.split(" ")
+    # runtime.cc writes: name, global x y z, local x y z, then the arguments
+    sizes, buffers = [int(word) for word in words[:6]], dict[int, int]()
+    given = list[dict[str, Any]]()
+    for word in words[6:]:
+        dtype, *values = word.split(":")
+        if dtype == "handle":
+            number, size = map(int, values)
+            buffers[number] = size
+            given.append({"buffer": number})
+        else:
+            given.append({"value": float(values[0]), "dtype": dtype})
+    return {"kernel": name, "global": sizes[:3], "local": sizes[3:], "arguments": given}, buffers

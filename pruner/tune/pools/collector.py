@@ -120,42 +120,34 @@ class Collector:
         return self._over_all(self._prepare)
 
     def _over_all(self, work: Callable[[MeasurementSetup, list[MeasuredSet]], None]) -> Collected:
-        start, interrupted = time.monotonic(), False
+        start, interrupted, out = time.monotonic(), False, self._plan.out
         try:
             for place in self._plan.platforms:
                 pools = [pool for of, pool in self.pools if of is place and not pool.is_finished]
-                if pools:
-                    self._on(place, pools, work)
+                if not pools:
+                    continue
+                name, phases, where = place.platform.name, Phases(), (out / BUILDS, out / KERNELS)
+                self._log(f"{name}: starting the processes that build and run programs")
+                with DeviceMeasurer(place.platform, self._plan.measure, phases, *where) as measurer:
+                    setup = MeasurementSetup(
+                        platform=place.platform,
+                        device=place.device,
+                        measurer=measurer,
+                        phases=phases,
+                        conditions=Conditions(place.platform.device),
+                        log=self._log,
+                        stopped=self._stopped,
+                        check=self._plan.measure.check,
+                    )
+                    work(setup, pools)
+                if all(pool.is_finished for pool in pools):
+                    shutil.rmtree(out / KERNELS, ignore_errors=True)
         except CollectionStopped:
             interrupted = True
         finally:
             # after an interruption, too: the finished pools are complete
             self._write_about(time.monotonic() - start)
         return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
-
-    def _on(
-        self,
-        place: PoolPlatform,
-        pools: list[MeasuredSet],
-        work: Callable[[MeasurementSetup, list[MeasuredSet]], None],
-    ) -> None:
-        self._log(f"{place.platform.name}: starting the processes that build and run programs")
-        phases, out = Phases(), self._plan.out
-        where = out / BUILDS, out / KERNELS
-        with DeviceMeasurer(place.platform, self._plan.measure, phases, *where) as measurer:
-            setup = MeasurementSetup(
-                platform=place.platform,
-                device=place.device,
-                measurer=measurer,
-                phases=phases,
-                conditions=Conditions(place.platform.device),
-                log=self._log,
-                stopped=self._stopped,
-                check=self._plan.measure.check,
-            )
-            work(setup, pools)
-        if all(pool.is_finished for pool in pools):
-            shutil.rmtree(out / KERNELS, ignore_errors=True)
 
     def _fill(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
         waiting: list[MeasuredSet] = []

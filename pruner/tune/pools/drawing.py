@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints
 from pruner.program.tir.trace import LOCATE
+from pruner.search.space import unique_rows
 from pruner.tune.spaces.tvm import LiveSpace
 from pruner.tune.spaces.union import UnionSpace
 
@@ -54,9 +55,7 @@ def evolved(
 
 def _new(space: UnionSpace, rows: Decisions, seen: set[int]) -> Decisions:
     """Filter legal rows that were not seen, without repetitions, in order."""
-    keys = space.keys(rows)
-    _, first = np.unique(keys, return_index=True)
-    rows = rows[np.sort(first)]
+    rows = rows[unique_rows(space.keys(rows))]
     fresh = np.array([key not in seen for key in space.keys(rows).tolist()], bool)
     rows = rows[fresh]
     rows = rows[np.isfinite(space.draft_score(rows))] if len(rows) else rows

@@ -120,7 +120,8 @@ class MeasuredSet:
         return sum(map(self._missing, (RANDOM, EVOLVED)))
 
     def _wanted(self, origin: str) -> int:
-        return self.settings.num_random if origin == RANDOM else self.settings.num_evolved
+        evolved = self.settings.num_evolved
+        return self.settings.programs - evolved if origin == RANDOM else evolved
 
     def _missing(self, origin: str) -> int:
         if origin in self.measurement_log.ended:

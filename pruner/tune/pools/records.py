@@ -260,8 +260,3 @@ class PoolSettings:
     def num_evolved(self) -> int:
         """Number of programs that are mutations of good programs."""
         return round(self.evolved * self.programs)
-
-    @property
-    def num_random(self) -> int:
-        """Number of programs that are drawn."""
-        return self.programs - self.num_evolved

@@ -79,11 +79,8 @@ class Ansor:
     ) -> Mapping[str, float]:
         """Tune a named operator, write the journal; return seconds by phase.
 
-        It ends early if ``interrupted`` returns True.
-
-        Raises:
-            PrunerError: the program is no named operator, the platform no local CPU, the Ansor
-                environment is missing, or the child failed.
+        It ends early if ``interrupted`` returns True. Raises `PrunerError`: the program is no named
+        operator, the platform no local CPU, the Ansor environment is missing, or the child failed.
         """
         if len(workloads) != 1:
             raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
@@ -150,7 +147,9 @@ def _follow(
         return not interrupted()
 
     words = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
-    commands = Commands(sources_folder(), child_environment(platform.cores))
+    unpinned = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
+    environment = {**os.environ, **unpinned, "PYTHONPATH": str(sources_folder())}
+    commands = Commands(sources_folder(), environment)
     log = folder / "ansor.log"
     code = commands.run(words, log, append=True, patience_s=0.0, watch=log_new)
     # an interrupted child has a status, too; it is an error only without a request
@@ -211,9 +210,3 @@ def install(folder: Path) -> None:
     for command in commands:
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
             raise PrunerError(f"could not install Ansor into {folder}; see the messages above")
-
-
-def child_environment(cores: int) -> dict[str, str]:
-    """Return a child's environment: unpinned threads, the path of our package."""
-    threads = {"TVM_NUM_THREADS": str(cores), "TVM_BIND_THREADS": "0"}
-    return {**os.environ, **threads, "PYTHONPATH": str(sources_folder())}

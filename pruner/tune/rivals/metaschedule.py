@@ -15,7 +15,7 @@ from pruner.search.policy import State
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import records_of
-from pruner.tune.spaces.design import default_rules, drawn_spaces, rules_of
+from pruner.tune.spaces.design import default_rules, drawn_spaces, rules_of, vector_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -115,7 +115,7 @@ class MetaScheduleSearch:
         for candidate in list(proposed or [])[:num]:
             made = Candidate(
                 space=-1,
-                decisions=_decisions(candidate.sch.trace),
+                decisions=vector_of(candidate.sch.trace),
                 schedule=candidate.sch,
             )
             self._candidates[id(made)] = candidate
@@ -161,13 +161,3 @@ def _result(outcome: Outcome) -> Any:
     if outcome.error is None:
         return result(list(outcome.costs_s), None)
     return result(None, f"{outcome.error}: {outcome.message}")
-
-
-def _decisions(trace: Any) -> NDArray[np.int64]:
-    """List all decisions of a trace in order, including postprocessors'."""
-    values: list[int] = []
-    for inst in trace.insts:
-        if inst.kind.name.startswith("Sample") and inst in trace.decisions:
-            decision = trace.decisions[inst]
-            values += [int(decision)] if isinstance(decision, int) else [int(v) for v in decision]
-    return np.array(values, np.int64)

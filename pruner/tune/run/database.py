@@ -18,7 +18,7 @@ from pruner.files import cut_incomplete_line, own_file
 from pruner.progress import Log
 from pruner.tune.measure.numerics import are_timings
 from pruner.tune.run.journal import JOURNAL_FILE, Trial
-from pruner.tune.tvm_import import load_intrinsics, load_tvm
+from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives failures ten times it
@@ -154,14 +154,29 @@ def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: An
     return found
 
 
+def block_names(module: Any) -> list[str]:
+    """List the names of the blocks of a task in order."""
+    return [str(block.name_hint) for block in inside(module["main"].body, load_tvm().s_tir.SBlock)]
+
+
+def with_blocks(record: Any, names: Mapping[str, str]) -> Any:
+    """Rename the blocks of a record's JSON, for an equal program with other names."""
+    ((instructions, decisions), *rest) = record
+    renamed = [
+        [kind, inputs, [names.get(attributes[0], attributes[0]), *attributes[1:]], outputs]
+        if kind == "GetSBlock"
+        else [kind, inputs, attributes, outputs]
+        for kind, inputs, attributes, outputs in instructions
+    ]
+    return [[renamed, decisions], *rest]
+
+
 def _plain(value: Any) -> Any:
     """Convert TVM's nested containers to JSON.
 
     An index map, which programs on tensor cores have, becomes its text, as in TVM's own database
-    (`JSONDumps`). `TuningRecord.as_json` refuses index maps.
-
-    Raises:
-        TypeError: another of TVM's objects.
+    (`JSONDumps`). `TuningRecord.as_json` refuses index maps. Raises `TypeError`: another of TVM's
+    objects.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float)):

@@ -29,6 +29,7 @@ from pruner.tune.run.tune_options import RunContext, TuneOptions
 from pruner.tune.spaces.union import UnionSpace
 
 FRONT_FILE, FRONT_FOLDER = "pareto.csv", "pareto"
+FRONT_PLOT, FRONT_PAGE = "pareto.png", "report.html"
 MOST = 8  # programs of a task whose joules are counted
 TURNS = 3
 JOULES, MODELLED = "joules", "energy_model_j"
@@ -79,8 +80,19 @@ class FinalChoice:
 
     def lines(self) -> list[str]:
         """Describe the choice of every task."""
-        what = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
-        return lines(self.programs, self.objective, what.get(self.counter, "a model"))
+        counters = {"nvml": "counted by NVML", "powercap": "counted by powercap"}
+        objective, counter, out = self.objective, counters.get(self.counter, "a model"), []
+        for task, programs in self.programs.items():
+            chosen = [one for one in programs if one.chosen]
+            if not chosen:
+                out.append(f"{task}: no program has all values of objective={objective}")
+            elif objective.has_front:
+                out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
+                out += [f"  {_values(one, objective, counter)}" for one in chosen]
+            else:
+                out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
+                out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
+        return out
 
     def metrics(self) -> dict[str, Any]:
         """Return the additions to the last line; nothing for latency alone."""
@@ -266,12 +278,18 @@ def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> st
         return context.measurer.export(module, path)
 
 
+def remove_front(folder: Path) -> None:
+    """Remove the front of an earlier start: further programs may beat its programs."""
+    shutil.rmtree(folder / FRONT_FOLDER, ignore_errors=True)
+    for name in (FRONT_FILE, FRONT_PLOT, FRONT_PAGE):
+        (folder / name).unlink(missing_ok=True)
+
+
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
 ) -> list[Path]:
-    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``, and no others."""
+    """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``."""
     out, folder = [], context.folder / FRONT_FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     for task in prepared.tasks:
         for one in [one for one in found[task.name] if one.chosen]:
@@ -281,24 +299,6 @@ def export_front(
                 out.append(path)
             else:
                 context.log(f"{path.stem}: it was not kept as a library ({reason})")
-    return out
-
-
-def lines(
-    found: Mapping[str, Sequence[FinalProgram]], objective: Objective, counter: str
-) -> list[str]:
-    """Describe the choice of every task; `counter`: what gave the joules."""
-    out = []
-    for task, programs in found.items():
-        chosen = [one for one in programs if one.chosen]
-        if not chosen:
-            out.append(f"{task}: no program has all values of objective={objective}")
-        elif objective.has_front:
-            out.append(f"{task}: {len(chosen)} of {len(programs)} programs are on the front")
-            out += [f"  {_values(one, objective, counter)}" for one in chosen]
-        else:
-            out.append(f"{task}: least {objective}, {_values(chosen[0], objective, counter)}")
-            out.append(f"  the fastest: {_values(programs[0], objective, counter)}")
     return out
 
 

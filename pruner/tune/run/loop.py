@@ -169,7 +169,15 @@ class TuningRun(TuningLoop):
             # others
             "waiting": waiting,
             "programs": self._programs,
-            "tasks": {task.name: _state_of(task) for task in self.tasks},
+            "tasks": {
+                task.name: {
+                    "search": None if task.made is None else task.made.state(),
+                    "best_s": np.array(task.best_s),
+                    "exhausted": task.exhausted,
+                    "alone": task.alone,
+                }
+                for task in self.tasks
+            },
             "model": None if shared is None else shared.state(),
             "estimates_s": np.array(self._estimates_s),
             "pace_s": self._pace_s,
@@ -209,10 +217,22 @@ class TuningRun(TuningLoop):
         return next(task for task in self.tasks if task.name == name)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the exact state."""
+        """Restore the exact state; refuse other programs, and a state before the journal's."""
         try:
-            self._check_state(state)
-            self._restore_tasks(state["tasks"])
+            known = state["programs"]
+            other = [name for name in self._programs if known.get(name) != self._programs[name]]
+            if other:
+                raise self._other_program(other[0])
+            # the state is saved before a batch is measured: a later row belongs to a later state
+            if any(row.batch > state["number"] for row in self._rows):
+                raise DataError(f"{self._snapshot}: older than the journal")
+            for task in self.tasks:
+                mine = state["tasks"][task.name]
+                if mine["search"] is not None:
+                    task.made = task.open_search()
+                    task.made.load_state(mine["search"])
+                task.best_s = mine["best_s"].tolist()
+                task.exhausted, task.alone = mine["exhausted"], mine["alone"]
             if self._prepared.shared is not None:
                 self._prepared.shared.load_state(state["model"])
             self._number, pace_s = int(state["number"]), state["pace_s"]
@@ -228,30 +248,11 @@ class TuningRun(TuningLoop):
                 f"{self._snapshot}: not a state of this run ({message:.120})"
             ) from error
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse other programs, and a state that is older than the journal."""
-        known = state["programs"]
-        other = [name for name in self._programs if known.get(name) != self._programs[name]]
-        if other:
-            raise self._other_program(other[0])
-        # the state is saved before a batch is measured: a later row belongs to a later state
-        if any(row.batch > state["number"] for row in self._rows):
-            raise DataError(f"{self._snapshot}: older than the journal")
-
     def _other_program(self, name: str) -> PrunerError:
         return PrunerError(
             f"resume={self._context.folder}: {name} is not the program that this run was begun "
             "with; start a new run"
         )
-
-    def _restore_tasks(self, state: Mapping[str, Any]) -> None:
-        for task in self.tasks:
-            mine = state[task.name]
-            if mine["search"] is not None:
-                task.made = task.open_search()
-                task.made.load_state(mine["search"])
-            task.best_s = mine["best_s"].tolist()
-            task.exhausted, task.alone = mine["exhausted"], mine["alone"]
 
     def _restore_waiting(self, waiting: Sequence[Mapping[str, Any]]) -> None:
         indices = {task.name: index for index, task in enumerate(self.tasks)}
@@ -313,15 +314,6 @@ def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
         extra=dict(outcome.extra),
         **known,
     )
-
-
-def _state_of(task: LiveTask) -> dict[str, Any]:
-    return {
-        "search": None if task.made is None else task.made.state(),
-        "best_s": np.array(task.best_s),
-        "exhausted": task.exhausted,
-        "alone": task.alone,
-    }
 
 
 def _outcome(row: Trial) -> Outcome:

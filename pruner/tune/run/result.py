@@ -107,11 +107,6 @@ class TaskOutcome:
         )
 
     @property
-    def latest_s(self) -> float:
-        """Seconds of the best program."""
-        return self.best_s
-
-    @property
     def all_failed(self) -> bool:
         """True if no program ran and was right."""
         return self.trials > 0 and self.best_s == float("inf")
@@ -223,7 +218,7 @@ class Tuned:
     @property
     def estimate(self) -> Estimate:
         """Estimate all tasks together, including tasks without a program."""
-        return Estimate.of((one.weight, one.flops, one.latest_s) for one in self.tasks)
+        return Estimate.of((one.weight, one.flops, one.best_s) for one in self.tasks)
 
     @property
     def replayed(self) -> ReplayShare:
@@ -257,11 +252,8 @@ class Tuned:
             "models": {name: str(path) for name, path in self.models.items()},
         }
         row |= {} if self.final is None else self.final.metrics()
-        return row | ({"compiled": self._compiled} if self.compile_only else {})
-
-    @property
-    def _compiled(self) -> int:
-        return sum(task.compiled for task in self.tasks)
+        compiled = sum(task.compiled for task in self.tasks)
+        return row | ({"compiled": compiled} if self.compile_only else {})
 
 
 def _peak_flops_per_s(workload: Workload, platform: Platform) -> float | None:

@@ -16,6 +16,7 @@ from pruner.search.decision_search import DecisionSearch, Search, decision_searc
 from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
+from pruner.search.space import unique_rows
 from pruner.tune.measure.measurer import Outcome, wait_for
 from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -232,7 +233,16 @@ class Prepared:
         rng = np.random.default_rng(stream)
         learner = None
         if self.shared is not None and space.has_features:
-            learner = self._learner(workload, space, self.shared)
+            name, device = workload.name, self._context.platform.name
+            key = TaskKey(platform=device, task=name, workload_key=workload.key, target="")
+            learner = LiveLearner(
+                key,
+                space,
+                self.shared,
+                self._context.phases,
+                np.random.default_rng(self._options.seed),
+                num_reference=self._options.num_reference,
+            )
         # random draws follow no score, so they stay as they are
         if self._options.objective.has_size and isinstance(policy, RoundSettings):
             policy = ParetoSettings(settings=policy)
@@ -252,14 +262,6 @@ class Prepared:
             rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
         return search
-
-    def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:
-        name = self._context.platform.name
-        key = TaskKey(platform=name, task=workload.name, workload_key=workload.key, target="")
-        rng = np.random.default_rng(self._options.seed)
-        return LiveLearner(
-            key, space, shared, self._context.phases, rng, num_reference=self._options.num_reference
-        )
 
     def _check(self, reference: TaskReference) -> Check | None:
         """Return the reference to compare with; wait for it or the end."""
@@ -333,8 +335,7 @@ class Known:
         rows, ours = Traces(space).rows([record.trace for record in self.records])
         latency_s = np.array([measured_s(record) for record in self.records])
         # several runs may have measured a program: the first record counts
-        _, first = np.unique(space.keys(rows[ours]), return_index=True)
-        first.sort()
+        first = unique_rows(space.keys(rows[ours]))
         if len(first):
             search.know(rows[ours][first], latency_s[ours][first])
         return len(first)

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pruner.archives import Arrays, read_arrays
+from pruner.archives import Arrays, read_arrays, write_arrays
 from pruner.errors import DataError
-from pruner.files import write_atomic
 
 SNAPSHOT_FILE = "state.npz"
 OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
@@ -24,8 +23,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     tree = json.dumps(_plain(state, arrays), allow_nan=False)
     # as bytes: NumPy's text arrays take four bytes a character
     arrays[_TREE] = np.frombuffer(tree.encode(), np.uint8)
-    with write_atomic(path) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub has one keyword only
+    write_arrays(path, **arrays)
 
 
 def load_state(path: Path) -> dict[str, Any]:

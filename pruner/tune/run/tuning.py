@@ -16,12 +16,16 @@ from pruner.search.history import Candidate
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor
-from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
-from pruner.tune.run.final_choice import FinalChoice, choose_programs, export_front, run_meter
+from pruner.tune.run.final_choice import (
+    FinalChoice,
+    choose_programs,
+    export_front,
+    remove_front,
+    run_meter,
+)
 from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import OnBatch, TuningRun, trial_of
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import LiveTask, Prepared
@@ -83,6 +87,8 @@ def _tuned(
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
+    if options.objective.has_front:
+        remove_front(folder)
     log("starting the processes that build and run programs")
     with DeviceMeasurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(
@@ -109,7 +115,11 @@ def _tuned(
                 if options.measure.finalists:
                     retime(run.tasks, context, options.measure.finalists)
             found = run.tasks
-            models = _keep_models(prepared.shared, context, options.budget)
+            if prepared.shared is not None and not context.interrupted():  # it will not be resumed
+                limit_s = options.budget.seconds
+                in_time = limit_s is None or phases.elapsed_s < limit_s
+                with phases.time("train"):
+                    models = prepared.shared.keep(folder, learn=in_time)
         final = FinalChoice(
             objective=options.objective, counter="" if meter is None else meter.name
         )
@@ -124,17 +134,6 @@ def _tuned(
     if tuned.replayed.tasks:
         log(str(tuned.replayed))
     return replace(tuned, models=models, final=final)
-
-
-def _keep_models(
-    shared: SharedModel | None, context: RunContext, budget: TuneBudget
-) -> Mapping[str, Path]:
-    """Write the learned model's checkpoints; none if the run will be resumed."""
-    if shared is None or context.interrupted():
-        return {}
-    in_time = budget.seconds is None or context.phases.elapsed_s < budget.seconds
-    with context.phases.time("train"):
-        return shared.keep(context.folder, learn=in_time)
 
 
 def _export(

@@ -61,7 +61,9 @@ def verifier(
             raise PrunerError("adaptation=none scores with a trained model: give checkpoint=RUN")
         return lambda: AdaptedModel(make_adaptation(setting=setting()))
     ranker, info = ranker_of(checkpoint, own)
-    _log_platform(checkpoint, info, platform, log)
+    if info.seen_tasks and platform not in info.seen_tasks:
+        known = ", ".join(sorted(info.seen_tasks))
+        log(f"checkpoint={checkpoint}: trained on {known}, never on {platform}, which is tuned now")
     if not isinstance(ranker, NeuralRanker):
         _check_frozen(checkpoint, info, make_adaptation, Setting(make_network=make_model))
         return lambda: OnlineModel(ranker, info.dataflow)  # type: ignore[arg-type]
@@ -101,12 +103,6 @@ def _check_frozen(
             f"checkpoint={path}: {info.model.name} cannot be adapted; adaptation=none uses it "
             "unchanged, model=xgboost without checkpoint= grows trees while tuning"
         )
-
-
-def _log_platform(path: Path, info: CheckpointInfo, platform: str, log: Log) -> None:
-    if info.seen_tasks and platform not in info.seen_tasks:
-        known = ", ".join(sorted(info.seen_tasks))
-        log(f"checkpoint={path}: trained on {known}, never on {platform}, which is tuned now")
 
 
 def _check_network(network: Model, name: str) -> None:

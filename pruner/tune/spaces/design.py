@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
-from pruner.tune.faults import log_fault
 from pruner.tune.kinds import is_cuda, is_pocl
 from pruner.tune.spaces.batched.prim_func import blocks_in
 from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
+logger = logging.getLogger(__name__)
+_logged: set[str] = set()  # faults of TVM
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +67,7 @@ class DesignSpace:
     ) -> Any | None:
         """Replay and postprocess a vector (None: TVM draws); None where TVM refuses.
 
-        A fault of TVM (`log_fault`) costs the program; any other error is raised. ``verify=False``
+        A fault of TVM (logged) costs the program; any other error is raised. ``verify=False``
         leaves ``VerifyGPUCode`` out.
         """
         found = self.finished(decisions, seed, verify=verify)
@@ -103,7 +105,7 @@ class DesignSpace:
             # a condition of a primitive does not hold; a decision is out of range
             return None
         except RuntimeError as error:  # InternalError and its like: TVM fails, it does not refuse
-            log_fault("a program is left out", error)
+            _log_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
 
@@ -113,12 +115,7 @@ class DesignSpace:
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""
-        values: list[int] = []
-        found = [inst for inst in trace.insts if inst.kind.name.startswith("Sample")]
-        for inst in found[: len(self.sampling)]:
-            decision = trace.decisions[inst]
-            values.extend([int(decision)] if isinstance(decision, int) else map(int, decision))
-        return np.array(values, np.int64)
+        return vector_of(trace, len(self.sampling))  # postprocessors draw, too
 
     def mapping(self, decisions: NDArray[np.int64]) -> dict[Any, Any]:
         """Convert a vector to TVM's form: decisions by instruction."""
@@ -128,6 +125,16 @@ class DesignSpace:
             out[inst] = values if inst.kind.name in TILES else values[0]
             start += width
         return out
+
+
+def vector_of(trace: Any, most: int | None = None) -> NDArray[np.int64]:
+    """Read the decisions of a trace in order, of its first `most` samplings."""
+    found = [i for i in trace.insts if i.kind.name.startswith("Sample") and i in trace.decisions]
+    values: list[int] = []
+    for inst in found[:most]:
+        decision = trace.decisions[inst]
+        values.extend([int(decision)] if isinstance(decision, int) else map(int, decision))
+    return np.array(values, np.int64)
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
@@ -147,7 +154,8 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
         _, found = _default(module, target)
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
-    if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
+    number = int("".join(filter(str.isdigit, str(target.attrs["arch"]))))  # 90 of sm_90a
+    if number >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
         found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=_can_finish))
     # lanes use static shared memory, which CUDA limits to 48 KiB on every device
     return found + _spaces(module, limited, _LANES)
@@ -270,11 +278,6 @@ def _asks_for_instructions(design: DesignSpace) -> bool:
     return any(str(name) == key for name in found)
 
 
-def _architecture(target: Any) -> int:
-    """Parse a CUDA target's architecture: 80 of sm_80, 90 of sm_90a."""
-    return int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
-
-
 def _loops_of_fragments(design: DesignSpace) -> int:
     """Count the loops around the multiplying instruction, before they are tiled."""
     kinds = [str(inst.kind.name) for inst in design.trace.insts]
@@ -373,3 +376,12 @@ def _expressions(value: Any) -> Iterator[Any]:
 
 def _uses(index: Any, var: Any) -> bool:
     return any(part.same_as(var) for part in _expressions(index))
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    """Log a fault of TVM, no refusal, by its last line, once."""
+    lines = str(error).strip().splitlines() or ["no text"]
+    text = f"{what}: {type(error).__name__}: {lines[-1]}"
+    if text not in _logged:
+        _logged.add(text)
+        logger.warning("fault of TVM: %s", text)

@@ -42,9 +42,6 @@ def read_scheduled(func: Any) -> Tree:
 
 
 class _ScheduledReader(PrimFuncReader):
-    def _check(self, func: Any) -> None:
-        """Accept weights to be rewritten: they have their layout by now."""
-
     def _check_update(self, block: Any) -> None:
         """Take the updates of a sum; its start is a separate block."""
 
@@ -94,19 +91,14 @@ class _ScheduledReader(PrimFuncReader):
         variables = [*(it.var for it in block.iter_vars), *own]
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(variables)}
         outer = [BlockIter("spatial", whole_number(it.dom.extent)) for it in block.iter_vars]
-        return Block(
-            name=str(block.name_hint),
+        what = block, stmt, slots, parent
+        return self._block_of(
+            *what,
             iters=(*outer, *(BlockIter("spatial", var.extent) for var in own.values())),
             bindings=[
                 *self._bindings(realize, loops),
                 *(Binding(af.variable(var), {var: 1}) for var in own.values()),
             ],
-            buffer=self._key(stmt.buffer),
-            indices=tuple(self._expr(index, slots) for index in stmt.indices),
-            value=self._expr(stmt.value, slots),
-            reads=[self._key(region.source) for region in block.reads],
-            annotations=self._notes(block),
-            parent=parent,
             inner=tuple(own.values()),
         )
 

@@ -70,7 +70,8 @@ class ReplaySpace:
                 trace = drawn.schedule.trace
                 found.append(self.design.vector(trace))
                 # its vector replays to the same program, unless postprocessors draw, too
-                if sum(_samples(inst) for inst in trace.insts) == len(self.design.sampling):
+                draws = [one for one in trace.insts if one.kind.name.startswith("Sample")]
+                if len(draws) == len(self.design.sampling):
                     (key,) = self.keys(found[-1][None]).tolist()
                     self._keep(key, drawn)
             if len(found) == num:
@@ -162,10 +163,6 @@ class ReplaySpace:
             if score is not None:
                 (out[row],) = np.broadcast_to(score, 1)
         return out
-
-
-def _samples(inst: Any) -> bool:
-    return bool(inst.kind.name.startswith("Sample"))
 
 
 def _read(finished: Finished) -> LoopNests | str:

@@ -9,11 +9,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from pruner.archives import write_arrays
 from pruner.errors import PrunerError
 from pruner.tune.compare import baselines
 from pruner.tune.compare.baselines import Library, Resources, network_baselines
-from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, save_arrays
-from pruner.tune.compare.runners import OnnxRuntime, save_outputs, thread_limits
+from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved
+from pruner.tune.compare.runners import OnnxRuntime, OpenVino, save_outputs, thread_limits
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from tests.tune.networks.small_networks import residual
@@ -78,8 +79,12 @@ def test_what_cannot_run_says_why(monkeypatch):
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    usual = [n for n in baselines.BASELINES if n not in ("autotune", "onnxruntime")]
-    assert baselines.by_default() == usual
+    unusual = ("autotune", "onnxruntime", "openvino")
+    assert baselines.by_default() == [n for n in baselines.BASELINES if n not in unusual]
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
+    gpu = Resources(threads=2, device="cuda")
+    assert "not run on cuda" in lined_up(["openvino"], resources=gpu)["openvino"].missing
+    assert lined_up(["openvino"])["openvino"].missing is None
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
     with pytest.raises(PrunerError, match=r"torch.*known: eager"):
@@ -87,17 +92,18 @@ def test_what_cannot_run_says_why(monkeypatch):
 
 
 @pytest.mark.slow
-def test_torch_and_onnxruntime_agree(tmp_path):
+def test_torch_onnxruntime_and_openvino_agree(tmp_path):
     pytest.importorskip("onnxruntime")
     inputs = tmp_path / "inputs.npz"
-    save_arrays(inputs, inputs_of(SOURCE))
+    write_arrays(inputs, *inputs_of(SOURCE))
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
-    names = ("eager", "compile", "autotune", "onnxruntime")
+    pytest.importorskip("openvino")
+    names = ("eager", "compile", "autotune", "onnxruntime", "openvino")
     entries = network_baselines(SOURCE, names, {}, inputs=inputs, resources=Resources(threads=2))
     settings = BenchmarkSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
     found = run_interleaved(entries, tmp_path, settings, reference="eager")
-    assert [row.error for row in found] == [None] * 4
+    assert [row.error for row in found] == [None] * 5
     assert all(row.relative_error < 1e-5 for row in found[1:])
     assert all(row.median_s > 0 and row.facts["ready_s"] > 0 for row in found)
 
@@ -144,6 +150,27 @@ def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_
         found.return_value = ["CPUExecutionProvider"]
         with pytest.raises(PrunerError, match=told):
             OnnxRuntime(source=MADE_UP, inputs=inputs, threads=2, device="cuda")
+
+
+def test_openvino_computes_a_product(tmp_path):
+    """Two inputs in another order than by name; the second call has other inputs."""
+    pytest.importorskip("openvino")
+    onnx = pytest.importorskip("onnx")
+    info = onnx.helper.make_tensor_value_info
+    given = [info("y", 1, [2, 3]), info("x", 1, [3, 4])]
+    product = onnx.helper.make_node("MatMul", ["y", "x"], ["z"])
+    graph = onnx.helper.make_graph([product], "product", given, [info("z", 1, [2, 4])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "product.onnx")
+    rng = np.random.default_rng(0)
+    left, right = (rng.random(shape, np.float32) for shape in ((2, 3), (3, 4)))
+    np.savez(tmp_path / "inputs.npz", left, right)
+    source = {"name": str(tmp_path / "product.onnx"), "options": {}, "seed": 0}
+    runner = OpenVino(source=source, inputs=str(tmp_path / "inputs.npz"), threads=1)
+    for factor in (1, 2):
+        (found,) = runner.outputs(runner.run(runner.prepared([factor * left, right])))
+        np.testing.assert_allclose(found, factor * left @ right, rtol=1e-6)
+    assert runner.facts["ready_s"] > 0
 
 
 def test_compared_outputs_have_rows_of_padding_and_timed_runs_the_fast_path(tmp_path):

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -255,9 +256,8 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     found = [getattr(built_files, name) for name in files]
     for name in (*found, "metrics.json"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
-    monkeypatch.setattr(
-        network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
-    )
+    ran = SimpleNamespace(error=None, latencies_s=[1.0], facts={"load_s": 1.0})
+    monkeypatch.setattr(network, "run_interleaved", lambda *_: [ran])
     monkeypatch.setattr(network, "ask", lambda *_, **__: [1.0])  # its outputs are sums
     monkeypatch.setattr(network, "_worst", lambda *_: (0.5, "output 0"))  # also with rounding
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):

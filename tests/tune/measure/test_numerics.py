@@ -73,16 +73,14 @@ def test_sums_in_another_order_are_right_and_a_lost_term_is_not(dtype, terms):
 
 def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
     path = tmp_path / "reference.npz"
-    with path.open("wb") as file:
-        save_reference(file, {"edges": [np.arange(3.0)], "signed": [np.ones(2), np.zeros(1)]})
+    save_reference(path, {"edges": [np.arange(3.0)], "signed": [np.ones(2), np.zeros(1)]})
     found = load_reference(str(path))
     assert {kind: [v.tolist() for v in values] for kind, values in found.items()} == {
         "signed": [[1, 1], [0]],
         "edges": [[0, 1, 2]],
     }
     short = np.array([0.5, 3.0], pytest.importorskip("ml_dtypes").bfloat16)
-    with (tmp_path / "bfloat16.npz").open("wb") as file:
-        save_reference(file, {"signed": [short]})
+    save_reference(tmp_path / "bfloat16.npz", {"signed": [short]})
     (stored,) = load_reference(str(tmp_path / "bfloat16.npz"))["signed"]
     assert numerics.worst_error(short, stored) == 0
     whole = path.read_bytes()
@@ -95,8 +93,7 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
 def test_a_reference_whose_header_was_damaged_is_none(tmp_path):
     """NumPy gives 220 of its 320 rows without a word: right programs would be wrong."""
     path = tmp_path / "reference.npz"
-    with path.open("wb") as file:
-        save_reference(file, {"signed": [np.ones((320, 40))]})
+    save_reference(path, {"signed": [np.ones((320, 40))]})
     path.write_bytes(path.read_bytes().replace(b"(320, 40)", b"(220, 40)"))
     with np.load(path) as stored:
         assert stored["signed.0"].shape == (220, 40)

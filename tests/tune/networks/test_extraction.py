@@ -40,6 +40,16 @@ def test_nothing_of_a_norm_is_left_and_a_network_is_lowered_once(target):
         lower(lowered("residual"), target)
 
 
+def test_no_call_is_left_that_changes_nothing(target):
+    """Before, torch's products of four dimensions broadcast each operand to its own shape."""
+    from pruner.tune.networks.rewrites.constant_folding import fold_constants
+
+    module = imported("linear_attention")
+    assert module.script().count("R.broadcast_to(") == 4
+    assert "R.broadcast_to(" not in fold_constants(module).script()
+    assert not any("broadcast" in task.name for task in tasks_of("linear_attention"))
+
+
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
     text = fold_constants(imported("biased")).script()
@@ -260,7 +270,7 @@ def test_variants_that_cannot_be_lowered_are_given_up_before_the_layout(monkeypa
     wanted = lowering.NetworkFormat(layout="NHWC", variants={"class": ["order 0"]})
     for works in ("NHWC float32", "NCHW float32"):
 
-        def lower(module, target, form, works=works):
+        def lower(module, target, form, known, works=works):
             if str(form) != works:
                 raise ValueError(f"not {form}")
             return module

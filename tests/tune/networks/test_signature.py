@@ -15,9 +15,11 @@ from torch.utils._pytree import register_pytree_node
 
 from pruner.errors import PrunerError
 from pruner.tune.networks import signature
-from pruner.tune.networks.signature import INPUTS, OUTPUTS, tensors_of
+from pruner.tune.networks.plain import arguments_of, tensors_of
+from pruner.tune.networks.signature import INPUTS, OUTPUTS
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
+from pruner.tune.networks.torch_changes import masks_by_values
 from tests.tune.networks.lowered import run
 from tests.tune.networks.operators.against_torch import Function
 from tests.tune.some_slow import some_slow
@@ -144,7 +146,7 @@ def in_classes(x):
 
 
 class Kept:
-    """A class that torch cannot take apart."""
+    """A class without tensors."""
 
 
 def leaves():
@@ -234,7 +236,10 @@ def test_numbers_that_the_first_import_draws_change_no_weights():
     [
         *((name, "the factory must return") for name in ("linear", "Lazy", "without_inputs")),
         ("leaves", r"SystemExit: 2 \(line \d+ of test_signature.py: sys.exit\(2\)\)"),
-        ("unknown_class", r"a .*Kept is among its outputs: return its tensors, or register"),
+        (
+            "unknown_class",
+            r"outputs\[1\] is of Kept: a library takes and returns tensors and const",
+        ),
         ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
         ("cache", r"network=.*:cache: each call writes rows and reads"),
         *((name, SECOND_CALL) for name in ("number", "listed", "tensor", "keys", "rows")),
@@ -255,7 +260,7 @@ def test_the_precision_is_the_coarsest_type():
 
 def written(folder, factory, **how):
     module, *inputs = factory()
-    args, kwargs = signature.arguments_of(inputs[0])
+    args, kwargs = arguments_of(inputs[0])
     kwargs |= inputs[1] if len(inputs) > 1 else {}
     with torch.no_grad():
         program = torch.export.export(module.eval(), args, kwargs, **how)
@@ -363,14 +368,14 @@ def test_threads_that_export_leave_torch_as_it_was():
     one_is_in, other_is_in, one_is_out = Event(), Event(), Event()
 
     def one():
-        with signature._masks_by_values():
+        with masks_by_values():
             one_is_in.set()
             other_is_in.wait(0.2)
         one_is_out.set()
 
     def other():
         one_is_in.wait()
-        with signature._masks_by_values():
+        with masks_by_values():
             other_is_in.set()
             one_is_out.wait()
 

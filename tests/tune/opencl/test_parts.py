@@ -19,8 +19,7 @@ from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
 from pruner.tune.measure.numerics import inputs, worst_error
 from pruner.tune.opencl import runtime
-from pruner.tune.opencl.launches import RUNNER, _launch, launch_plan
-from pruner.tune.opencl.runtime import CHOSEN, load_runtime
+from pruner.tune.opencl.runtime import CHOSEN, RUNNER, launch_plan, load_runtime
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
@@ -63,7 +62,7 @@ def test_arrays_of_local_memory_stand_at_the_top_of_their_kernel():
 
 def test_a_recorded_launch_is_read():
     line = "kernel 64 2 1 8 1 1 handle:0:256 handle:2:64 int32:7 float32:0.5"
-    launch, sizes = _launch(line)
+    launch, sizes = runtime._launch(line)
     assert launch["kernel"] == "kernel"
     assert (launch["global"], launch["local"]) == ([64, 2, 1], [8, 1, 1])
     assert launch["arguments"] == [

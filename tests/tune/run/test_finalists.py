@@ -19,7 +19,7 @@ from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
 from pruner.tune.run import final_choice as module
 from pruner.tune.run import finalists
 from pruner.tune.run.database import Database
-from pruner.tune.run.final_choice import FinalChoice, FinalProgram, lines, marked, table_rows
+from pruner.tune.run.final_choice import FinalChoice, FinalProgram, marked, table_rows
 from pruner.tune.run.finalists import Finalists, near_best, present, ranked, read_finalists, retime
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
 from pruner.tune.tvm_import import load_tvm
@@ -173,7 +173,7 @@ def test_the_front_is_what_no_other_beats_in_both():
     rows = table_rows({"t": found}, objective, counted=False)
     assert [row["size_bytes"] for row in rows] == [10000, 4000, 5000, 1500]
     assert [row["on_front"] for row in rows] == [1, 1, 0, 1]
-    assert lines({"t": found}, objective, "")[:2] == [
+    assert FinalChoice(objective=objective, programs={"t": found}).lines()[:2] == [
         "t: 3 of 4 programs are on the front",
         "  trial 1: 1 ms, 9.766 KiB",
     ]
@@ -256,6 +256,22 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
     assert [row["trial"] for row in tuned.metrics()["chosen"]] == sorted(
         front, key=lambda n: float(table[n]["latency_s"])
     )
+
+
+def test_an_interrupted_continuation_keeps_no_front_of_an_earlier_start(tmp_path, small):
+    """The earlier front is of fewer programs."""
+    pytest.importorskip("pymoo")
+    given = options(trials=6, objective=Objective.of(["latency", "size"]))
+    given = replace(given, measure=replace(given.measure, sizes=True, baseline=False))
+    files = ("pareto.csv", "pareto.png", "report.html", "pareto/earlier-1.so")
+    (tmp_path / "pareto").mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+    (tmp_path / "mine.txt").touch()
+    tuned = tune(small, given, tmp_path, interrupted=lambda: True)
+    assert not tuned.final.programs
+    assert not [name for name in (*files, "pareto") if (tmp_path / name).exists()]
+    assert (tmp_path / "mine.txt").exists()
 
 
 def meter():

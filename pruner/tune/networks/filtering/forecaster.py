@@ -96,7 +96,7 @@ class KeptDrafts(Mapping[str, Drafted]):
 def _read(path: Path) -> Drafted:
     with as_written(path):
         row = read_json(path, dict)
-        return Drafted(draft=Draft(**row["draft"]), record=row["record"])
+        return Drafted(**{**row, "draft": Draft(**row["draft"])})
 
 
 @cache

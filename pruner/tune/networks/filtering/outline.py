@@ -7,11 +7,13 @@ weights do not count.
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from pruner.arrays import dtype_bytes
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.lowering import NetworkFormat, lower_somehow
 from pruner.tune.networks.network_tasks import NetworkTask, network_tasks
 from pruner.tune.networks.rewrites.operators import operator_name
@@ -46,7 +48,8 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
     Raises:
         PrunerError: TVM cannot lower it.
     """
-    lowered, form, _ = lower_somehow(module, target, form)
+    known_parts = _known(str(target))
+    lowered, form, _ = lower_somehow(module, target, form, known_parts)
     save = load_tvm().tvm.ir.save_json
     tasks = [
         replace(task, module=None if task.key in known else str(save(task.module)))
@@ -55,9 +58,15 @@ def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str
     return Outline(
         tasks=tasks,
         parameter_bytes=parameter_bytes(lowered),
-        activation_bytes=activation_bytes(lowered),
+        activation_bytes=activation_bytes(lowered, known_parts),
         form=form,
     )
+
+
+@cache
+def _known(target: str) -> LoweredParts:
+    """Return what earlier lowerings of this process for the target have made."""
+    return LoweredParts()
 
 
 def parameter_bytes(lowered: Any) -> int:
@@ -67,14 +76,14 @@ def parameter_bytes(lowered: Any) -> int:
     return sum(_bytes(one.ty) for one in distinct.values())
 
 
-def activation_bytes(lowered: Any) -> int:
+def activation_bytes(lowered: Any, known: LoweredParts | None = None) -> int:
     """Compute the largest sum of the tensors that are needed at the same time.
 
     A tensor is needed from the call that writes it to the last call that reads it, inputs and
     outputs of the network all the time. Reshapes are views. TVM's plan of the memory may take more:
     it reuses whole blocks.
     """
-    relax, main = load_tvm().relax, lowered["main"]
+    relax, main, known = load_tvm().relax, lowered["main"], known or LoweredParts()
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     last = len(bindings)
     sizes: list[int] = []
@@ -97,7 +106,7 @@ def activation_bytes(lowered: Any) -> int:
         taken = read(binding.value)
         for number in taken:
             spans[number][1] = place
-        if _moves_nothing(lowered, binding.value):
+        if _moves_nothing(lowered, binding.value, known):
             tensors[hash(binding.var)] = taken
         else:
             new(binding.var, place)
@@ -115,14 +124,15 @@ def _most(sizes: Sequence[int], spans: Sequence[Sequence[int]], places: int) -> 
     return int(change.cumsum().max(initial=0))
 
 
-def _moves_nothing(lowered: Any, value: Any) -> bool:
+def _moves_nothing(lowered: Any, value: Any, known: LoweredParts) -> bool:
     """Check for a view, or for what only groups or selects tensors."""
     relax = load_tvm().relax
     if not isinstance(value, relax.Call):
         return True
     name = operator_name(value)
     if name == "relax.call_tir":
-        return bool(relax.analysis.has_reshape_pattern(lowered[value.args[0]]))
+        function = lowered[value.args[0]]
+        return bool(known.of("view", function, relax.analysis.has_reshape_pattern))
     return name == "relax.reshape"
 
 

@@ -8,6 +8,7 @@ that need an operator of Relax are registered by
 
 * `program`: the import of an exported program, which applies all of them
 * `apart`: decompositions of single calls, which are kept for further networks
+* `called_functions`: the calls of a module, without an export
 * `complex_numbers`: programs with complex numbers, run on pairs of real tensors
 """
 
@@ -19,5 +20,6 @@ from pruner.tune.networks.operators import (  # noqa: F401  # these register the
     quantization,
     reductions,
     resizing,
+    sampling,
     scattering,
 )

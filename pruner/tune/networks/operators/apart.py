@@ -15,21 +15,34 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as tree
 
-_KNOWN: dict[Hashable, fx.Graph | None] = {}  # None: the call changes the strides of its results
+_KNOWN: dict[Hashable, fx.Graph | None] = {}  # None: the call must be decomposed in its program
 _MOST = 10_000  # of known calls, each some kilobytes
 
 
 def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | None:
     """Decompose the calls of an exported program apart; None where that is not possible.
 
-    `decompose`: of a complete program. It is not possible for calls that write into their inputs or
-    have results of other strides once decomposed, for control flow and open sizes, and where the
-    calls alone cannot be decomposed.
+    `decompose`: of a complete program. See `joined`.
+    """
+    graph = joined(program.graph, decompose)
+    if graph is None:
+        return None
+    result = copy.copy(program)
+    result._graph_module = fx.GraphModule(program.graph_module, graph)
+    return result
+
+
+def joined(given: fx.Graph, decompose: Callable[[Any], Any]) -> fx.Graph | None:
+    """Decompose the calls of a graph apart; None where that is not possible.
+
+    It is not possible for calls that write into their inputs or have other results once decomposed
+    (of other strides, for example), for control flow and open sizes, and for calls that cannot be
+    decomposed alone.
     """
     if len(_KNOWN) > _MOST:
         _KNOWN.clear()
     keys: dict[fx.Node, Hashable] = {}
-    for node in program.graph.nodes:
+    for node in given.nodes:
         if node.op in ("placeholder", "output") or node.target is getitem:
             continue
         key = _key(node)
@@ -37,17 +50,17 @@ def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | Non
             return None
         keys[node] = key
     new = {key: node for node, key in keys.items() if key not in _KNOWN}
-    if new and not _learned(new, decompose):
-        return None
+    if new:
+        _learn(new, decompose)
     parts = {node: _KNOWN[key] for node, key in keys.items()}
     if None in parts.values():
         return None
     graph, values = fx.Graph(), dict[fx.Node, Any]()
-    for node in program.graph.nodes:
+    for node in given.nodes:
         if (part := parts.get(node)) is not None:
-            given = [one for one in part.nodes if one.op == "placeholder"]
+            inputs = [one for one in part.nodes if one.op == "placeholder"]
             taken = (values[one] for one in _inputs(node))
-            found: Any = graph.graph_copy(part, dict(zip(given, taken, strict=True)))
+            found: Any = graph.graph_copy(part, dict(zip(inputs, taken, strict=True)))
             values[node] = found[0] if isinstance(node.meta["val"], Tensor) else found
         elif node.target is getitem:
             whole, place = node.args
@@ -56,9 +69,7 @@ def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | Non
             values[node] = graph.node_copy(node, lambda one: values[one])
             values[node].name = node.name  # a copy of `input`, a word of Python, gets another name
     graph.eliminate_dead_code()
-    result = copy.copy(program)
-    result._graph_module = fx.GraphModule(program.graph_module, graph)
-    return result
+    return graph
 
 
 def _inputs(node: fx.Node) -> list[fx.Node]:
@@ -69,7 +80,9 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
 def _key(node: fx.Node) -> Hashable | None:
     """Describe a call by its operator, tensors and constants; None: only in its program."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+    if isinstance(target, torch._ops.HigherOrderOperator) or not callable(target):
+        return None
+    if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
         return None
     inputs = _inputs(node)
     kinds = [_kind(one.meta.get("val")) for one in inputs]
@@ -77,21 +90,34 @@ def _key(node: fx.Node) -> Hashable | None:
     many = results if isinstance(results, list | tuple) else [results]
     if None in kinds or not all(isinstance(one, Tensor) for one in many):
         return None
-    if "max_pool" in target.__name__ and len(many) > 1:  # whether the places are read decides
-        return None
+    if "max_pool" in getattr(target, "__name__", "") and len(many) > 1:
+        return None  # whether the places are read decides
     places = {one: place for place, one in enumerate(inputs)}
     leaves, spec = tree.tree_flatten((node.args, node.kwargs))
     given = [
         ("tensor", places[one]) if isinstance(one, fx.Node) else (type(one).__name__, repr(one))
         for one in leaves
     ]
-    return target, str(spec), tuple(given), tuple(kinds)
+    # numbers without a type have the default
+    return target, str(spec), tuple(given), tuple(kinds), torch.get_default_dtype()
 
 
 def _kind(value: Any) -> tuple[Any, ...] | None:
     if not isinstance(value, Tensor) or not all(type(size) is int for size in value.shape):
         return None
     return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
+
+
+def _learn(new: Mapping[Hashable, fx.Node], decompose: Callable[[Any], Any]) -> None:
+    """Decompose calls; what fails alone is left to its program from now on."""
+    if _learned(new, decompose):
+        return
+    if len(new) == 1:
+        _KNOWN.update(dict.fromkeys(new))
+        return
+    calls = list(new.items())
+    for half in (calls[: len(calls) // 2], calls[len(calls) // 2 :]):
+        _learn(dict(half), decompose)
 
 
 def _learned(new: Mapping[Hashable, fx.Node], decompose: Callable[[Any], Any]) -> bool:
@@ -118,14 +144,16 @@ def _learned(new: Mapping[Hashable, fx.Node], decompose: Callable[[Any], Any]) -
         own = [next(inputs) for _ in _inputs(call)]
         val = call.meta["val"]
         results = [next(outputs) for _ in range(1 if isinstance(val, Tensor) else len(val))]
-        # of other strides, the calls behind it would be decomposed in another way
-        same = _strides(call.meta["val"]) == _strides([one.meta["val"] for one in results])
+        # of other strides, the calls behind it would be decomposed in another way; of another type,
+        # the call depends on more than its key
+        same = _forms(val) == _forms([one.meta["val"] for one in results])
         _KNOWN[key] = _part(nodes, own, results) if same else None
     return True
 
 
-def _strides(value: Any) -> list[tuple[int, ...]]:
-    return [one.stride() for one in ([value] if isinstance(value, Tensor) else value)]
+def _forms(value: Any) -> list[tuple[Any, ...]]:
+    many = [value] if isinstance(value, Tensor) else value
+    return [(one.shape, one.stride(), one.dtype) for one in many]
 
 
 def _part(nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]) -> fx.Graph:

@@ -47,10 +47,8 @@ def without_complex(program: Any) -> Any:
     """Return a decomposed program of real tensors.
 
     It is the same program if it has no complex tensors, or an operator without a rule for them.
-
-    Raises:
-        PrunerError: inputs or outputs are complex.
-        AssertionError: a transform has too many points, in the words of TVM's front end.
+    Raises `PrunerError`: inputs or outputs are complex. Raises `AssertionError`: a transform has
+    too many points, in the words of TVM's front end.
     """
     nodes = [node for node in program.graph.nodes if touches_complex(node)]
     if not nodes or any(map(lacks_rule, nodes)):

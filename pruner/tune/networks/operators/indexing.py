@@ -1,4 +1,4 @@
-"""Elements by numbers, lists and masks: ``x[-1]``, ``x[:, i, j]``, ``x[i] = v``.
+"""Elements by numbers, lists and masks, and joined tensors: ``x[-1]``, ``x[i, j] = v``.
 
 TVM reads outside the tensor for a negative index, crosses lists of two dimensions with each other
 instead of pairing them, and writes only with an index for every dimension. Here all indexed
@@ -6,6 +6,7 @@ dimensions become one, whose index is computed, so one gather or one scatter rem
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -20,6 +21,16 @@ aten = torch.ops.aten
 REPLACED[aten.select.int] = lambda x, dim, index: (
     NotImplemented if index >= 0 else aten.select.int(x, dim, index + x.shape[dim])
 )
+
+
+@replaces(aten.cat.default)
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """Leave out empty lists, which torch allows beside tensors of any rank."""
+    kept = [one for one in tensors if one.shape != (0,)]
+    if len(kept) in (0, len(tensors)):
+        return NotImplemented
+    kind = reduce(torch.promote_types, [one.dtype for one in tensors])
+    return torch.cat([one.to(kind) for one in kept], dim)
 
 
 @replaces(aten.unfold.default)

@@ -45,7 +45,8 @@ def windows(
 ) -> list[Windows]:
     """Return the windows along each dimension, by the arguments of torch's pools."""
     dims, found = len(kernel), []
-    options = (_each(part, dims) for part in (stride or kernel, padding, dilation))
+    given = (stride or kernel, padding, dilation)
+    options = (list(part) * (dims if len(part) == 1 else 1) for part in given)
     for size, extent, step, before, gap in zip(x.shape[-dims:], kernel, *options, strict=True):
         reach = (extent - 1) * gap + 1
         whole = size + 2 * before - reach
@@ -138,7 +139,3 @@ def adaptive_max_pool(x: Tensor, sizes: Sequence[int]) -> Any:
         found = torch.cat(best, dim)
         x, places = x.gather(dim, found), places.gather(dim, found)
     return x, places
-
-
-def _each(given: Sequence[int], dims: int) -> list[int]:
-    return list(given) * (dims if len(given) == 1 else 1)

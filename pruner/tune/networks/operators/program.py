@@ -7,12 +7,13 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.operators.apart import decomposed_apart
+from pruner.tune.networks.operators.called_functions import recorded
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
@@ -23,7 +24,9 @@ from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
 from pruner.tune.networks.signature import (
     PRECISION,
+    Arguments,
     check_state,
+    exported,
     precision,
     structures,
     tensors_only,
@@ -46,19 +49,41 @@ _OTHERS = (
 _CONDITIONS = {aten.where.self: 0, aten.masked_fill.Scalar: 1}  # an operand that stays as it is
 
 
-def from_exported(program: Any, *, apart: bool = False) -> Any:
+def from_exported(program: Any) -> Any:
     """Import a program of ``torch.export`` with its weights as constants.
 
-    ``apart``: decompose it call by call where that is possible, which is faster for networks that
-    repeat the calls of earlier networks.
+    Raises `PrunerError`: it keeps state, or gets or returns something else than tensors and
+    constants.
+    """
+    importer, convert = _importer()
+    return _relax(decomposed(program, convert), importer, convert)
+
+
+def from_module(module: nn.Module, arguments: Arguments) -> Any:
+    """Import a module in evaluation mode, whose calls do not depend on earlier calls.
+
+    It is decomposed call by call where that is possible, which is faster for networks that repeat
+    the calls of earlier networks. Inputs are named by their places.
 
     Raises:
-        PrunerError: it keeps state, or gets or returns something else than tensors and constants.
+        PrunerError: see `from_exported`.
     """
+    importer, convert = _importer()
+    program = recorded(module, arguments, lambda part: decomposed(part, convert))
+    if program is None:
+        whole = exported(module, arguments, is_pure=True)
+        program = decomposed(whole, convert, apart=True)
+    return _relax(program, importer, convert)
+
+
+def _importer() -> tuple[Any, dict[str, Converter]]:
     frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
     importer = frontend.ExportedProgramImporter()
-    convert = converters(importer)
-    program = decomposed(program, convert, apart=apart)
+    return importer, converters(importer)
+
+
+def _relax(program: Any, importer: Any, convert: dict[str, Converter]) -> Any:
+    """Convert a decomposed program to a Relax module."""
     check_state(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
     types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
@@ -119,16 +144,12 @@ def converters(importer: Any) -> dict[str, Converter]:
     and the type that torch recorded: a wrong type is cast, and a wrong shape ends the import.
     """
     own = {
-        name: _without_importer(convert)
+        name: lambda node, _, convert=convert: convert(node)
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
     mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
-
-
-def _without_importer(convert: Callable[[Any], Any]) -> Converter:
-    return lambda node, _: convert(node)
 
 
 def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[..., Any]]:
@@ -211,8 +232,7 @@ def _agree(sizes: list[Any], wanted: Iterable[Any]) -> bool:
 def check_lengths(program: Any) -> None:
     """Check that recurrences are short enough for torch to unroll them.
 
-    Raises:
-        AssertionError: one is too long, in the words of TVM's front end.
+    Raises `AssertionError`: one is too long, in the words of TVM's front end.
     """
     for node in program.graph.nodes:
         if node.target not in _RECURRENT:

@@ -7,10 +7,10 @@ TVM reads them: text is bytes. A converter returns None where TVM's own is right
 
 * `elementwise`: clips, minima and maxima of several tensors, powers, normalisations
 * `indexing`: padding, tiling, one-hot, cumulative sums
+* `pools`: pools whose padding follows from their sizes, and places of maxima
 * `products`: transposed convolutions, Einstein sums, products of quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
 * `resizing`: resampling with a scale that is not the ratio of the sizes
-* `same_padding`: pools whose padding follows from their sizes
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from typing import Any
 from pruner.tune.networks.operators_onnx import (
     elementwise,
     indexing,
+    pools,
     products,
     recurrent,
     resizing,
-    same_padding,
 )
 
 Converter = Callable[[Any, Any, Any], Any]
@@ -30,8 +30,8 @@ Converter = Callable[[Any, Any, Any], Any]
 CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
+    **pools.CONVERTERS,
     **products.CONVERTERS,
     **recurrent.CONVERTERS,
     **resizing.CONVERTERS,
-    **same_padding.CONVERTERS,
 }

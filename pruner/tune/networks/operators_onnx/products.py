@@ -1,10 +1,11 @@
-"""Products: Einstein sums, transposed convolutions, and products of quantised tensors.
+"""Products: Einstein sums, transposed convolutions, and quantised products.
 
-Those of quantised tensors are of integers, or in float between the steps of quantisation. The
+Products of quantised tensors are of integers, or in float between the steps of quantisation. The
 format of today's exporters, plain operators between QuantizeLinear and DequantizeLinear, is TVM's
 own business. The older operators are rewritten to it, which is right within a step.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,24 +23,29 @@ def transposed_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
     strides = attrs.get("strides", [1] * len(sizes))
     dilations = attrs.get("dilations", [1] * len(sizes))
     more = attrs.get("output_padding", [0] * len(sizes))
-    upper = attrs.get("auto_pad", b"NOTSET") == b"SAME_UPPER"
-    begin, end, behind = [], [], []
-    for size, k, s, d, o, out in zip(
-        sizes, kernel, strides, dilations, more, wanted[-len(sizes) :], strict=True
-    ):
-        total = (size - 1) * s + o + (k - 1) * d + 1 - out
-        half = max(total, 0) // 2
-        begin.append(half if upper else max(total, 0) - half)
-        end.append(max(total, 0) - begin[-1])
-        behind.append(max(-total, 0))
-    plain = {k: v for k, v in attrs.items() if k not in ("output_shape", "auto_pad")}
-    result = front.convert("ConvTranspose", [data, weight], {**plain, "pads": [*begin, *end]})
+    totals = [
+        (size - 1) * s + o + (k - 1) * d + 1 - out
+        for size, k, s, d, o, out in zip(
+            sizes, kernel, strides, dilations, more, wanted[-len(sizes) :], strict=True
+        )
+    ]
+    result = front.convert("ConvTranspose", [data, weight], padded(attrs, "output_shape", totals))
+    behind = [max(-total, 0) for total in totals]
     if any(behind):
         width = [0, 0, 0, 0, *(n for after in behind for n in (0, after))]
         result = front.bb.normalize(op.nn.pad(result, width))
     if bias is None:
         return result
     return op.add(result, op.reshape(bias, [1, -1] + [1] * len(sizes)))
+
+
+def padded(attrs: Mapping[str, Any], unused: str, totals: Sequence[int]) -> dict[str, Any]:
+    """Replace ``auto_pad`` and an unused attribute by fixed pads, by their totals."""
+    whole = [max(total, 0) for total in totals]
+    begin = [n // 2 if attrs.get("auto_pad") == b"SAME_UPPER" else n - n // 2 for n in whole]
+    end = [n - before for n, before in zip(whole, begin, strict=True)]
+    kept = {k: v for k, v in attrs.items() if k not in (unused, "auto_pad")}
+    return {**kept, "pads": [*begin, *end]}
 
 
 def quantized_matmul(front: Any, inputs: Any, attrs: Any) -> Any:

@@ -24,11 +24,7 @@ def is_float(tensor: Any) -> bool:
 
 
 def array(tensor: Any, what: str) -> NDArray[Any]:
-    """Return the values of a constant.
-
-    Raises:
-        ValueError: the values are not constant; the message has `what`.
-    """
+    """Return the values of a constant; raise `ValueError` with `what` for others."""
     relax = load_tvm().relax
     if isinstance(tensor, relax.ShapeExpr):
         return np.array([int(size) for size in tensor.values], np.int64)

@@ -2,7 +2,8 @@
 
 Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
 normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
-Four rewrites, each of an inference-time expression of constants:
+Calls that return their operand are dropped first: they would hide the patterns of the rewrites.
+Four rewrites follow, each of an inference-time expression of constants:
 
 * ``batch_norm(x + c, g, b, m, v)`` -> ``batch_norm(x, g, b, m - c, v)`` for a bias ``c`` along the
   channels, which convolutions have by default;
@@ -22,20 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.tune.networks.rewrites.operators import operator_name, operators_of, with_bindings
 from pruner.tune.tvm_import import load_tvm
+
+_COPIES = ("relax.broadcast_to", "relax.reshape", "relax.astype")
+_NORM, _TRANSPOSE = "relax.nn.batch_norm", "relax.permute_dims"
+_Fold = Callable[[Any, Any], Any]  # of (relax, a function)
 
 
 def fold_constants(module: Any) -> Any:
     """Fold constants in ``main`` of a Relax module with bound parameters."""
     relax = load_tvm().relax
     # in this order: a bias between convolution and norm would hide the pattern of the next fold
-    folds = (_move_biases, _fold_into_convolutions, _fold_norms, _fold_transposes)
-    return _rewritten(relax, module, folds)
+    folds = (
+        (_NORM, _move_biases), (_NORM, _fold_into_convolutions), (_NORM, _fold_norms),
+        (_TRANSPOSE, _fold_transposes),
+    )  # fmt: skip
+    return _rewritten(relax, _without_copies(module), folds)
 
 
 def fold_transposes(module: Any) -> Any:
     """Transpose constants in a Relax module ahead of time."""
-    return _rewritten(load_tvm().relax, module, (_fold_transposes,))
+    return _rewritten(load_tvm().relax, module, [(_TRANSPOSE, _fold_transposes)])
 
 
 def fold_views(module: Any) -> Any:
@@ -43,17 +52,49 @@ def fold_views(module: Any) -> Any:
 
     For biases of convolutions with channels last: `FoldConstant` would compile each with LLVM.
     """
-    return _rewritten(load_tvm().relax, module, (_fold_reshapes, _fold_transposes))
+    folds = ("relax.reshape", _fold_reshapes), (_TRANSPOSE, _fold_transposes)
+    return _rewritten(load_tvm().relax, module, folds)
 
 
-def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any]]) -> Any:
-    main = module["main"]
-    for fold in folds:
+def _rewritten(relax: Any, module: Any, folds: Sequence[tuple[str, _Fold]]) -> Any:
+    """Fold the operators that the module calls."""
+    main, called = module["main"], operators_of(module)
+    for operator, fold in folds:
         # each fold sees the result of the one before
-        main = fold(relax, main)
+        if operator in called:
+            main = fold(relax, main)
     module = module.clone()
     module["main"] = main
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+
+
+def _without_copies(module: Any) -> Any:
+    """Drop calls that change neither shape nor type.
+
+    torch writes a product of tensors with four dimensions with a ``broadcast_to`` of each operand,
+    also where their shapes are equal. It would be a copy when the network runs.
+    """
+    relax, equal, main = load_tvm().relax, load_tvm().ffi.structural_equal, module["main"]
+    returned = {hash(var) for var in relax.analysis.free_vars(main.body.body)}
+
+    def is_copy(binding: Any) -> bool:
+        call = binding.value
+        return (
+            isinstance(binding, relax.VarBinding)
+            and operator_name(call) in _COPIES
+            and hash(binding.var) not in returned  # no result is an argument itself
+            and equal(call.ty, call.args[0].ty)
+        )
+
+    copies = [one for block in main.body.blocks for one in block.bindings if is_copy(one)]
+    if not copies:
+        return module
+    dropped = {hash(one.var): relax.VarBinding(one.var, one.value.args[0]) for one in copies}
+    module = module.clone()
+    module["main"] = with_bindings(
+        main, lambda bindings, _: [dropped.get(hash(one.var), one) for one in bindings]
+    )
+    return relax.transform.CanonicalizeBindings()(module)
 
 
 def _move_biases(relax: Any, main: Any) -> Any:
@@ -111,9 +152,11 @@ def _fold_into_convolutions(relax: Any, main: Any) -> Any:
         scale, shift = _scale_and_shift(found, norm, found[normed])
         values = found[weight].value.numpy()
         axes = (slice(None), None, None, None) if is_plain else (None, slice(None), None, None)
-        scaled = relax.Call(
-            conv.op, [found[data], _constant(relax, values * scale[axes], values.dtype)], conv.attrs
-        )
+        # in double precision, part by part: a product of all weights at once would be large
+        folded = np.empty_like(values)
+        np.multiply(values, scale[axes], out=folded, casting="unsafe")
+        folded_weight = _constant(relax, folded, values.dtype)
+        scaled = relax.Call(conv.op, [found[data], folded_weight], conv.attrs)
         return relax.op.add(scaled, _along_channels(relax, shift, values.dtype))
 
     return dpl.rewrite_call(dpl.TupleGetItemPattern(normed, 0), rewrite, main)

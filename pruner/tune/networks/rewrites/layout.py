@@ -26,10 +26,8 @@ def chosen_layout(wanted: str, *, device: str, precision: Precision) -> Layout:
     """Resolve a layout option, including ``auto``, for "cpu" or "cuda".
 
     ``auto``: channels last on CPUs, and on GPUs for half precision, whose matrix units multiply
-    tiles of neighbouring channels; else that of the front end, which needs no transposes.
-
-    Raises:
-        PrunerError: an unknown layout.
+    tiles of neighbouring channels; else that of the front end, which needs no transposes. Raises
+    `PrunerError`: an unknown layout.
     """
     for layout in get_args(Layout):
         if layout == wanted:
@@ -91,6 +89,7 @@ def _convertible(module: Any) -> Any:
         slope = relax.const(float(call.attrs.alpha), str(data.ty.dtype))
         return op.maximum(data, op.multiply(data, slope))
 
+    called = operators_of(module)
     module = module.clone()
     for name, rewrite in {
         "relax.squeeze": squeeze,
@@ -98,12 +97,14 @@ def _convertible(module: Any) -> Any:
         "relax.stack": stack,
         "relax.nn.leakyrelu": leakyrelu,
     }.items():
-        called = dpl.is_op(name)(dpl.wildcard())
+        if name not in called:
+            continue
+        one = dpl.is_op(name)(dpl.wildcard())
 
-        def rewritten(_: Any, found: Any, called: Any = called, rewrite: Any = rewrite) -> Any:
-            return rewrite(found[called], found[called].args[0])
+        def rewritten(_: Any, found: Any, one: Any = one, rewrite: Any = rewrite) -> Any:
+            return rewrite(found[one], found[one].args[0])
 
-        module["main"] = dpl.rewrite_call(called, rewritten, module["main"])
+        module["main"] = dpl.rewrite_call(one, rewritten, module["main"])
     return relax.transform.Normalize()(module)
 
 

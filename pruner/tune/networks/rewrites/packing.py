@@ -12,14 +12,17 @@ call of a packed function is between views.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.tune.networks.lowered_parts import LoweredParts
 from pruner.tune.networks.rewrites.operators import (
     is_constant,
     operator_name,
+    operators_of,
     rewritten,
     with_bindings,
 )
@@ -65,31 +68,37 @@ class Packing:
         return _split_shape(list(shape), self.views[place], self.width)
 
 
-def pack_weights(module: Any) -> Any:
+def pack_weights(module: Any, known: LoweredParts | None = None) -> Any:
     """Pack constant weights in every suitable function of a lowered module."""
-    tvm, relax = load_tvm().tvm, load_tvm().relax
+    tvm, relax, known = load_tvm().tvm, load_tvm().relax, known or LoweredParts()
     constant = _constant_arguments(relax, module["main"])
     found = {
-        name: find_packing(function, constant[name])
+        name: known.of("pack", function, partial(_packed, constant=constant[name]), constant[name])
         for name, function in module.functions_items()
         if name in constant
     }
-    packings = {name: packing for name, packing in found.items() if packing is not None}
+    packings = {name: one for name, one in found.items() if one is not None}
     kept = {name: f for name, f in module.functions_items() if name not in packings}
     # Another signature needs another global variable: its type is that of the function.
     builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=module.attrs))
     renamed = {
-        name: builder.add_func(packed_function(module[name], packing), name.name_hint)
-        for name, packing in packings.items()
+        name: builder.add_func(function, name.name_hint) for name, (_, function) in packings.items()
     }
     packed = builder.get()
-    packed["main"] = _with_packed_constants(module["main"], packings, renamed)
+    ways = {name: packing for name, (packing, _) in packings.items()}
+    packed["main"] = _with_packed_constants(module["main"], ways, renamed)
     return relax.transform.Normalize()(packed)
+
+
+def _packed(function: Any, constant: frozenset[int]) -> tuple[Packing, Any] | None:
+    packing = find_packing(function, constant)
+    return None if packing is None else (packing, packed_function(function, packing))
 
 
 def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
     """Find how a function's constant weights can be packed, else None."""
-    blocks = _blocks(function)
+    found = inside(function.body, load_tvm().s_tir.SBlock)
+    blocks = [block for block in found if type(block.body).__name__ == "BufferStore"]
     for number, block in enumerate(blocks):
         behind = _elementwise_behind(block, blocks[number + 1 :])
         # weights are packed for products, which are reductions
@@ -170,11 +179,6 @@ def tensors_of(function: Any) -> list[Any]:
     return [p if hasattr(p, "shape") else function.buffer_map[p] for p in function.params]
 
 
-def _blocks(function: Any) -> list[Any]:
-    blocks = inside(function.body, load_tvm().s_tir.SBlock)
-    return [block for block in blocks if type(block.body).__name__ == "BufferStore"]
-
-
 def _place(block: Any, index: Any) -> int:
     """Find the iterator that an index is; -1 for an expression."""
     found = [slot for slot, it in enumerate(block.iter_vars) if index.same_as(it.var)]
@@ -221,7 +225,8 @@ def _packed_axis(blocks: Sequence[Any], block: Any, weights: Any, slot: int) -> 
     places = [_place(block, index) for index in loads[0].indices]
     others = [region for region in block.reads if not region.source.same_as(weights)]
     variable = block.iter_vars[slot].var
-    if any(_uses(index.min, variable) for region in others for index in region.region):
+    indices = [index.min for region in others for index in region.region]
+    if any(var.same_as(variable) for one in indices for var in inside(one, type(variable))):
         return None
     return places.index(slot) if -1 not in places and places.count(slot) == 1 else None
 
@@ -252,10 +257,6 @@ def _views(
 
 def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
     return [*shape[:axis], shape[axis] // width, width, *shape[axis + 1 :]]
-
-
-def _uses(expr: Any, variable: Any) -> bool:
-    return any(var.same_as(variable) for var in inside(expr, type(variable)))
 
 
 def _width(outputs: int) -> int | None:
@@ -341,6 +342,8 @@ def pad_classifier(module: Any) -> Any:
     it reached 155 GFLOP/s, its neighbours 310. Filled up with weights of zero to 1,024 it performs
     like these; the additional channels are cut off behind the average, where they are few numbers.
     """
+    if "relax.mean" not in operators_of(module):
+        return module
     relax = load_tvm().relax
     dpl = relax.dpl
     data, weight, bias = dpl.wildcard(), dpl.is_const(), dpl.is_const()

@@ -9,11 +9,7 @@ Precision = Literal["float32", "float16"]
 
 
 def chosen_precision(wanted: str) -> Precision:
-    """Resolve a precision option.
-
-    Raises:
-        PrunerError: an unknown precision.
-    """
+    """Resolve a precision option; raise `PrunerError` if it is unknown."""
     for precision in get_args(Precision):
         if precision == wanted:
             return precision

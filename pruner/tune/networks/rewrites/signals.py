@@ -56,7 +56,9 @@ class _Rows:
             value = binding.value
             image = self._image_of(value)
             if image is None:
-                self._keep(binding.var, value)
+                if operator_name(value) == "relax.reshape" and is_constant(value.args[0]):
+                    values = value.args[0].value.numpy().reshape(_shape(binding.var))
+                    self._constants[hash(binding.var)] = values
                 self._new.append(binding)
                 continue
             image = self._emit(image)
@@ -165,11 +167,6 @@ class _Rows:
             return self._emit(relax.op.expand_dims(value, [place]))
         shape = (*constant.shape[:place], 1, *constant.shape[place:])
         return relax.const(constant.reshape(shape), str(constant.dtype))
-
-    def _keep(self, variable: Any, value: Any) -> None:
-        if operator_name(value) == "relax.reshape" and is_constant(value.args[0]):
-            shape = _shape(variable)
-            self._constants[hash(variable)] = value.args[0].value.numpy().reshape(shape)
 
     def _emit(self, value: Any) -> Any:
         value = self._builder.normalize(value)

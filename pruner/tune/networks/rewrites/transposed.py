@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.networks.rewrites.operators import is_constant, rewritten
+from pruner.tune.networks.rewrites.operators import is_constant, operators_of, rewritten
 from pruner.tune.tvm_import import load_tvm
 
+_TRANSPOSED = "relax.nn.conv2d_transpose"
 _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
 
 
 def subpixel_convolutions(module: Any) -> Any:
     """Rewrite ``conv2d_transpose(x, w)`` with constant weights in a Relax module."""
+    if _TRANSPOSED not in operators_of(module):
+        return module
     relax = load_tvm().relax
     dpl = relax.dpl
     data, weight = dpl.wildcard(), dpl.is_const()
-    pattern = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)
+    pattern = dpl.is_op(_TRANSPOSED)(data, weight)
 
     def rewrite(_: Any, found: Any) -> Any:
         call = found[pattern]

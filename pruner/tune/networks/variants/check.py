@@ -202,8 +202,6 @@ class Floats:
 
     def apply(self, node: GraphNode, args: Sequence[Array]) -> Array:
         """Apply an elementwise operator; an unspecified function is a leaky ReLU."""
-        rank = max(arg.ndim for arg in args)
-        args = [arg.reshape(1, *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
         if node.op != "call":
             found: Array = getattr(np, node.op)(*args)
         elif node.attrs[0] == "exp":

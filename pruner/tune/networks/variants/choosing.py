@@ -91,11 +91,7 @@ class VariantReport:
 
     @staticmethod
     def read(folder: Path) -> VariantReport:
-        """Read the report of a run folder.
-
-        Raises:
-            DataError: the file is damaged.
-        """
+        """Read the report of a run folder; raise `DataError` if damaged."""
         with as_written(folder / VARIANTS):
             content = read_json(folder / VARIANTS, dict)
             classes = [
@@ -206,8 +202,7 @@ def _chosen(one: Alternatives, drafts: DraftSummary) -> Alternatives:
 def write_variants(folder: Path) -> None:
     """Find the variants of a requested network, and write them with their tasks.
 
-    Raises:
-        PrunerError: the network cannot be imported, in one line.
+    Raises `PrunerError`: the network cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)
     # variants are applied before products are converted to float16

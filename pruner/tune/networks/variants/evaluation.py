@@ -113,6 +113,8 @@ def _value(node: GraphNode, box: Box, at: _At, arithmetic: Any) -> Array:
     if node.op == "contract":
         return _contracted(node, box, boxes, args, arithmetic)
     if node.op in ELEMENTWISE:
+        rank = len(node.shape) + 1
+        args = [arg.reshape(len(arg), *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
         return arithmetic.apply(node, args)
     if node.op == "permute":
         return args[0].transpose(0, *(axis + 1 for axis in node.attrs))

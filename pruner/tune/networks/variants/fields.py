@@ -47,9 +47,7 @@ class Fields:
         )
 
     def apply(self, node: GraphNode, args: Sequence[Array]) -> Array:
-        """Apply an elementwise operator."""
-        rank = max(arg.ndim for arg in args)
-        args = [arg.reshape(len(arg), *(1,) * (rank - arg.ndim), *arg.shape[1:]) for arg in args]
+        """Apply an elementwise operator to arguments of one rank."""
         if node.op == "call":
             if node.attrs[0] == "exp":
                 return self._exp(args[0])

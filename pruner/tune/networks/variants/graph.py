@@ -145,10 +145,8 @@ def literal(rows: Any) -> GraphNode:
 def contract(text: str | Spec, *args: GraphNode, **sizes: int) -> GraphNode:
     """Multiply one or two arguments and sum.
 
-    ``sizes``: extents of letters that are no index by themselves.
-
-    Raises:
-        ValueError: two extents of a letter differ.
+    ``sizes``: extents of letters that are no index by themselves. Raises `ValueError`: two extents
+    of a letter differ.
     """
     spec = parse(text) if isinstance(text, str) else text
     for number, arg in enumerate(args):

@@ -82,7 +82,9 @@ def read_regions(module: Any) -> Regions:
         reader.add(number, binding)
     order = sorted(range(len(bindings)), key=lambda i: (reader.levels[i], i))
     used = {hash(var) for var in relax.analysis.free_vars(main.body.body)}
-    found, left_out = [], reader.unread_lines()
+    unread = ", ".join(f"{count} {name}" for name, count in sorted(reader.unread.items()))
+    reads = "rules read float32 products of equal batches and plain 2-d convolutions"
+    found, left_out = [], [f"{unread}: {reads}"] if unread else []
     for members in reader.components():
         if not any(_is_product(bindings[i].value) for i in members):
             continue
@@ -119,7 +121,7 @@ class _Reader:
         self._values: dict[int, _Read] = {}  # of known variables
         self._joined: list[int] = []  # union-find
         self._readers: dict[tuple[int, int], int] = {}  # one reader of an input in a level
-        self._unread = Counter[str]()  # products
+        self.unread = Counter[str]()  # products
 
     def add(self, number: int, binding: Any) -> None:
         """Take the next binding."""
@@ -138,7 +140,7 @@ class _Reader:
         if value is None:
             if _is_product(binding.value):
                 name = operator_name(binding.value).removeprefix("relax.")
-                self._unread[f"{name} of {binding.value.args[0].ty.dtype}"] += 1
+                self.unread[f"{name} of {binding.value.args[0].ty.dtype}"] += 1
             return
         if constant:
             self._values[hash(binding.var)] = value
@@ -156,13 +158,6 @@ class _Reader:
                 self._join(number, source)
             elif known or self._values.get(one) is None:  # no constant
                 self._join(number, self._readers.setdefault((level, one), number))
-
-    def unread_lines(self) -> list[str]:
-        """Describe the products that no rule reads."""
-        if not self._unread:
-            return []
-        names = ", ".join(f"{count} {name}" for name, count in sorted(self._unread.items()))
-        return [f"{names}: rules read float32 products of equal batches and plain 2-d convolutions"]
 
     def components(self) -> list[set[int]]:
         """Return the connected known bindings."""
@@ -359,17 +354,13 @@ def _split(attrs: Any, args: Sequence[GraphNode], _: Sequence[int]) -> tuple[Gra
     return tuple(g.cut(args[0], axis, *both) for both in zip(places, ends, strict=True))
 
 
-def _softmax(attrs: Any, args: Sequence[GraphNode], _: Sequence[int]) -> GraphNode:
-    return g.rows("softmax", args[0], int(attrs.axis))
-
-
 _OPERATORS: Mapping[str, Callable[..., _Read | None]] = {
     "relax.matmul": _matmul,
     "relax.nn.conv2d": _conv2d,
     "relax.permute_dims": _permute,
     "relax.concat": _concat,
     "relax.split": _split,
-    "relax.nn.softmax": _softmax,
+    "relax.nn.softmax": lambda attrs, args, _: g.rows("softmax", args[0], int(attrs.axis)),
 }
 
 

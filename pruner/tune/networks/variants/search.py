@@ -17,7 +17,6 @@ from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (
     ELEMENTWISE,
     Graph,
-    GraphNode,
     flops,
     nodes,
     replaced,
@@ -155,7 +154,8 @@ def cost(graph: Graph) -> float:
     """
     order = [node for node in nodes(graph) if not node.constant]
     products = {node for node in order if node.op == "contract"}
-    stored = {arg for node in order if _ends(node) for arg in node.args} | set(graph)
+    ends = [node for node in order if node.op in ("contract", "softmax", "max")]
+    stored = {arg for node in ends for arg in node.args} | set(graph)
     total = 0.0
     for node in order:
         size = sum(size_bytes(arg) for arg in node.args) + size_bytes(node)
@@ -165,10 +165,6 @@ def cost(graph: Graph) -> float:
             fused = node.op in ELEMENTWISE and any(arg in products for arg in node.args)
             total += 0.0 if fused else _FLOPS_PER_BYTE * size
     return total
-
-
-def _ends(node: GraphNode) -> bool:
-    return node.op in ("contract", "softmax", "max")
 
 
 def _fingerprint(graph: Graph) -> tuple[object, ...]:

@@ -36,6 +36,8 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 def read_prim_func(func: Any) -> Tree:
     """Read a function of plain loops; raise `UnsupportedProgram` for anything else."""
+    if func.attrs is not None and "layout_free_buffers" in func.attrs:
+        raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
     return PrimFuncReader(func).tree
 
 
@@ -55,7 +57,6 @@ class PrimFuncReader:
         self._keys: dict[Any, int] = {}
         self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
-        self._check(func)
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)
@@ -64,12 +65,8 @@ class PrimFuncReader:
         root = func.body.block
         for buffer in root.alloc_buffers:
             self._buffer(buffer)
-        self.tree.annotations |= _annotations(root)
+        self.tree.annotations |= self._notes(root)
         self._read(root.body, self.tree.root, {})
-
-    def _check(self, func: Any) -> None:
-        if func.attrs is not None and "layout_free_buffers" in func.attrs:
-            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def _check_update(self, block: Any) -> None:
         """Refuse updates that are no reductions, which TVM's primitives refuse."""
@@ -121,7 +118,7 @@ class PrimFuncReader:
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
         block = realize.block
-        if _is_blockized(block):
+        if kind_of(block.body) == "For" and kind_of(below_loops(block.body)) == "SBlockRealize":
             return [self._blockized(realize, parent, loops)]
         _check_plain(block)
         self._check_update(block)
@@ -138,17 +135,27 @@ class PrimFuncReader:
         stores: tuple[Any, Any | None],
     ) -> Block:
         block, (store, init) = realize.block, stores
-        return Block(
-            name=str(block.name_hint),
+        what = block, store, slots, parent
+        return self._block_of(
+            *what,
             iters=tuple(_iter(it) for it in block.iter_vars),
             bindings=self._bindings(realize, loops),
+            init=None if init is None else self._init(init, str(block.name_hint), slots),
+        )
+
+    def _block_of(
+        self, block: Any, store: Any, slots: dict[Any, Expr], parent: LoopNode, **more: Any
+    ) -> Block:
+        """Read what all blocks have; `more`: iterators, bindings, init, loops inside."""
+        return Block(
+            name=str(block.name_hint),
             buffer=self._key(store.buffer),
             indices=tuple(self._expr(index, slots) for index in store.indices),
             value=self._expr(store.value, slots),
-            init=None if init is None else self._init(init, str(block.name_hint), slots),
             reads=[self._key(region.source) for region in block.reads],
             annotations=self._notes(block),
             parent=parent,
+            **more,
         )
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
@@ -160,18 +167,12 @@ class PrimFuncReader:
         # outer iterators count fragments and inner ones elements: an index is a sum of both
         iters = [*outer.iter_vars, *inner.iter_vars]
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(iters)}
-        store = inner.body
-        return Block(
-            name=str(outer.name_hint),
+        what = outer, inner.body, slots, parent
+        return self._block_of(
+            *what,
             iters=tuple(_iter(it) for it in iters),
             bindings=[*self._bindings(realize, loops), *self._bindings(nested, inner_loops)],
-            buffer=self._key(store.buffer),
-            indices=tuple(self._expr(index, slots) for index in store.indices),
-            value=self._expr(store.value, slots),
             init=None if outer.init is None else self._inner_init(outer, slots),
-            reads=[self._key(region.source) for region in outer.reads],
-            annotations=self._notes(outer),
-            parent=parent,
             inner=tuple(inner_loops.values()),
         )
 
@@ -201,7 +202,7 @@ class PrimFuncReader:
         return self._expr(store.value, slots)
 
     def _notes(self, block: Any) -> dict[str, object]:
-        return _annotations(block)
+        return {str(key): value for key, value in block.annotations.items()}
 
     def _key(self, buffer: Any) -> int:
         if buffer not in self._keys:
@@ -274,10 +275,6 @@ def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
     return loops, stmt
 
 
-def _is_blockized(block: Any) -> bool:
-    return kind_of(block.body) == "For" and kind_of(below_loops(block.body)) == "SBlockRealize"
-
-
 def _check_plain(block: Any) -> None:
     if block.alloc_buffers or block.match_buffers or kind_of(block.body) != "BufferStore":
         raise UnsupportedProgram("block-body", str(block.name_hint))
@@ -297,10 +294,6 @@ def _iter(it: Any) -> BlockIter:
     return BlockIter(
         "reduce" if int(it.iter_type) == _REDUCE else "spatial", whole_number(it.dom.extent)
     )
-
-
-def _annotations(block: Any) -> dict[str, object]:
-    return {str(key): value for key, value in block.annotations.items()}
 
 
 def kind_of(node: Any) -> str:

@@ -87,22 +87,13 @@ class BatchedSpace:
         self._threads = thread_ranges(instructions)
         self._mutators = Mutators(instructions, self._decisions, shares)
         self._legal_share: float | None = None  # of random programs, computed on first use
-        self._probe(probes)
-
-    def _probe(self, num: int) -> None:
-        """Try random programs and raise `UnsupportedProgram` at any refusal."""
-        draws = self.sample_any(num, np.random.default_rng(0))
+        draws = self.sample_any(probes, np.random.default_rng(0))
         reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
         # single uncertain programs score minus infinity later; any other refusal is a form that the
         # engine lacks, and would recur in the search
         reasons -= {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
-
-    def _share(self) -> float:
-        """Estimate the share of legal programs among random draws, above zero."""
-        plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
-        return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draw from MetaSchedule's distributions, legal or not, int64 [num, d]."""
@@ -127,7 +118,9 @@ class BatchedSpace:
         if self._limits is None:
             return self.sample_any(num, rng)
         if self._legal_share is None:
-            self._legal_share = self._share()
+            # of random draws, above zero
+            plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
+            self._legal_share = max(1, self.legal(plausible).sum()) / _SHARE_PROBES
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):

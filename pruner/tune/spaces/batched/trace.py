@@ -38,18 +38,12 @@ def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]
         for value in inst.outputs:
             numbers[value] = len(numbers)
             outputs.append(numbers[value])
-        slot, width = -1, decision_width(inst)
+        slot, width = -1, int(inst.attrs[0]) if kind in TILES else _WIDTH.get(kind, 0)
         if width:
             slot, slots = slots, slots + width
         attrs = tuple(_plain(attr) for attr in inst.attrs)
         out.append(Instruction(kind, inputs, attrs, tuple(outputs), slot))
     return tuple(out), slots
-
-
-def decision_width(inst: Any) -> int:
-    """Count the slots that the decision of an instruction takes."""
-    kind = str(inst.kind.name)
-    return int(inst.attrs[0]) if kind in TILES else _WIDTH.get(kind, 0)
 
 
 def _input(value: Any, numbers: dict[Any, int]) -> Any:

@@ -13,7 +13,8 @@ from pruner.tune.networks.filtering.outline import _most, activation_bytes, outl
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.operators.program import from_exported
-from pruner.tune.networks.signature import arguments_of, exported
+from pruner.tune.networks.plain import arguments_of
+from pruner.tune.networks.signature import exported
 from pruner.tune.networks.source import import_module
 from tests.tune.networks import small_networks
 from tests.tune.networks.filtering.in_process import OutlinesHere

@@ -158,14 +158,27 @@ def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     assert len(json.loads((tmp_path / SUMMARY).read_text())) == 2
 
 
-def test_drafts_of_blocks_with_other_names_are_left_to_the_run(make, drafts_here, tmp_path):
-    """Equal tasks have equal hashes, but a trace finds its blocks by their names."""
+def test_drafts_of_blocks_with_other_names_get_the_names_of_the_run(make, drafts_here, tmp_path):
+    """Equal tasks have equal hashes, but a trace finds its blocks by their names.
+
+    The draft of an unknown name is left to the run.
+    """
     with make() as forecaster:
-        first, second = drafted(forecaster)
+        (first, second), target = drafted(forecaster), forecaster.platform.target
         drafts = {task.key: forecaster.drafts[task.key] for task in (first, second)}
+    hand_over(drafts, [first, second], tmp_path / "same")
+    wanted = Database(tmp_path / "same").best(first.module, target)
+
     text = json.dumps(drafts[first.key].record)
-    other = re.sub(r'("(?:GetSBlock|GetBlock)", \[\], \[")', r"\1of_another_network_", text)
+    other = re.sub(r'("GetSBlock", \[\], \[")(?!root)', r"\1of_another_network_", text)
     assert other != text
-    drafts[first.key] = replace(drafts[first.key], record=json.loads(other))
-    hand_over(drafts, [first, second], tmp_path)
-    assert list(read_drafts(tmp_path)) == [second.name]
+    blocks = [f"of_another_network_{name}" for name in drafts[first.key].blocks]
+    renamed = replace(drafts[first.key], record=json.loads(other), blocks=blocks)
+    hand_over({**drafts, first.key: renamed}, [first, second], tmp_path / "renamed")
+    assert set(read_drafts(tmp_path / "renamed")) == {first.name, second.name}
+    found = Database(tmp_path / "renamed").best(first.module, target)
+    assert found.script() == wanted.script()
+
+    unknown = replace(renamed, blocks=())
+    hand_over({**drafts, first.key: unknown}, [first, second], tmp_path / "unknown")
+    assert list(read_drafts(tmp_path / "unknown")) == [second.name]

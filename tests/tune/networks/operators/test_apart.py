@@ -5,7 +5,8 @@ import torch
 
 from pruner.tune.networks.operators import apart
 from pruner.tune.networks.operators.program import converters, decomposed
-from pruner.tune.networks.signature import arguments_of, exported
+from pruner.tune.networks.plain import arguments_of
+from pruner.tune.networks.signature import exported
 from tests.tune.networks import small_networks
 from tests.tune.some_slow import some_slow
 

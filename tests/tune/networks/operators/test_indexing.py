@@ -147,3 +147,14 @@ def test_weights_of_samples(assert_same):
         torch.randint(0, 20, (4, 3)),
         torch.randn(4, 3),
     )
+
+
+@WAYS
+def test_empty_lists_among_joined_tensors(assert_same):
+    """A cache of keys begins as one; the result has the common type."""
+
+    def joined(x):
+        empty, wide = torch.tensor([]), torch.tensor([], dtype=torch.float64)
+        return torch.cat([empty, x], -2), torch.cat([x, wide, x]), torch.cat([x, x], 1)
+
+    assert_same(joined, torch.randn(2, 3))

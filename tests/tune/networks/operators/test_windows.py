@@ -174,6 +174,20 @@ def test_pixels_at_points():
     assert_equal(sampled, torch.randn(2, 3, 6, 8), points, torch.randn(2, 2, 3), tolerance=1e-4)
 
 
+@WAYS
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_voxels_at_points(mode, assert_same):
+    def sampled(x, points):
+        return [
+            functional.grid_sample(x, points, mode, padding, align_corners=corners)
+            for padding in ("zeros", "border", "reflection")
+            for corners in (True, False)
+        ]
+
+    points = torch.rand(2, 3, 4, 5, 3) * 5 - 2.5  # also far outside
+    assert_same(sampled, torch.randn(2, 3, 4, 5, 1), points, tolerance=1e-4)
+
+
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float16, 2e-3), (torch.float64, 1e-12)])
 def test_images_of_other_types(kind, tolerance):
     assert_equal(

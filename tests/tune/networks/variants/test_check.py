@@ -17,7 +17,7 @@ from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree
 from pruner.tune.networks.variants.graph import contract, elementwise, leaf, nodes, reshape, rows
 from pruner.tune.networks.variants.rules import RULES
-from pruner.tune.networks.variants.rules.winograd import winograd
+from pruner.tune.networks.variants.rules.products import winograd
 from tests.paths import REPOSITORY
 from tests.tune.some_slow import some_slow
 

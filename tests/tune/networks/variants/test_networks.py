@@ -23,7 +23,11 @@ pytestmark = pytest.mark.tvm
 
 @some_slow(
     ("name", "layout", "steps"),
-    [("biased", "NHWC", {"winograd 1"}), ("encoder", "NHWC", {"join 0", "softmax 0"})],
+    [
+        ("biased", "NHWC", {"winograd 1"}),
+        ("encoder", "NHWC", {"join 0", "softmax 0"}),
+        ("linear_attention", "NHWC", {"order 0"}),
+    ],
     [("residual", "NCHW", {"winograd 0"})],
 )
 def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, target):

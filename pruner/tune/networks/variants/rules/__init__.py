@@ -6,8 +6,8 @@ To add a rule, write ``def rule(graph) -> Iterator[Application]`` in a new file 
 :data:`RULES`; docs/variants.md has an example.
 
 * `products`: order of chained products, common factors of sums, joined products, folded factors and
-  summands, split sums, 1x1 convolutions as products of matrices, transposes, and softmax
-* `winograd`: convolutions with fewer products
+  summands, split sums, 1x1 convolutions as products of matrices, convolutions with fewer products,
+  transposes, and softmax
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +22,8 @@ from pruner.tune.networks.variants.rules.products import (
     softmax,
     split,
     transpose,
+    winograd,
 )
-from pruner.tune.networks.variants.rules.winograd import winograd
 
 Application = Mapping[GraphNode, GraphNode]
 Rule = Callable[[Graph], Iterator[Application]]

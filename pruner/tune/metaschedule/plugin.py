@@ -1,5 +1,6 @@
-"""Use analyzer and learned model as cost model of TVM's evolutionary search."""
+"""Our search strategy and our cost model as objects of MetaSchedule."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.training.fit import cpu_threads
+from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
-from pruner.search.policy import guard, standard, weighed
+from pruner.search.history import Candidate, History
+from pruner.search.policy import PolicySettings, guard, standard, weighed
 from pruner.tune.metaschedule.session import (
     MetaScheduleSession,
     MetaScheduleTask,
     identity,
+    know_earlier,
     outcomes,
 )
 from pruner.tune.run.learning import OnlineModel
@@ -25,7 +28,125 @@ from pruner.tune.tvm_import import load_tvm
 
 _ms = load_tvm().meta_schedule
 _derived_object = load_tvm().tvm.ir.utils.derived_object
+_PySearchStrategy: Any = _ms.search_strategy.PySearchStrategy
 _PyCostModel: Any = _ms.cost_model.PyCostModel
+
+
+def search_strategy(
+    *,
+    platform: str | None = None,
+    analyzer: Analyzer | None = None,
+    model: str | OnlineModel | None = "pacm",
+    policy: PolicySettings = LIVE,
+    seed: int | None = None,
+) -> Any:
+    """Make the search strategy for ``tune_tir``, ``tune_relax`` and ``TuneContext``.
+
+    Earlier measurements of the same task in the database count as measured. TVM's cost model is not
+    used; ``cost_model="none"`` saves its updates.
+
+    Args:
+        platform: the device whose analyzer drafts; by default found from the target.
+        analyzer: your own analyzer instead.
+        model: ``"pacm"`` or ``"xgboost"``, untrained at the start and shared by all tasks; None:
+            the draft decides; or your own model.
+        policy: the settings of a round.
+        seed: None: TVM's.
+
+    Raises:
+        PrunerError: the model is unknown; or, when tuning starts, no described device fits the
+            target.
+    """
+    session = MetaScheduleSession(platform=platform, analyzer=analyzer, model=model, seed=seed)
+    return PrunerStrategy(session, policy)
+
+
+@_derived_object
+class PrunerStrategy(_PySearchStrategy):
+    """The search strategy object for TVM; see :func:`search_strategy`."""
+
+    def __init__(self, session: MetaScheduleSession, policy: PolicySettings) -> None:
+        self._session, self._policy = session, policy
+        self._task: MetaScheduleTask | None = None
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        """Store the task (called by TVM)."""
+        self._task = MetaScheduleTask.of(context)
+
+    def pre_tuning(
+        self,
+        max_trials: int,
+        num_trials_per_iter: int,
+        design_spaces: Sequence[Any],
+        database: Any = None,
+        cost_model: Any = None,
+    ) -> None:
+        """Begin a task with its budget, spaces and database (called by TVM)."""
+        assert self._task is not None, "TVM initializes a strategy before it tunes"
+        if cost_model is not None:
+            self._task.log('the strategy brings its own model; cost_model="none" saves TVM\'s')
+        # before the first round: a missing platform ends the tuning instead of giving up its task
+        self._session.analyzer(self._task.target, self._task.log)
+        self._schedules: Sequence[Any] = design_spaces
+        self._database = database
+        self._left, self._batch = max_trials, num_trials_per_iter
+        self._search: DecisionSearch | None = None  # opened when the task has its first turn
+        self._waiting: list[Candidate] = []
+        self._rounds = 0
+
+    def post_tuning(self) -> None:
+        """End a task (called by TVM)."""
+        # the strategy may outlive the tuning: spaces and history of the task are large
+        self._search = self._task = self._database = None
+        self._schedules = ()
+
+    def generate_measure_candidates(self) -> list[Any] | None:
+        """Propose the next round; None ends the task (called by TVM)."""
+        task, num = self._task, min(self._batch, self._left)
+        assert task is not None, "TVM calls pre_tuning first"
+        if num < 1:
+            return None
+        started = time.perf_counter()
+        try:
+            with cpu_threads(1):  # two slow down so small a network
+                if self._search is None:
+                    self._search = self._open(task)
+                found = self._search.propose(num)
+        except PrunerError as error:  # of this task; TVM continues with the others
+            task.log(f"{task.name} is given up: {error}")
+            return None
+        seconds = time.perf_counter() - started
+        self._rounds += 1
+        self._left -= len(found)
+        self._waiting = found
+        task.log(f"{task.name}: round {self._rounds}, {len(found)} candidates in {seconds:.2f} s")
+        if not found:
+            return None
+        info, made = _ms.arg_info.ArgInfo.from_entry_func, [one.schedule for one in found]
+        # builders remove the block that rewrites weights, so arguments have their new layout
+        return [_ms.MeasureCandidate(one, info(one.mod, remove_preproc=True)) for one in made]
+
+    def notify_runner_results(
+        self, measure_candidates: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        """Add the results of the last round, in its order (called by TVM)."""
+        task, search = self._task, self._search
+        assert task is not None, "TVM calls pre_tuning first"
+        assert search is not None, task.name
+        search.observe(self._waiting, outcomes(results, task.log))
+        self._waiting = []
+
+    def clone(self) -> Any:
+        """Return a strategy for another task and this session (for TVM)."""
+        return PrunerStrategy(self._session, self._policy)
+
+    def _open(self, task: MetaScheduleTask) -> DecisionSearch:
+        session = self._session
+        space = session.open(task, task.designs(self._schedules))
+        learner = session.learner(task, space) if self._policy.takes_model else None
+        search = decision_search(space, self._policy, space.draft_score, learner, session.rng(task))
+        know_earlier(self._database, task, search, Traces(space))
+        return search
 
 
 def cost_model(

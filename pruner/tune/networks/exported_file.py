@@ -1,0 +1,177 @@
+"""Files of ``torch.export.save``, from this machine or another.
+
+A program that was exported on a GPU has this device in its weights, example inputs and operators,
+and a program with classes has their names. Here all tensors are those of the CPU, and a class that
+is not registered in this process becomes one with the same parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks.plain import Arguments
+from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
+from pruner.tune.networks.torch_changes import replaced
+
+# Where torch reads devices; a newer version has both, an older version the first.
+_READERS = ("torch._export.serde.serialize", "torch.export.pt2_archive._package")
+
+
+def opened(path: Path, network: str, options: NetworkOptions) -> Any:
+    """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
+
+    Raises:
+        PrunerError: no such program, sizes that are left open, or that it does not have.
+    """
+    torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
+    reasons = _Reasons()
+    try:
+        with _anywhere(), reasons.kept():
+            program = torch.export.load(path)
+    except OSError:
+        raise
+    except Exception as error:  # torch raises kinds of its own
+        line = next(iter(reasons.lines), _first_line(error))
+        raise PrunerError(
+            f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
+            "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
+        ) from error
+    values = {
+        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
+    }
+    inputs = [s.arg for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    open_sizes = {
+        one.name: [size if isinstance(size, int) else str(size) for size in values[one.name].shape]
+        for one in inputs
+        if hasattr(values[one.name], "shape")
+    }
+    shapes = fixed_shapes(network, open_sizes, options)
+    given = tree.tree_leaves(program.example_inputs) if program.example_inputs else []
+    leaves = [
+        _example(example, shapes[one.name], values[one.name].dtype)
+        if one.name in shapes
+        else getattr(one, "value", example)
+        for one, example in zip_longest(inputs, given)
+    ]
+    arguments: Arguments = tree.tree_unflatten(leaves, program.call_spec.in_spec)
+    sizes = [size for shape in open_sizes.values() for size in shape]
+    if any(isinstance(n, str) for n in sizes) or any("Sym" in type(one).__name__ for one in inputs):
+        with torch.no_grad():
+            return torch.export.export(program.module(), *arguments)
+    program.example_inputs = arguments
+    return program
+
+
+def _example(known: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Repeat the values of an example, which are valid; without an example draw."""
+    torch, size = importlib.import_module("torch"), int(np.prod(shape))
+    if known is None or known.numel() < min(size, 1):
+        (drawn,) = seeded([(shape, str(dtype).removeprefix("torch."))])
+        return torch.from_numpy(drawn)
+    if tuple(known.shape) == shape:
+        return known.detach()
+    return known.detach().flatten()[torch.arange(size) % known.numel()].reshape(shape)
+
+
+class _Reasons(logging.Handler):
+    """Keep the errors that torch logs before it raises another without the reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the first line of an error."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.lines.append(_first_line(record.exc_info[1]))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Take the place of torch's own log."""
+        log = logging.getLogger("torch.export")
+        with replaced(log, "propagate", False), replaced(log, "handlers", [self]):
+            yield
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0]
+
+
+@contextmanager
+def _anywhere() -> Iterator[None]:
+    """Let torch read programs of other devices and with classes of other packages."""
+    torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
+    with ExitStack() as changes:
+        for name in _READERS:
+            try:
+                reader = importlib.import_module(name)
+                read = reader.deserialize_device
+            except (ImportError, AttributeError):
+                continue  # of another version of torch
+            # weights on "meta" have no values: they are refused, not zeros
+            changes.enter_context(
+                replaced(reader, "deserialize_device", partial(_cpu_instead, read, torch))
+            )
+        changes.enter_context(replaced(torch, "load", partial(_loaded, torch.load)))
+        known = getattr(tree, "SERIALIZED_TYPE_TO_PYTHON_TYPE", None)
+        if known is not None:
+            types = _Types(known)
+            changes.enter_context(replaced(tree, "SERIALIZED_TYPE_TO_PYTHON_TYPE", types))
+        yield
+
+
+def _loaded(load: Any, *args: Any, **options: Any) -> Any:
+    try:
+        return load(*args, **{**options, "map_location": "cpu"})
+    except UnpicklingError:
+        if not options.get("weights_only"):
+            raise
+        return {}  # example inputs of other classes: their tensors are drawn
+
+
+def _cpu_instead(read: Any, torch: Any, written: Any) -> Any:
+    return read(written) if written.type == "meta" else torch.device("cpu")
+
+
+class _Types(dict[str, type]):
+    """Hold registered classes by name; make another when it is read."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> type:
+        made = type(name.rpartition(".")[2], (_Parts,), {})
+        tree = importlib.import_module("torch.utils._pytree")
+        tree.register_pytree_node(
+            made,
+            lambda one: (one.parts, one.context),
+            lambda parts, context: made(*parts, context=context),
+            serialized_type_name=name,
+            flatten_with_keys_fn=lambda one: (
+                [(tree.SequenceKey(place), part) for place, part in enumerate(one.parts)],
+                one.context,
+            ),
+        )
+        return made
+
+
+class _Parts:
+    """The parts of an object whose class is not at hand."""
+
+    def __init__(self, *parts: Any, context: Any = None) -> None:  # as of a named tuple, too
+        self.parts, self.context = list(parts), context
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts)

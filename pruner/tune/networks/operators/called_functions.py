@@ -1,0 +1,279 @@
+"""Import a module by its calls of torch's functions, each decomposed apart.
+
+``torch.export`` traces every operator of a module, also where all calls are known from earlier
+networks. Here the module is called once, on tensors with shapes and without values, and its calls
+of torch's functions are noted: a convolution, an activation, a mean. The parts of the calls are
+those of :mod:`~pruner.tune.networks.operators.apart`.
+"""
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import getitem
+from types import EllipsisType, NoneType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as tree
+
+from pruner.tune.networks.operators.apart import joined
+from pruner.tune.networks.plain import Arguments
+from pruner.tune.networks.torch_changes import masks_by_values
+
+# Arguments and results that a key describes completely.
+_PLAIN = (
+    *(NoneType, bool, int, float, complex, str, EllipsisType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+_VALUES = (NoneType, bool, int, float, str)  # inputs and results of a module
+_SETTERS = ("__set__", "__delete__")
+
+
+class _Refused(Exception):
+    """A module does more than its calls of torch's functions."""
+
+
+class _Specs(NamedTuple):
+    """Structures around inputs and results, as ``ExportedProgram.call_spec``."""
+
+    in_spec: Any
+    out_spec: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """A decomposed module: all that an import reads of an ``ExportedProgram``."""
+
+    graph_module: fx.GraphModule
+    graph_signature: ExportGraphSignature
+    call_spec: _Specs
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+    @property
+    def graph(self) -> fx.Graph:
+        """Return the graph of the calls."""
+        return self.graph_module.graph
+
+    @property
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return parameters and buffers by name."""
+        return {**self.parameters, **self.buffers}
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """Return no further constants."""
+        return {}
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters with their names."""
+        yield from self.parameters.items()
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the buffers with their names."""
+        yield from self.buffers.items()
+
+
+def recorded(
+    module: nn.Module, arguments: Arguments, decompose: Callable[[Any], Any]
+) -> Recorded | None:
+    """Import and decompose a module in evaluation mode; None where not possible.
+
+    `decompose`: of a complete program. It is not possible where the module writes into tensors,
+    changes itself or depends on values, where a tensor comes from elsewhere than from torch's
+    functions, and where `joined` fails: ``torch.export`` succeeds there, or gives the message.
+    """
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    try:
+        with _unchanged(module), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the complete export gives them
+            recorder = _Recorder()
+            specs = recorder.run(module, arguments, parameters, buffers)
+    except Exception:  # of any kind, by the module's own code
+        return None
+    graph = joined(recorder.graph, decompose)
+    if graph is None:
+        return None
+    return Recorded(
+        graph_module=fx.GraphModule(nn.Module(), graph),
+        graph_signature=_signature(graph, [*parameters], [*buffers]),
+        call_spec=specs,
+        parameters=parameters,
+        buffers=buffers,
+    )
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Take back what a call changes in a module; refuse the call then."""
+    places = [
+        place
+        for part in module.modules()
+        for place in (vars(part), part._parameters, part._buffers, part._modules)
+    ]
+    before = [dict(place) for place in places]
+    try:
+        yield
+    finally:
+        changed = False
+        for place, kept in zip(places, before, strict=True):
+            if place.keys() != kept.keys() or any(place[name] is not kept[name] for name in kept):
+                place.clear()
+                place.update(kept)
+                changed = True
+        if changed:
+            raise _Refused
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes calls of torch's functions as nodes of ``graph``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self._nodes: dict[int, fx.Node] = {}
+        self._tensors: list[Tensor] = []  # their identities must not be used again
+
+    def run(
+        self,
+        module: nn.Module,
+        arguments: Arguments,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+    ) -> _Specs:
+        """Call a module on tensors without values."""
+        # neither is public: without them `recorded` finds nothing
+        trace = importlib.import_module("torch.export._trace")
+        shapes = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode()
+        given = {
+            name: self._input(f"{kind}_{name.replace('.', '_')}", shapes, tensor)
+            for kind, tensors in (("p", parameters), ("b", buffers))
+            for name, tensor in tensors.items()
+        }
+        leaves, in_spec = tree.tree_flatten(arguments)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                leaves[place] = self._input(f"input_{place}", shapes, leaf)
+            else:
+                self.graph.placeholder(f"input_{place}").meta["val"] = _value(leaf)
+        args, kwargs = tree.tree_unflatten(leaves, in_spec)
+        with (
+            torch.no_grad(),
+            masks_by_values(),
+            # as torch.export: the results of its libraries have other strides
+            trace._ignore_backend_decomps(),
+            trace._compiling_state_context(),
+            shapes,
+            self,
+        ):
+            result = torch.func.functional_call(module, given, args, kwargs)
+        outputs, out_spec = tree.tree_flatten(result)
+        self.graph.output(
+            tuple(self._node(one) if isinstance(one, Tensor) else _value(one) for one in outputs)
+        )
+        return _Specs(in_spec, out_spec)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function, and note the call if tensors come out of it."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
+            raise _Refused
+        tensors = [one for one in tree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        versions = [one._version for one in tensors]
+        result = func(*args, **kwargs)
+        if versions != [one._version for one in tensors] or torch.is_autocast_enabled("cpu"):
+            raise _Refused
+        made = list(result) if isinstance(result, tuple | list) else [result]
+        are_tensors = {isinstance(one, Tensor) for one in made}
+        if True not in are_tensors:
+            if not all(isinstance(one, _PLAIN) for one in made):
+                raise _Refused
+            return result  # a size, a type, a switch
+        if False in are_tensors:
+            raise _Refused
+        if isinstance(result, Tensor) and id(result) in self._nodes:
+            return result  # it does nothing
+        node = self.graph.call_function(func, *tree.tree_map(self._written, (tuple(args), kwargs)))
+        node.meta["val"] = result
+        if isinstance(result, Tensor):
+            self._keep(result, node)
+        else:
+            for place, one in enumerate(made):
+                part = self.graph.call_function(getitem, (node, place))
+                part.meta["val"] = one
+                self._keep(one, part)
+        return result
+
+    def _input(self, name: str, shapes: Any, tensor: Tensor) -> Tensor:
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise _Refused
+        made: Tensor = shapes.from_tensor(tensor)
+        node = self.graph.placeholder(name)
+        node.meta["val"] = made
+        self._keep(made, node)
+        return made
+
+    def _keep(self, tensor: Tensor, node: fx.Node) -> None:
+        if id(tensor) in self._nodes:
+            raise _Refused
+        self._nodes[id(tensor)] = node
+        self._tensors.append(tensor)
+
+    def _node(self, tensor: Tensor) -> fx.Node:
+        if id(tensor) not in self._nodes:
+            raise _Refused
+        return self._nodes[id(tensor)]
+
+    def _written(self, leaf: Any) -> Any:
+        """Return the node of a tensor, and a constant as it is."""
+        if isinstance(leaf, Tensor):
+            return self._node(leaf)
+        parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else (leaf,)
+        if not all(isinstance(part, _PLAIN) for part in parts):
+            raise _Refused
+        return leaf
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, _VALUES):
+        raise _Refused
+    return value
+
+
+def _signature(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> ExportGraphSignature:
+    """Describe inputs and outputs of a graph, whose first inputs are the named tensors."""
+    targets = [(InputKind.PARAMETER, name) for name in parameters]
+    targets += [(InputKind.BUFFER, name) for name in buffers]
+    inputs = []
+    for place, node in enumerate(graph.find_nodes(op="placeholder")):
+        kind, target = targets[place] if place < len(targets) else (InputKind.USER_INPUT, None)
+        persistent = True if kind is InputKind.BUFFER else None
+        inputs.append(InputSpec(kind, _argument(node), target, persistent))
+    results: Any = graph.output_node().args[0]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(one), None) for one in results]
+    return ExportGraphSignature(inputs, outputs)
+
+
+def _argument(value: Any) -> TensorArgument | ConstantArgument:
+    if not isinstance(value, fx.Node):
+        return ConstantArgument("", value)
+    val = value.meta["val"]
+    if isinstance(val, Tensor):
+        return TensorArgument(value.name)
+    return ConstantArgument(value.name, val)

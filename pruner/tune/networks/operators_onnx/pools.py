@@ -1,0 +1,95 @@
+"""Pools whose padding follows from their sizes, and places of maxima.
+
+TVM may have a window too few for such a padding, and it has no places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pruner.tune.networks.operators_onnx.products import padded
+from pruner.tune.networks.operators_onnx.recurrent import Emitter
+from pruner.tune.networks.operators_onnx.tensors import constant, dtype_of, is_float, shape_of
+from pruner.tune.tvm_import import load_tvm
+
+
+def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert a pool with ``auto_pad`` or with places, else nothing."""
+    fixed = _with_pads(shape_of(inputs[0])[2:], attrs)
+    if name == "MaxPool" and attrs["tvm_custom"]["num_outputs"] == 2:
+        return _with_places(front, inputs[0], fixed)
+    return None if fixed is attrs else front.convert(name, inputs, fixed)
+
+
+def _with_pads(sizes: list[int], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace ``auto_pad`` by pads for a window at every step of the stride."""
+    if attrs.get("auto_pad", b"NOTSET") not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return attrs
+    kernel = attrs["kernel_shape"]
+    ones = [1] * len(kernel)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    totals = [
+        (-(-n // s) - 1) * s + (k - 1) * d + 1 - n
+        for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    return padded(attrs, "ceil_mode", totals)
+
+
+def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
+    """Compute maxima and their places in the flattened tensor.
+
+    The elements of a window are compared one after the other, so the first of equals wins. The
+    place of the element k of a window is that of its first element and a number that depends on k
+    alone.
+    """
+    op, kernel = Emitter(front), attrs["kernel_shape"]
+    outer, sizes, dims = shape_of(data)[:2], shape_of(data)[2:], len(kernel)
+    ones = [1] * dims
+    strides, gaps = attrs.get("strides", ones), attrs.get("dilations", ones)
+    pads = attrs.get("pads", [0] * (2 * dims))
+    steps, behind = [], []
+    for n, k, s, d, before, after in zip(
+        sizes, kernel, strides, gaps, pads[:dims], pads[dims:], strict=True
+    ):
+        reach = (k - 1) * d + 1
+        room = n + before + after - reach
+        last = -(-room // s) if attrs.get("ceil_mode") else room // s
+        last -= last * s >= n + before  # such a window begins behind the tensor
+        steps.append(last)
+        behind.append(max(last * s + reach - n - before, 0))
+    kind, axes = dtype_of(data), [2 + dim for dim in range(dims)]
+    low = np.finfo(kind).min if is_float(data) else np.iinfo(kind).min
+    width = [0, 0, 0, 0, *(n for pair in zip(pads[:dims], behind, strict=True) for n in pair)]
+    image = front.bb.emit(load_tvm().relax.op.nn.pad(data, width, "constant", float(low)))
+    # how far apart neighbours are in the flattened tensor, along each dimension
+    order = range(dims) if attrs.get("storage_order") else reversed(range(dims))
+    apart, far = dict[int, int](), 1
+    for dim in order:
+        apart[dim], far = far, far * sizes[dim]
+    best = place = None
+    for offsets in product(*map(range, kernel)):
+        begin = [o * d for o, d in zip(offsets, gaps, strict=True)]
+        end = [b + n * s + 1 for b, n, s in zip(begin, steps, strides, strict=True)]
+        value = op.strided_slice(image, axes, begin, end, list(strides))
+        there = constant(sum(apart[dim] * begin[dim] for dim in range(dims)), "int64")
+        if best is None:
+            best, place = value, there  # of all windows
+        else:
+            wins = op.greater(value, best)
+            best, place = op.where(wins, value, best), op.where(wins, there, place)
+    first = np.arange(prod(outer)).reshape([*outer, *ones]) * prod(sizes)
+    place = op.add(place, constant(first, "int64"))
+    for dim, (n, s, before) in enumerate(zip(steps, strides, pads[:dims], strict=True)):
+        along = [-1 if other == dim else 1 for other in range(dims)]
+        starts = ((np.arange(n + 1) * s - before) * apart[dim]).reshape([1, 1, *along])
+        place = op.add(place, constant(starts, "int64"))
+    return load_tvm().relax.Tuple([best, place])
+
+
+CONVERTERS = {name: partial(_pool, name) for name in ("AveragePool", "LpPool", "MaxPool")}

@@ -109,17 +109,25 @@ def test_torch_onnxruntime_and_openvino_agree(tmp_path):
 
 
 MADE_UP = {"name": "made-up.onnx", "options": {}, "seed": 0}
-
-
+# names of onnxruntime that are called; any other name is an error
+MODULE = ["__version__", "get_available_providers", "preload_dlls", "SessionOptions"]
+MODULE += ["InferenceSession", "OrtValue"]
+SESSION = ["get_providers", "get_inputs", "get_outputs", "io_binding", "run_with_iobinding"]
 PROVIDERS = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 @pytest.fixture
 def made_up(monkeypatch, tmp_path):
     """An onnxruntime that has CUDA, whose session has one input and no outputs; and the input."""
-    session = Mock(**{"get_providers.return_value": PROVIDERS, "get_outputs.return_value": []})
-    session.get_inputs.return_value = [SimpleNamespace(name="x")]
-    found = Mock(__version__="1", **{"get_available_providers.return_value": PROVIDERS})
+    session = Mock(spec=SESSION, **{"get_providers.return_value": PROVIDERS})
+    session.get_outputs.return_value, session.get_inputs.return_value = (
+        [],
+        [SimpleNamespace(name="x")],
+    )
+    session.io_binding.return_value = Mock(spec=["bind_ortvalue_input", "synchronize_outputs"])
+    found = Mock(spec=MODULE, __version__="1")
+    found.get_available_providers.return_value = PROVIDERS
+    found.OrtValue = Mock(spec=["ortvalue_from_numpy"])
     found.InferenceSession.return_value = session
     monkeypatch.setitem(sys.modules, "onnxruntime", found)
     np.savez(tmp_path / "inputs.npz", np.zeros(3, np.float32))

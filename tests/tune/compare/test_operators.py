@@ -48,7 +48,7 @@ SPECS = {
         "epilogue": ["bias"],
     },
     "groups": {
-        "operator": "grouped_conv2d", **IMAGE, "ci": 6, "co": 4, "groups": 2, "stride": 1,
+        "operator": "grouped_conv2d", **IMAGE, "ci": 6, "co": 4, "groups": 2, "stride": 2,
         "padding": 1, "epilogue": ["bias"],
     },
     "maximum": {"operator": "pool", "kind": "max", **IMAGE, "c": 2, "stride": 2, "padding": 1},

@@ -1,7 +1,7 @@
 """The end of a run: programs timed again in turns, and the choice by energy or size."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import accumulate, chain, count, repeat
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -22,12 +22,11 @@ from pruner.tune.run.database import Database
 from pruner.tune.run.final_choice import FinalChoice, FinalProgram, marked, table_rows
 from pruner.tune.run.finalists import Finalists, near_best, present, ranked, read_finalists, retime
 from pruner.tune.run.journal import JOURNAL_FILE, read_trial, read_trials
+from pruner.tune.run.tune_options import RunContext
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.run.test_journal import trial
 from tests.tune.run.test_journal import written as journal
 from tests.tune.run.test_tuning import options
-
-pytestmark = pytest.mark.tvm
 
 
 def test_programs_are_compared_inside_their_turns():
@@ -94,10 +93,13 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
         asked.append(modules)
         return [SimpleNamespace(error=None, costs_s=[1.0], checked=True)] * 2
 
-    context = Mock(folder=tmp_path, log=print, interrupted=lambda: bool(asked))
-    context.measurer.in_turns = in_turns
+    names = [field.name for field in fields(RunContext)]
+    context = Mock(spec=names, folder=tmp_path, log=print, interrupted=lambda: bool(asked))
+    context.measurer = Mock(spec=DeviceMeasurer, in_turns=in_turns)
     workloads = [SimpleNamespace(name=name, module=None) for name in "tu"]
-    tasks = [Mock(workload=one, unscheduled=None, current_best_s=1.0) for one in workloads]
+    given, more = {"unscheduled": None, "current_best_s": 1.0}, ["arguments", "find_check"]
+    names = ["workload", *given, *more]
+    tasks = [Mock(spec=names, workload=one, **given) for one in workloads]
     retime(tasks, context, 2)
     assert len(asked) == 1
     assert not (tmp_path / finalists.FINALISTS_FILE).exists()
@@ -106,6 +108,7 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
     assert read_finalists(tmp_path).keys() == {"t", "u"}
 
 
+@pytest.mark.tvm
 def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small):
     """The turns here say the reverse of the search."""
     asked, built = [], []
@@ -165,6 +168,7 @@ def programs():
     ]
 
 
+@pytest.mark.tvm
 def test_the_front_is_what_no_other_beats_in_both():
     pytest.importorskip("pymoo")
     objective = Objective.of(["latency", "size"])
@@ -179,6 +183,7 @@ def test_the_front_is_what_no_other_beats_in_both():
     ]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("name", "chosen"), [("energy", 3), ("edp", 1)])
 def test_least_energy_and_least_energy_times_delay(name, chosen):
     """Joules 5, 4 and 2 in 1, 2 and 3 ms: products 5, 8 and 6; no joules are never the least."""
@@ -197,6 +202,7 @@ def test_least_energy_and_least_energy_times_delay(name, chosen):
     assert replace(choice, counter="nvml").metrics()["energy"] == "nvml"
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("name", ["energy", ["latency", "energy"]])
 def test_programs_without_joules_are_not_chosen(name):
     pytest.importorskip("pymoo")
@@ -211,6 +217,7 @@ def test_programs_without_joules_are_not_chosen(name):
     assert not any("inf" in line for line in known.lines())
 
 
+@pytest.mark.tvm
 def test_sizes_are_read_from_journals_that_have_them(tmp_path):
     rows = read_trials(journal(tmp_path / "trials.jsonl", programs()[0].trial, trial(9, [1.0])))
     assert [row.size_bytes for row in rows] == [10000, None]
@@ -218,6 +225,7 @@ def test_sizes_are_read_from_journals_that_have_them(tmp_path):
     assert read_trial(json.dumps(old).encode()).size_bytes is None
 
 
+@pytest.mark.tvm
 def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     monkeypatch.setattr(module, "energy_meter", lambda device: None)
     platform = SimpleNamespace(device="cpu", address=None)
@@ -235,6 +243,7 @@ def test_a_machine_without_counter_and_description_has_no_energy(monkeypatch):
     assert FinalChoice(objective=Objective()).lines() == []
 
 
+@pytest.mark.tvm
 def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, small):
     pytest.importorskip("pymoo")
     given = options(trials=6, objective=Objective.of(["latency", "size"]))
@@ -258,6 +267,7 @@ def test_a_run_with_sizes_ends_with_checked_programs_of_the_front(tmp_path, smal
     )
 
 
+@pytest.mark.tvm
 def test_an_interrupted_continuation_keeps_no_front_of_an_earlier_start(tmp_path, small):
     """The earlier front is of fewer programs."""
     pytest.importorskip("pymoo")
@@ -281,6 +291,7 @@ def meter():
     return SimpleNamespace(name="powercap", read=lambda: next(reads), temperature_c=unknown)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("counter", [None, meter])
 def test_a_run_for_least_energy_keeps_the_chosen_program(tmp_path, small, counter, monkeypatch):
     monkeypatch.setattr(module, "energy_meter", lambda device: counter and counter())

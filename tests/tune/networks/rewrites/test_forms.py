@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.program.tir.lower import lower as loop_nests
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.layout import chosen_layout
@@ -15,7 +16,6 @@ from tests.tune.networks import lowered as networks
 from tests.tune.some_slow import some_slow
 from tests.tune.targets import target_of
 
-pytestmark = pytest.mark.tvm
 CHANNELS = networks.source("channels")
 
 
@@ -39,6 +39,7 @@ def lowered(imported, target):
     }
 
 
+@pytest.mark.tvm
 @some_slow(
     ("form", "tolerance"),
     [(("NCHW", "float32"), 1e-5), (("NHWC", "float16"), 1e-2)],
@@ -48,6 +49,7 @@ def test_results_are_those_of_torch(form, tolerance, lowered):
     assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
 
 
+@pytest.mark.tvm
 def test_channels_last_transposes_at_the_ends_only_and_weights_are_packed(lowered, target):
     """The image once; what is left at the other end is one pixel, and no transposed constant."""
     found = network_tasks(lowered["NHWC", "float32"], target)
@@ -66,6 +68,7 @@ def test_channels_last_transposes_at_the_ends_only_and_weights_are_packed(lowere
     assert (32, 32, 3, 3) in shapes["NCHW", "float32"]
 
 
+@pytest.mark.tvm
 def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
     text = lowered["NHWC", "float16"].script()
     sums = [line for line in text.splitlines() if "= conv2d_nhwc_intermediate[" in line]
@@ -74,6 +77,7 @@ def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
     assert '"float16"' in text
 
 
+@pytest.mark.tvm
 @some_slow("programs", [1], [3])
 def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs):
     compared = 0
@@ -83,11 +87,19 @@ def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs)
         for design in design_spaces(task.module, target):
             space = BatchedSpace(design)
             rows = space.sample_any(programs, np.random.default_rng(0))
-            assert not space._trees(rows)[1]  # refused
+            groups, refused = space._trees(rows)
+            assert not refused
             compared += tir_truth.assert_programs_are_tvms(tvm, design, space, rows)
+            for numbers, tree in groups:  # all of TVM's buffers, too
+                nests = loop_nests(tree, "metaschedule")
+                for place, row in enumerate(numbers):
+                    schedule, _ = tir_truth.replayed(tvm, design, rows[row])
+                    ours = tir_truth.our_buffers(tree, nests, place)
+                    assert ours == tir_truth.tvm_buffers(tvm, schedule)
     assert compared >= 13 * programs
 
 
+@pytest.mark.tvm
 def test_packed_indices_are_plain(lowered):
     """No quotient is left: MetaSchedule inlines a sum only where its indices are iterators."""
     texts = [

@@ -110,6 +110,7 @@ def test_a_file_that_does_not_run_is_one_line(write, text, told):
         from_file(write(text))
 
 
+@pytest.mark.tvm
 def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(PrunerError, match="no such file"):
         from_file(tmp_path / "absent.py")

@@ -40,7 +40,6 @@ from tests.tune.networks.operators.against_torch import Function
 from tests.tune.some_slow import some_slow
 from tests.tune.targets import platform_of, target_of
 
-pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
 
 
@@ -105,6 +104,7 @@ def of_the_page(folder):
     return OF_THE_PAGE.format(lines=lines)
 
 
+@pytest.mark.tvm
 @some_slow("name", ["faint"], ["two_outputs", "one_image"])
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
     """Outputs of a billionth; slow: several outputs of reshapes alone, and folded norms.
@@ -176,6 +176,7 @@ def onnx_file(folder):
     return written(folder / "net.onnx", nodes, *ends, constants)
 
 
+@pytest.mark.tvm
 @some_slow(("write", "products"), [(onnx_file, 2)], [(exported, 4)])
 def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_process, runs_here):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
@@ -191,6 +192,7 @@ def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, runs_here):
     """The network is in the run folder; outputs are compared where an earlier build kept them."""
     path = exported(tmp_path, "faint")
@@ -208,6 +210,7 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, 
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
     """Without the saved functions, or where the network's file is newer, it is lowered again."""
     lowered, lower = [], request.lowered_network
@@ -238,6 +241,7 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
     assert len(lowered) == 3
 
 
+@pytest.mark.tvm
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "ask", Mock(side_effect=PrunerError("no")))
     earlier = tmp_path / "deploy.json"
@@ -249,6 +253,7 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [earlier]
 
 
+@pytest.mark.tvm
 def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
     """Nor is what was found of an earlier library left, which would be taken for this one's."""
     prepared("faint", platform, tmp_path)
@@ -267,6 +272,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     assert (tmp_path / "deploy" / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_library_without_expected_outputs_is_told_of():
     """An ONNX file where onnxruntime is not installed: timed, but not compared."""
     found = Deployed(
@@ -299,6 +305,7 @@ def line():
     return torch.nn.Linear(3, 2), torch.ones(4, 3)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("name", "note"),
     [
@@ -317,6 +324,7 @@ def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_p
         assert all(np.isfinite(found[one]).all() for one in ("arr_0", "again_0"))
 
 
+@pytest.mark.tvm
 def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
     from tests.tune.networks.onnx_graphs import FLOAT, make, written
 
@@ -331,6 +339,7 @@ def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
         np.testing.assert_allclose(found["arr_0"], np.log(given["arr_0"]).sum(), rtol=1e-5)
 
 
+@pytest.mark.tvm
 def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
     for name in ("again.npz", "expected.npz"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
@@ -340,6 +349,7 @@ def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["inputs.npz"]
 
 
+@pytest.mark.tvm
 def test_no_run_where_the_device_is_not(platform, monkeypatch):
     """A remote CPU's library must not be run on this one."""
     remote = replace(platform, address=RpcAddress(host="h", port=1, key="k"))
@@ -349,6 +359,7 @@ def test_no_run_where_the_device_is_not(platform, monkeypatch):
     assert cannot_run(replace(platform, device="cuda")) == "no NVIDIA driver on this machine"
 
 
+@pytest.mark.tvm
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):
     with pytest.raises(PrunerError, match=r"no network\.json there"):
         deploy_network(tmp_path, platform, None)
@@ -367,6 +378,7 @@ def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_proces
         deploy_network(tmp_path, platform, None)
 
 
+@pytest.mark.tvm
 @pytest.mark.slow
 def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform, tmp_path):
     library, log = tmp_path / "work" / "network.so", tmp_path / "deploy.log"
@@ -384,6 +396,7 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
             build_network(tmp_path, {}, library, log, worker=worker)
 
 
+@pytest.mark.tvm
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):

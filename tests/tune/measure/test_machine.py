@@ -20,9 +20,8 @@ from tests.tune.targets import platform_of as made
 
 AVX2 = {"kind": "llvm", "mcpu": "haswell"}
 
-pytestmark = pytest.mark.tvm
 
-
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("target", "cores"),
     [
@@ -40,6 +39,7 @@ def test_cores_are_those_of_the_target(target, cores):
     assert target != "host" or str(platform.target.attrs["mcpu"]) == host_cpu()
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("platform", "processor", "cores"),
     [
@@ -55,6 +55,7 @@ def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, pro
     assert (str(attrs["mcpu"]), int(attrs["num-cores"])) == (processor, cores)
 
 
+@pytest.mark.tvm
 def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
     # of a run begun before the files named it
     device = replace(device_of("cpu-avx2"), architecture=None)
@@ -64,6 +65,7 @@ def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
         make_platform(device)
 
 
+@pytest.mark.tvm
 def test_what_a_cuda_target_leaves_open_is_the_platforms():
     attrs = made("a100", {"kind": "cuda", "arch": "sm_86"}).target.attrs
     assert int(attrs["max_shared_memory_per_block"]) == 163 * 1024  # with the opt-in
@@ -74,6 +76,7 @@ def test_what_a_cuda_target_leaves_open_is_the_platforms():
     assert int(attrs["max_threads_per_block"]) == 1024
 
 
+@pytest.mark.tvm
 def test_what_an_opencl_target_leaves_open_is_the_platforms():
     for target in (None, "opencl", {"kind": "opencl"}):
         platform = made("mali-g78", target)
@@ -87,6 +90,7 @@ def test_what_an_opencl_target_leaves_open_is_the_platforms():
     assert str(made("opencl-pocl", None).target.attrs["model"]) == "pocl"
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("platform", "target", "told"),
     [
@@ -111,6 +115,7 @@ def test_a_target_that_cannot_work_is_one_line(platform, target, told):
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("platform", "target", "told"),
     [
@@ -155,6 +160,7 @@ def test_a_virtual_machine_may_hide_instructions_of_its_processor(tmp_path):
     assert hidden_vectors(features, tmp_path / "absent") == []  # as on Arm
 
 
+@pytest.mark.tvm
 def test_programs_of_the_named_host_run_here(monkeypatch):
     monkeypatch.setattr(targets, "_flags", lambda _: {"avx", "avx2", "fma", "f16c", "sse4_2"})
     assert not machine._hidden(target_of({"kind": "llvm", "mcpu": host_cpu()}))
@@ -179,6 +185,7 @@ def test_references_of_halves_ask_for_their_conversion_where_it_is_there(tmp_pat
     assert targets.reference_target(["float16"], cpuinfo) == {"kind": "llvm"}
 
 
+@pytest.mark.tvm
 def test_references_of_halves_round_every_step(tmp_path):
     """As NumPy's half precision does, which knows no instruction for it: the same bits."""
     matmul = operator("matmul", m=16, n=32, k=64, dtype="float16").module

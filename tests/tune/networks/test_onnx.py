@@ -18,7 +18,6 @@ from tests.tune.networks.lowered import QUICK, run
 from tests.tune.networks.onnx_graphs import FLOAT, INT64, make, onnx, onnx_graph, written
 from tests.tune.targets import target_of
 
-pytestmark = pytest.mark.tvm
 pytest.importorskip("onnxscript")
 reference = importlib.import_module("onnx.reference")
 
@@ -89,6 +88,7 @@ def node_cases(names):
         yield case.name, model, np.asarray(inputs[0]), [np.asarray(one) for one in outputs]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("every", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operators_are_those_of_onnx(family, every, tmp_path):
@@ -121,6 +121,7 @@ def test_operators_are_those_of_onnx(family, every, tmp_path):
     assert not wrong
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("version", [7, 9, 10, 11, 13])
 def test_operators_of_old_versions_are_converted(version, net):
     """Softmax of all dimensions behind one, slices and squeezes by attributes."""
@@ -139,6 +140,7 @@ def test_operators_of_old_versions_are_converted(version, net):
     np.testing.assert_allclose(found, wanted[:, :, 1:].mean(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.tvm
 def test_shapes_that_the_graph_computes_are_folded(net):
     """Also a branch whose condition depends on sizes alone; the batch is given by its name."""
     then, other = (
@@ -163,6 +165,7 @@ def test_shapes_that_the_graph_computes_are_folded(net):
         from_onnx(path, "net", NetworkOptions())
 
 
+@pytest.mark.tvm
 def test_quantised_tensors_are_right_within_a_step(net):
     """Weights of a scale for every channel, and an input that is quantised between."""
     rng = np.random.default_rng(0)
@@ -183,6 +186,7 @@ def test_quantised_tensors_are_right_within_a_step(net):
     assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
+@pytest.mark.tvm
 def test_numbers_that_choose_rows_are_below_their_number(net):
     nodes = [
         make.make_node("Gather", ["table", "kinds"], ["a"]),
@@ -195,6 +199,7 @@ def test_numbers_that_choose_rows_are_below_their_number(net):
     assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("operator", "most"), [("GatherElements", 4), ("GatherND", 2)])
 def test_numbers_that_index_are_within_what_they_index(net, operator, most):
     attributes = {"axis": 1} if operator == "GatherElements" else {}
@@ -211,6 +216,7 @@ def refused(path):
     return str(caught.value)
 
 
+@pytest.mark.tvm
 def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     assert refused(tmp_path / "none.onnx") == "network=net: no such file"
     (tmp_path / "text.onnx").write_text("no protobuf", encoding="utf-8")
@@ -233,6 +239,7 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
 
 
+@pytest.mark.tvm
 def test_networks_that_train_and_lists_of_tensors_are_refused(net):
     node = make.make_node("BatchNormalization", [*"xgbmv"], [*"ynw"], training_mode=1)
     ends = [("x", FLOAT, [2, 4, 6, 6])], [("y", FLOAT, [2, 4, 6, 6])]
@@ -247,6 +254,7 @@ def test_networks_that_train_and_lists_of_tensors_are_refused(net):
     assert "its output y is no tensor of numbers" in refused(net)
 
 
+@pytest.mark.tvm
 def test_weights_in_another_file(tmp_path, net):
     weight = np.random.default_rng(0).random((4, 5), dtype=np.float32)
     node = make.make_node("MatMul", ["x", "w"], ["y"])
@@ -262,6 +270,7 @@ def test_weights_in_another_file(tmp_path, net):
     assert "its weights in w.bin are cut off: 80 bytes are read" in refused(path)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("operator", "told"),
     [
@@ -275,6 +284,7 @@ def test_operators_that_tvm_cannot_convert_are_named(operator, told, net):
     assert told in refused(written(net, [node], *ends))
 
 
+@pytest.mark.tvm
 def test_a_long_sequence_is_refused_and_its_steps_are_the_same_functions(tmp_path):
     nodes = [make.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=4)]
     given = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
@@ -309,6 +319,7 @@ def test_resampling_is_a_product_with_weights(mode, place):
         np.testing.assert_allclose(data @ matrix.T, wanted, atol=1e-5)
 
 
+@pytest.mark.tvm
 def test_dropout_is_nothing_or_refused(net):
     """TVM's has two results, through which no layout passes."""
     ends = ([("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 6, 6])])
@@ -324,6 +335,7 @@ def test_dropout_is_nothing_or_refused(net):
     assert "Dropout: it drops elements (training_mode)" in refused(path)
 
 
+@pytest.mark.tvm
 def test_definitions_of_other_versions_are_taken(net):
     ends = [("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 3])]
     celu = [make.make_node("Celu", ["x"], ["y"], alpha=0.5)]
@@ -332,6 +344,7 @@ def test_definitions_of_other_versions_are_taken(net):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.tvm
 def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(net):
     pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
     attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
@@ -345,6 +358,7 @@ def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 def test_pools_have_a_window_for_every_step_of_the_stride(mode, net):
     """Against ONNX's own evaluator; it has too few for ``SAME_LOWER``, the mirrored case."""
@@ -369,6 +383,7 @@ def test_pools_have_a_window_for_every_step_of_the_stride(mode, net):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("rounded", [True, False])
 def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, net):
     """As onnxruntime's static quantisation writes it, with a scale for every column."""
@@ -409,6 +424,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.tvm
 def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
     """Equal numbers among them; the first wins. All pools in one graph."""
     runtime = pytest.importorskip("onnxruntime")
@@ -428,6 +444,7 @@ def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.tvm
 def test_maxima_go_back_to_their_places(tmp_path):
     """As SegNet does; against ONNX's own evaluator."""
     pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -507,6 +524,7 @@ def steps_of_all_kinds():
     ]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("version", "condition", "steps"), [(11, "go", 3), (17, "few", 2)])
 def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, steps, tmp_path):
     """The number follows from a size or a condition; against ONNX's own evaluator."""
@@ -521,6 +539,7 @@ def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, st
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("limit", "condition", "told"),
     [

@@ -13,7 +13,6 @@ from pruner.tune.run.database import Database
 from pruner.tune.workloads import operator
 from tests.tune.targets import platform_of
 
-pytestmark = pytest.mark.tvm
 SMALL = MetaSchedule(population_size=16, init_min_unmeasured=4, genetic_num_iters=1)
 
 
@@ -29,6 +28,7 @@ def ran(costs_s):
     return [Outcome(costs_s=(cost_s,)) for cost_s in costs_s]
 
 
+@pytest.mark.tvm
 def test_all_tasks_of_a_run_share_one_model(tmp_path):
     """TVM's tune_tasks makes one model; with one a task it never spoke in a network's run."""
     sizes, model = [], None
@@ -41,6 +41,7 @@ def test_all_tasks_of_a_run_share_one_model(tmp_path):
     assert model.data_size == sum(sizes)
 
 
+@pytest.mark.tvm
 def test_a_round_is_as_large_as_it_is_asked_for(tmp_path):
     """TVM makes whole batches; equal trials of several tasks need the smaller first rounds, too."""
     found, _ = search(tmp_path, operator("matmul", m=32, n=32, k=32), budget=(20, 6))
@@ -53,6 +54,7 @@ def test_a_round_is_as_large_as_it_is_asked_for(tmp_path):
     assert 2 < max(sizes[1:]) <= 6
 
 
+@pytest.mark.tvm
 def test_the_search_has_lanes_where_its_rules_stop_on_tensor_cores(tmp_path):
     """A convolution of 9 rows in half precision; TVM raises for all tiles."""
     settings = MetaSchedule(population_size=32, init_min_unmeasured=4, genetic_num_iters=1)
@@ -62,6 +64,7 @@ def test_the_search_has_lanes_where_its_rules_stop_on_tensor_cores(tmp_path):
     assert found.propose(4)
 
 
+@pytest.mark.tvm
 def test_its_model_does_not_learn_from_a_lost_device(tmp_path):
     found, model = search(tmp_path, operator("matmul", m=32, n=16, k=16), budget=(8, 4))
     lost, failed = Outcome(error="run_no_device"), Outcome(error="run_crash")

@@ -15,8 +15,6 @@ from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import torch_error
 from tests.tune.targets import target_of
 
-pytestmark = pytest.mark.tvm
-
 
 def product(*, several=False, dataflow=True, outputs=32):
     """A product with constant weights as one call; its sums too, where `several`."""
@@ -40,12 +38,14 @@ def product(*, several=False, dataflow=True, outputs=32):
     return builder.get()
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("given", [{"several": True}, {"outputs": 100}])
 def test_several_outputs_and_sizes_that_no_row_divides_stay_as_they_are(given):
     module = product(**given)
     assert pack_weights(module).script() == module.script()
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("dataflow", [True, False])
 def test_packed_calls_fit_their_block(dataflow):
     found = pack_weights(product(dataflow=dataflow))
@@ -53,6 +53,7 @@ def test_packed_calls_fit_their_block(dataflow):
     load_tvm().relax.analysis.well_formed(found)  # else it raises
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("outputs", "rows"), [(1000, (25, 40)), (24, (1, 24)), (48, (3, 16))])
 def test_rows_are_whole_vectors(outputs, rows):
     found = pack_weights(product(outputs=outputs))
@@ -87,6 +88,7 @@ def classifier(axes):
 image, channels = partial(classifier, (2, 3)), partial(classifier, (1,))
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("factory", "layout", "wide"),
     [("image", "NHWC", True), ("image", "NCHW", False), ("channels", "NHWC", False)],

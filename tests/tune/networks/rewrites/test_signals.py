@@ -15,8 +15,6 @@ from tests.tune.networks.lowered import imported, torch_error
 from tests.tune.networks.operators.against_torch import assert_equal
 from tests.tune.targets import target_of
 
-pytestmark = pytest.mark.tvm
-
 
 class Block(nn.Module):
     """Dilated, by groups, with a norm and a shortcut."""
@@ -48,6 +46,7 @@ def signals():
     return network.eval(), (torch.randn(2, 4, 64),)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("layout", [pytest.param("NCHW", marks=pytest.mark.slow), "NHWC"])
 def test_signals_are_convolved_as_images(layout):
     source = NetworkSource(name=f"{__name__}:signals")
@@ -76,6 +75,7 @@ class Views(nn.Module):
         return y.expand(1, 4, 8) + y.expand_as(x), y.reshape(1, 4, 8).relu(), y.expand(2, 1, 4, 8)
 
 
+@pytest.mark.tvm
 def test_views_of_signals_and_networks_without_signals(tvm):
     assert_equal(Views(), torch.randn(1, 4, 8))
     assert one_row(imported("residual")) is imported("residual")
